@@ -1,0 +1,222 @@
+"""The interface that every solver stands behind."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.modeling import Model, Record
+from remat.timing import Deadline
+
+Values = NDArray[np.float64]
+
+
+class Status(StrEnum):
+    """What is known about a model after a solve; why the solver stopped is :class:`StopReason`."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+
+class StopReason(StrEnum):
+    """Why a solver stopped."""
+
+    FINISHED = "finished"
+    """It proved what there is to prove."""
+    GAP = "gap"
+    """The wanted relative gap is reached."""
+    DEADLINE = "deadline"
+    INTERRUPTED = "interrupted"
+    """Ctrl-C, or a callback asked for it."""
+    OTHER = "other"
+    """A limit of the solver's own (memory, iterations)."""
+
+
+class AvailabilityState(StrEnum):
+    """Whether a backend can be used here."""
+
+    READY = "ready"
+    NOT_INSTALLED = "not installed"
+    WRONG_VERSION = "wrong version"
+    CONFLICT = "conflict"
+    NO_LICENCE = "no licence"
+
+
+@dataclass(frozen=True)
+class Availability:
+    """State of a backend on this machine, with the reason in words.
+
+    Attributes
+    ----------
+    state : AvailabilityState
+    reason : str
+        Version when ready; otherwise what is wrong and what to do.
+    """
+
+    state: AvailabilityState
+    reason: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the backend can be used."""
+        return self.state is AvailabilityState.READY
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """A solution found on the way.
+
+    Attributes
+    ----------
+    time : float
+        Seconds since the deadline's clock began.
+    objective : float
+    bound : float or None
+        Best lower bound at that time, None when unknown.
+    values : float64 array, shape (variables,)
+    """
+
+    time: float
+    objective: float
+    bound: float | None
+    values: Values = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Options that mean the same for every backend.
+
+    Attributes
+    ----------
+    deadline : Deadline
+        Covers build and solve.
+    threads : int or None
+        None: as many as the machine has.
+    seed : int
+    relative_gap : float
+        Stop when (objective − bound) / objective is at most this; 0: prove optimality.
+    log : callable taking a line of text, or None
+        Receives the solver's own log.
+    solver : mapping
+        Passed to the solver untouched (names as in its manual).
+    """
+
+    deadline: Deadline = field(default_factory=Deadline)
+    threads: int | None = None
+    seed: int = 0
+    relative_gap: float = 0.0
+    log: Callable[[str], None] | None = None
+    solver: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RawResult:
+    """What a solver says, before anybody believes it.
+
+    Attributes
+    ----------
+    status : Status
+    stop : StopReason
+    objective, bound : float or None
+        None when there is no solution, or no bound.
+    values : float64 array, shape (variables of the model,), or None
+    incumbents : tuple of Incumbent
+        In order of time.
+    build_seconds, solve_seconds : float
+        Translating the model; running the solver.
+    versions : mapping of str to str
+    message : str
+        Reason of an error.
+    """
+
+    status: Status
+    stop: StopReason
+    objective: float | None = None
+    bound: float | None = None
+    values: Values | None = None
+    incumbents: tuple[Incumbent, ...] = ()
+    build_seconds: float = 0.0
+    solve_seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+
+
+#: Called with each new incumbent; a true return value asks the solver to stop.
+OnIncumbent = Callable[[Incumbent], object]
+#: Called with (seconds, bound) when the bound improves.
+OnBound = Callable[[float, float], object]
+
+
+class Backend(ABC):
+    """A solver, or a family of them, behind one interface. Knows nothing of graphs."""
+
+    name: ClassVar[str]
+    native: ClassVar[frozenset[type[Record]]]
+    """Kinds of records it takes as they are; the others reach it through bridges."""
+
+    @classmethod
+    @abstractmethod
+    def availability(cls) -> Availability:
+        """Whether it can be used here, and if not, why; imports nothing heavy."""
+
+    @abstractmethod
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        """Minimise `model`.
+
+        Parameters
+        ----------
+        hint : float64 array, shape (variables of the model,), optional
+            A starting solution, complete; NaN where unknown.
+
+        Raises
+        ------
+        ModelError
+            If the model has a record that neither the solver nor any bridge takes.
+        BackendError
+            If the solver is not available or crashes.
+        """
+
+
+def run_interruptible(work: Callable[[], None], stop: Callable[[], None]) -> bool:
+    """Run `work` in a thread and wait; on Ctrl-C call `stop`, wait for `work` to end, and return True.
+
+    Native solvers hold the main thread where Python's signal handler cannot run; in a thread of its own the solver
+    can be asked to stop and its incumbent survives. An exception in `work` is raised here.
+    """
+    failure: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:  # handed to the waiting thread
+            failure.append(error)
+
+    thread = threading.Thread(target=guarded, daemon=True, name="remat-solver")
+    interrupted = False
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(0.1)
+        except KeyboardInterrupt:
+            interrupted = True
+            stop()
+    if failure:
+        raise failure[0]
+    return interrupted

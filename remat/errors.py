@@ -1,0 +1,35 @@
+"""Errors that a user can cause, and that the shell reports in one line.
+
+Everything that can go wrong with input (a graph, a schedule, a budget, a config) or with a solver raises a subclass
+of :class:`RematError`; the message is one line and names the culprit. Anything else is a bug in ``remat``.
+"""
+
+from __future__ import annotations
+
+
+class RematError(Exception):
+    """Base of all errors that are not bugs; the message is one clear line."""
+
+
+class GraphError(RematError):
+    """A computation graph is not well formed; the message names the op or tensor."""
+
+
+class FormatError(RematError):
+    """A file cannot be read or written; the message names the file and the place in it."""
+
+
+class ScheduleError(RematError):
+    """A schedule cannot be built or simulated; the message names the step."""
+
+
+class ProblemError(RematError):
+    """A problem is ill-posed (a budget, an order rule, ...)."""
+
+
+class ModelError(RematError):
+    """A model is ill-formed, or cannot be expressed in what a backend understands."""
+
+
+class BackendError(RematError):
+    """A solver is missing, unusable, or failed; the message names it."""

@@ -1,0 +1,110 @@
+"""The interface of a formulation: a way to state a problem as a model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.modeling import Model
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which schedules a claim of optimality or a bound speaks of.
+
+    Attributes
+    ----------
+    order : OrderRule
+        Fixed: first computations follow the reference order.
+    staged : bool
+        Whether recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
+        inside a stage every earlier op runs at most once, in the reference order.
+    max_computes : int or None
+        Largest number of computes of one op; None: not limited (beyond what stages allow).
+    notes : tuple of str
+        Further restrictions, in words.
+    """
+
+    order: OrderRule
+    staged: bool
+    max_computes: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = ["fixed order" if self.order is OrderRule.FIXED else "any order"]
+        if self.staged:
+            parts.append("staged recomputation")
+        parts.append(
+            "any number of computes" if self.max_computes is None else f"≤ {self.max_computes} computes per op"
+        )
+        return ", ".join([*parts, *self.notes])
+
+
+@dataclass(frozen=True)
+class Preliminary:
+    """A model that is solved first, for a feasible start; its first variables are those of the main model.
+
+    Attributes
+    ----------
+    model : Model
+    goal : float
+        Its solution starts the main model as soon as its objective is at most this.
+    extend : callable
+        From values of the main model to values of this one.
+    """
+
+    model: Model
+    goal: float
+    extend: Callable[[Values], Values]
+
+
+class Formulation(ABC):
+    """A way to state one problem as a model. Knows nothing of solvers.
+
+    A subclass's docstring is the formulation: sets, variables, numbered constraints in the paper's notation.
+
+    Raises
+    ------
+    ProblemError
+        On construction, when the problem cannot be stated in this way; the message names the op or tensor.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @abstractmethod
+    def scope(self) -> Scope:
+        """What the optimum of the model is optimal among."""
+
+    @abstractmethod
+    def build(self) -> Model:
+        """The model; its objective is the cost of the schedule."""
+
+    @abstractmethod
+    def encode(self, schedule: Schedule) -> Values:
+        """Values of the model's variables that stand for `schedule`; the budget is not looked at.
+
+        Raises
+        ------
+        ProblemError
+            If this formulation cannot express the schedule; the message names the step.
+        """
+
+    @abstractmethod
+    def decode(self, values: Values) -> Schedule:
+        """The schedule that `values` stand for, frees implied; ``decode(encode(s))`` has the cost of ``s``."""
+
+    def preliminary(self) -> Preliminary | None:
+        """A model to find a feasible start with, if the formulation comes with one."""
+        return None

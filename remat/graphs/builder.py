@@ -1,0 +1,162 @@
+"""Building a graph by names."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph, Op, Tensor
+
+
+class GraphBuilder:
+    """Collects ops and tensors by name, in any order, and builds a checked :class:`ComputeGraph`.
+
+    Parameters
+    ----------
+    name : str
+    cost_unit, source, constant_memory, meta
+        As for :class:`ComputeGraph`.
+
+    Examples
+    --------
+    >>> b = GraphBuilder("diamond")
+    >>> b.op("a", size=4, cost=1)
+    'a'
+    >>> b.op("b", inputs=["a"], size=2, cost=1), b.op("c", inputs=["a"], size=2, cost=1)
+    ('b', 'c')
+    >>> b.op("d", inputs=["b", "c"], size=1, cost=1)
+    'd'
+    >>> b.build().reference_peak
+    8
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cost_unit: str = "none",
+        source: str = "",
+        constant_memory: int = 0,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.cost_unit = cost_unit
+        self.source = source
+        self.constant_memory = constant_memory
+        self.meta = dict(meta or {})
+        self._tensors: dict[str, Tensor] = {}
+        self._ops: dict[str, Op] = {}
+        self._inputs: list[str] = []
+        self._outputs: list[str] = []
+
+    def tensor(self, name: str, size: int) -> str:
+        """Declare a tensor of `size` bytes; returns its name."""
+        if name in self._tensors:
+            raise GraphError(f"two tensors are named {name!r}")
+        self._tensors[name] = Tensor(name, size)
+        return name
+
+    def input(self, name: str, size: int) -> str:
+        """Declare a graph input: live from the start, never freed; returns its name."""
+        self._inputs.append(self.tensor(name, size))
+        return name
+
+    def output(self, *names: str) -> None:
+        """Mark tensors as graph outputs: live at the end."""
+        self._outputs.extend(names)
+
+    def op(
+        self,
+        name: str,
+        *,
+        inputs: Iterable[str] = (),
+        size: int | None = None,
+        outputs: Iterable[str] | Mapping[str, int] | None = None,
+        cost: int = 0,
+        workspace: int = 0,
+        type: str = "",
+        phase: str = "",
+        recomputable: bool = True,
+    ) -> str:
+        """Add an op and return its name.
+
+        Parameters
+        ----------
+        inputs : iterable of str
+            Names of tensors; repeated ones are merged, since an op depends on a tensor once however often it reads it.
+        size : int, optional
+            The op has one output, named like the op, of this many bytes.
+        outputs : mapping of name to bytes, or iterable of names already declared, optional
+            The outputs, when not given by `size`.
+
+        Raises
+        ------
+        GraphError
+            If the name is taken, or both or neither of `size` and `outputs` are given.
+        """
+        if name in self._ops:
+            raise GraphError(f"two ops are named {name!r}")
+        if (size is None) == (outputs is None):
+            raise GraphError(f"op {name!r} needs either a size (one output) or outputs")
+        if size is not None:
+            written: tuple[str, ...] = (self.tensor(name, size),)
+        elif isinstance(outputs, Mapping):
+            written = tuple(self.tensor(t, s) for t, s in outputs.items())
+        else:
+            written = tuple(outputs or ())
+        read = tuple(dict.fromkeys(inputs))
+        self._ops[name] = Op(name, read, written, cost, workspace, type, phase, recomputable)
+        return name
+
+    def build(self, order: Iterable[str] | None = None) -> ComputeGraph:
+        """The graph; reference order = `order`, or else the topological order closest to the order of insertion.
+
+        Raises
+        ------
+        GraphError
+            See :class:`ComputeGraph`.
+        """
+        ops = list(self._ops.values())
+        if order is None:
+            order = stable_topological_order(ops)
+        return ComputeGraph(
+            name=self.name,
+            tensors=list(self._tensors.values()),
+            ops=[replace(op) for op in ops],
+            inputs=self._inputs,
+            outputs=self._outputs,
+            order=tuple(order),
+            constant_memory=self.constant_memory,
+            cost_unit=self.cost_unit,
+            source=self.source,
+            meta=self.meta,
+        )
+
+
+def stable_topological_order(ops: list[Op]) -> list[str]:
+    """Topological order that always takes the ready op listed first; ops on a cycle come last, as listed."""
+    writers: dict[str, list[int]] = {}
+    for number, op in enumerate(ops):
+        for tensor in op.outputs:
+            writers.setdefault(tensor, []).append(number)
+    before = [{w for t in op.inputs for w in writers.get(t, ())} for op in ops]
+    after: list[list[int]] = [[] for _ in ops]
+    for number, earlier in enumerate(before):
+        for other in earlier:
+            after[other].append(number)
+    waiting = [len(earlier) for earlier in before]
+    ready = [number for number, count in enumerate(waiting) if count == 0]
+    placed: list[int] = []
+    while ready:
+        number = heapq.heappop(ready)
+        placed.append(number)
+        for later in after[number]:
+            waiting[later] -= 1
+            if waiting[later] == 0:
+                heapq.heappush(ready, later)
+    done = set(placed)
+    placed.extend(number for number in range(len(ops)) if number not in done)
+    return [ops[number].name for number in placed]

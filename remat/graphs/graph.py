@@ -1,0 +1,388 @@
+"""The immutable computation graph: ops, tensors, and the array views that everything else is built on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from remat.errors import GraphError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from remat.graphs.arrays import GraphArrays
+
+COST_UNITS = ("us", "ns", "mac", "flop", "cycle", "none")
+PHASES = ("", "forward", "loss", "backward")
+
+#: Largest total of sizes or of costs: sums of int64 arrays stay exact below it.
+MAX_TOTAL = 2**62
+MAX_NAME_LENGTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value with a size.
+
+    Attributes
+    ----------
+    name : str
+        Unique among the tensors of its graph.
+    size : int
+        Bytes, non-negative.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A computation that reads tensors and writes tensors.
+
+    Attributes
+    ----------
+    name : str
+        Unique among the ops of its graph.
+    inputs, outputs : tuple of str
+        Tensor names, without duplicates.
+    cost : int
+        In the cost unit of the graph, non-negative.
+    workspace : int
+        Bytes held only while the op runs.
+    type, phase : str
+        What it is (free text), and ``"forward"``, ``"loss"``, ``"backward"`` or ``""``.
+    recomputable : bool
+        False for ops that may run only once (random numbers, side effects).
+    """
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cost: int = 0
+    workspace: int = 0
+    type: str = ""
+    phase: str = ""
+    recomputable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StructuralBound:
+    """The memory that one step cannot do without; no schedule has a lower peak.
+
+    Attributes
+    ----------
+    peak : int
+        Bytes.
+    op : str or None
+        The op that needs them, or None where the graph outputs together do.
+    """
+
+    peak: int
+    op: str | None
+
+    def __str__(self) -> str:
+        where = f"op {self.op!r}" if self.op is not None else "the graph outputs together"
+        return f"{self.peak:,} bytes ({where})"
+
+
+@dataclass(frozen=True, eq=False)
+class ComputeGraph:
+    """An acyclic graph of ops and tensors, checked when it is built and immutable afterwards.
+
+    An op may write several tensors, and a tensor may have several writers (an *accumulation buffer*: allocated at
+    its first contribution, readable after all of them, contributions in any order). A tensor without a writer must be
+    listed in `inputs`: it is live from the start and never freed. Tensors in `outputs` must be live at the end.
+
+    Parameters
+    ----------
+    name : str
+    tensors : sequence of Tensor
+    ops : sequence of Op
+    inputs, outputs : sequence of str
+        Names of tensors.
+    order : sequence of str, optional
+        The reference order, a topological order of all ops. Default: the order of `ops`.
+    constant_memory : int
+        Bytes resident throughout (parameters and the like); counted in a budget only when asked to.
+    cost_unit : str
+        One of ``us, ns, mac, flop, cycle, none``.
+    source : str
+        Where the graph comes from.
+    meta : mapping
+        Anything else, JSON values only.
+
+    Raises
+    ------
+    GraphError
+        Naming the op or tensor, for: duplicate or unprintable names, unknown tensors, a tensor read twice by one op,
+        a tensor without a writer, sizes or costs that are negative or not integers, a cycle, an order that is not a
+        topological order.
+
+    Examples
+    --------
+    >>> from remat.graphs import ComputeGraph, Op, Tensor
+    >>> g = ComputeGraph(
+    ...     "chain",
+    ...     [Tensor("x", 4), Tensor("y", 2)],
+    ...     [Op("a", outputs=("x",), cost=1), Op("b", inputs=("x",), outputs=("y",), cost=3)],
+    ... )
+    >>> g.reference_peak, g.base_cost, str(g.structural_bound)
+    (6, 4, "6 bytes (op 'b')")
+    """
+
+    name: str
+    tensors: Sequence[Tensor]
+    ops: Sequence[Op]
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    order: Sequence[str] | None = None
+    constant_memory: int = 0
+    cost_unit: str = "none"
+    source: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "tensors", tuple(_checked_tensor(t) for t in self.tensors))
+        put(self, "ops", tuple(_checked_op(o) for o in self.ops))
+        put(self, "inputs", tuple(self.inputs))
+        put(self, "outputs", tuple(self.outputs))
+        put(self, "order", tuple(o.name for o in self.ops) if self.order is None else tuple(self.order))
+        put(self, "constant_memory", whole_number(self.constant_memory, "constant_memory"))
+        put(self, "meta", MappingProxyType(dict(self.meta)))
+        if self.cost_unit not in COST_UNITS:
+            raise GraphError(f"cost unit {self.cost_unit!r} is not one of {', '.join(COST_UNITS)}")
+        if not self.ops:
+            raise GraphError(f"graph {self.name!r} has no ops")
+        self._check_totals()
+        self._check_references()
+        self._check_order()
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_totals(self) -> None:
+        size = sum(t.size for t in self.tensors) + self.constant_memory + max(o.workspace for o in self.ops)
+        cost = sum(o.cost for o in self.ops)
+        for what, total in (("sizes", size), ("costs", cost)):
+            if total >= MAX_TOTAL:
+                raise GraphError(f"the sum of all {what} of graph {self.name!r} is {total:,}, more than 2^62")
+
+    def _check_references(self) -> None:
+        tensors = self.tensor_index
+        written: set[str] = set()
+        for op in self.ops:
+            for what, names in (("reads", op.inputs), ("writes", op.outputs)):
+                for name in names:
+                    if name not in tensors:
+                        raise GraphError(f"op {op.name!r} {what} unknown tensor {name!r}")
+                if len(set(names)) != len(names):
+                    twice = next(n for n in names if names.count(n) > 1)
+                    raise GraphError(f"op {op.name!r} {what} tensor {twice!r} twice")
+            both = set(op.inputs) & set(op.outputs)
+            if both:
+                raise GraphError(f"op {op.name!r} reads and writes tensor {min(both)!r}, which is a cycle")
+            written.update(op.outputs)
+        for what, ends in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for name in ends:
+                if name not in tensors:
+                    raise GraphError(f"graph {what} name unknown tensor {name!r}")
+            if len(set(ends)) != len(ends):
+                raise GraphError(f"graph {what} name a tensor twice")
+        given = set(self.inputs)
+        for tensor in self.tensors:
+            if tensor.name in written and tensor.name in given:
+                raise GraphError(f"graph input {tensor.name!r} is also written by an op")
+            if tensor.name not in written and tensor.name not in given:
+                raise GraphError(f"tensor {tensor.name!r} is written by no op and is not a graph input")
+
+    def _check_order(self) -> None:
+        assert self.order is not None
+        ops = self.op_index
+        for name in self.order:
+            if name not in ops:
+                raise GraphError(f"the order names unknown op {name!r}")
+        if len(set(self.order)) != len(self.order):
+            seen: set[str] = set()
+            twice = next(n for n in self.order if n in seen or seen.add(n))  # type: ignore[func-returns-value]
+            raise GraphError(f"the order names op {twice!r} twice")
+        if len(self.order) != len(self.ops):
+            missing = next(o.name for o in self.ops if o.name not in set(self.order))
+            raise GraphError(f"the order misses op {missing!r}")
+        arrays = self.arrays
+        late = arrays.position[arrays.edge_producer] >= arrays.position[arrays.edge_consumer]
+        if late.any():
+            cycle = _find_cycle(self)
+            if cycle:
+                shown = " -> ".join(cycle[:12]) + (" -> ..." if len(cycle) > 12 else "")
+                raise GraphError(f"the graph has a cycle: {shown}")
+            edge = int(late.argmax())
+            producer, consumer = arrays.edge_producer[edge], arrays.edge_consumer[edge]
+            raise GraphError(
+                f"the order is not topological: op {self.ops[consumer].name!r} comes before "
+                f"op {self.ops[producer].name!r}, whose output it reads"
+            )
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def op_index(self) -> dict[str, int]:
+        """Position of each op in `ops`, by name."""
+        return _unique_index("op", (o.name for o in self.ops))
+
+    @cached_property
+    def tensor_index(self) -> dict[str, int]:
+        """Position of each tensor in `tensors`, by name."""
+        return _unique_index("tensor", (t.name for t in self.tensors))
+
+    @cached_property
+    def op_names(self) -> tuple[str, ...]:
+        """Names of `ops`."""
+        return tuple(o.name for o in self.ops)
+
+    @cached_property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of `tensors`."""
+        return tuple(t.name for t in self.tensors)
+
+    @cached_property
+    def arrays(self) -> GraphArrays:
+        """Read-only array views, made once and shared."""
+        from remat.graphs.arrays import GraphArrays
+
+        return GraphArrays.of(self)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of distinct (producer op, consumer op) pairs, the *m* of the literature."""
+        return len(self.arrays.op_predecessors.indices)
+
+    @property
+    def base_cost(self) -> int:
+        """Cost of computing each op once, in the cost unit."""
+        return sum(o.cost for o in self.ops)
+
+    @property
+    def reference_peak(self) -> int:
+        """Peak in bytes of the reference order without recomputation, frees at last use (no `constant_memory`)."""
+        return self.arrays.reference_peak
+
+    @cached_property
+    def structural_bound(self) -> StructuralBound:
+        """Largest memory that a single step needs: graph inputs, the op's inputs, outputs and workspace."""
+        return self.arrays.structural_bound()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of everything a schedule depends on; independent of listing order, names of graphs, meta."""
+        from remat.graphs.digest import graph_digest
+
+        return graph_digest(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ComputeGraph):
+            return NotImplemented
+        return all(getattr(self, f) == getattr(other, f) for f in self.__dataclass_fields__)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"ComputeGraph({self.name!r}, {len(self.ops)} ops, {len(self.tensors)} tensors, {self.num_edges} edges)"
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def with_outputs(self, outputs: Iterable[str]) -> ComputeGraph:
+        """The same graph with other graph outputs."""
+        return replace(self, outputs=tuple(outputs))
+
+    def with_order(self, order: Iterable[str]) -> ComputeGraph:
+        """The same graph with another reference order (op names)."""
+        return replace(self, order=tuple(order))
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """Bipartite op/tensor graph; see :func:`remat.graphs.exchange.to_networkx`."""
+        from remat.graphs.exchange import to_networkx
+
+        return to_networkx(self)
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph[Any], **options: Any) -> ComputeGraph:
+        """Graph from networkx; see :func:`remat.graphs.exchange.from_networkx`."""
+        from remat.graphs.exchange import from_networkx
+
+        return from_networkx(graph, **options)
+
+
+def whole_number(value: Any, what: str) -> int:
+    """`value` as a non-negative Python int; floats and bools are refused, never rounded.
+
+    Raises
+    ------
+    GraphError
+        Naming `what`.
+    """
+    if isinstance(value, bool):
+        raise GraphError(f"{what} must be a whole number, not {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise GraphError(
+            f"{what} must be a whole number, not {_short(value)}; pick a finer unit instead of a fraction"
+        ) from None
+    if number < 0:
+        raise GraphError(f"{what} must not be negative, but is {number}")
+    return number
+
+
+def _checked_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise GraphError(f"{what} must have a printable, non-empty name, not {_short(name)}")
+    return name
+
+
+def _checked_tensor(tensor: Tensor) -> Tensor:
+    name = _checked_name(tensor.name, "a tensor")
+    return Tensor(name, whole_number(tensor.size, f"size of tensor {name!r}"))
+
+
+def _checked_op(op: Op) -> Op:
+    name = _checked_name(op.name, "an op")
+    if op.phase not in PHASES:
+        raise GraphError(f"phase {_short(op.phase)} of op {name!r} is not one of {PHASES}")
+    if not isinstance(op.recomputable, bool):
+        raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {_short(op.recomputable)}")
+    cost = whole_number(op.cost, f"cost of op {name!r}")
+    workspace = whole_number(op.workspace, f"workspace of op {name!r}")
+    return replace(op, cost=cost, workspace=workspace, inputs=tuple(op.inputs), outputs=tuple(op.outputs))
+
+
+def _unique_index(what: str, names: Iterable[str]) -> dict[str, int]:
+    index: dict[str, int] = {}
+    for position, name in enumerate(names):
+        if name in index:
+            raise GraphError(f"two {what}s are named {name!r}")
+        index[name] = position
+    return index
+
+
+def _find_cycle(graph: ComputeGraph) -> list[str]:
+    import networkx as nx
+
+    arrays = graph.arrays
+    ops: nx.DiGraph[int] = nx.DiGraph()
+    ops.add_edges_from(zip(arrays.edge_producer.tolist(), arrays.edge_consumer.tolist(), strict=True))
+    try:
+        edges = nx.find_cycle(ops)
+    except nx.NetworkXNoCycle:
+        return []
+    return [graph.ops[u].name for u, *_ in edges] + [graph.ops[edges[0][0]].name]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,217 @@
+"""The solver-neutral model: blocks of variables, records of constraints, a linear objective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from remat.errors import ModelError
+from remat.modeling.records import Record
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+
+class Kind(Enum):
+    """Kind of a variable; the value is its code in :attr:`Model.kind`."""
+
+    CONTINUOUS = 0
+    INTEGER = 1
+    BOOLEAN = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Vars:
+    """A block of variables.
+
+    Attributes
+    ----------
+    name : str
+    index : int64 array of any shape
+        Numbers of the variables in the model; ``values[block.index]`` are their values, in the block's shape.
+    kind : Kind
+    """
+
+    name: str
+    index: Int
+    kind: Kind
+
+    def __getitem__(self, key: Any) -> Int:
+        return self.index[key]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the block."""
+        return self.index.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """Minimise ``constant + sum(coefficient * values[index])``."""
+
+    index: Int
+    coefficient: Float
+    constant: float = 0.0
+
+    def value(self, values: NDArray) -> float:
+        """The objective at `values`."""
+        return float(self.constant + self.coefficient @ values[self.index])
+
+
+@dataclass(eq=False)
+class Model:
+    """Variables, records and an objective to be minimised. Knows nothing of graphs or solvers.
+
+    Examples
+    --------
+    >>> from remat.modeling import Linear, Model
+    >>> m = Model("knapsack")
+    >>> take = m.booleans("take", 3)
+    >>> m.add(Linear.rows("weight", [0, 0, 0], take.index, [4, 3, 2], upper=[6]))
+    >>> m.minimize(take.index, [-5, -4, -3])
+    >>> print(m)
+    model knapsack: 3 variables, 1 constraint
+      take      boolean     3   (3,)
+      weight    linear      1   3 non-zeros
+      minimise  3 terms
+    """
+
+    name: str
+    blocks: list[Vars] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    objective: Objective = field(
+        default_factory=lambda: Objective(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+    )
+    _lower: list[Float] = field(default_factory=list)
+    _upper: list[Float] = field(default_factory=list)
+    _kind: list[NDArray[np.int8]] = field(default_factory=list)
+    num_vars: int = 0
+
+    # -- variables -------------------------------------------------------------------------------------------------
+
+    def add_vars(
+        self, name: str, shape: int | tuple[int, ...], kind: Kind, lower: ArrayLike = 0, upper: ArrayLike = 1
+    ) -> Vars:
+        """A block of variables; `lower` and `upper` are broadcast to `shape` (infinite where continuous, if wanted).
+
+        Raises
+        ------
+        ModelError
+            If a bound is NaN, a lower bound exceeds its upper bound, or an integer variable is unbounded.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = int(np.prod(shape, dtype=np.int64))
+        low = np.broadcast_to(np.asarray(lower, dtype=np.float64), shape).ravel()
+        high = np.broadcast_to(np.asarray(upper, dtype=np.float64), shape).ravel()
+        if np.isnan(low).any() or np.isnan(high).any() or (low > high).any():
+            raise ModelError(f"block {name!r} has a lower bound above its upper bound, or a bound that is not a number")
+        if kind is not Kind.CONTINUOUS and not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise ModelError(f"integer block {name!r} needs finite bounds")
+        index = np.arange(self.num_vars, self.num_vars + size, dtype=np.int64).reshape(shape)
+        index.flags.writeable = False
+        block = Vars(name, index, kind)
+        self.blocks.append(block)
+        self._lower.append(low)
+        self._upper.append(high)
+        self._kind.append(np.full(size, kind.value, dtype=np.int8))
+        self.num_vars += size
+        return block
+
+    def booleans(self, name: str, shape: int | tuple[int, ...], lower: ArrayLike = 0, upper: ArrayLike = 1) -> Vars:
+        """A block of 0/1 variables."""
+        return self.add_vars(name, shape, Kind.BOOLEAN, lower, upper)
+
+    def integers(self, name: str, shape: int | tuple[int, ...], lower: ArrayLike, upper: ArrayLike) -> Vars:
+        """A block of bounded integers."""
+        return self.add_vars(name, shape, Kind.INTEGER, lower, upper)
+
+    def continuous(
+        self, name: str, shape: int | tuple[int, ...], lower: ArrayLike = 0, upper: ArrayLike = np.inf
+    ) -> Vars:
+        """A block of real variables."""
+        return self.add_vars(name, shape, Kind.CONTINUOUS, lower, upper)
+
+    @property
+    def lower(self) -> Float:
+        """Lower bounds of all variables; shape (num_vars,)."""
+        return self._gather(self._lower, np.float64)
+
+    @property
+    def upper(self) -> Float:
+        """Upper bounds of all variables; shape (num_vars,)."""
+        return self._gather(self._upper, np.float64)
+
+    @property
+    def kind(self) -> NDArray[np.int8]:
+        """:class:`Kind` codes of all variables; shape (num_vars,)."""
+        return self._gather(self._kind, np.int8)
+
+    @staticmethod
+    def _gather(parts: list, dtype: type) -> NDArray:
+        if len(parts) > 1:  # concatenated once; later calls return the same array
+            parts[:] = [np.concatenate(parts)]
+        return parts[0] if parts else np.zeros(0, dtype=dtype)
+
+    # -- constraints -----------------------------------------------------------------------------------------------
+
+    def add(self, *records: Record) -> None:
+        """Add records; empty ones are dropped.
+
+        Raises
+        ------
+        ModelError
+            If a record names a variable that the model does not have.
+        """
+        for record in records:
+            used = record.variables()
+            if len(used) and (used.min() < 0 or used.max() >= self.num_vars):
+                raise ModelError(f"record {record.name!r} names a variable that model {self.name!r} does not have")
+            if len(record):
+                self.records.append(record)
+
+    def minimize(self, index: ArrayLike, coefficient: ArrayLike, constant: float = 0.0) -> None:
+        """Set the objective; `coefficient` is broadcast to the shape of `index`."""
+        where = np.asarray(index, dtype=np.int64)
+        weights = np.broadcast_to(np.asarray(coefficient, dtype=np.float64), where.shape).ravel()
+        self.objective = Objective(where.ravel(), weights, constant)
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def copy(self, name: str) -> Model:
+        """An independent copy (arrays shared) to which blocks and records can be added."""
+        return Model(
+            name, list(self.blocks), list(self.records), self.objective, list(self._lower), list(self._upper),
+            list(self._kind), self.num_vars,
+        )  # fmt: skip
+
+    def blocks_named(self, name: str) -> Iterator[Vars]:
+        """The blocks of that name."""
+        return (block for block in self.blocks if block.name == name)
+
+    @property
+    def num_constraints(self) -> int:
+        """Number of constraints in all records."""
+        return sum(len(record) for record in self.records)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, str, str, str]] = [
+            (b.name, b.kind.name.lower(), f"{b.index.size:,}", str(b.shape)) for b in self.blocks
+        ]
+        rows += [(r.name, type(r).__name__.lower(), f"{len(r):,}", r.detail()) for r in self.records]
+        constraints = self.num_constraints
+        head = (
+            f"model {self.name}: {self.num_vars:,} variable{'s' * (self.num_vars != 1)}, "
+            f"{constraints:,} constraint{'s' * (constraints != 1)}"
+        )
+        widths = [max([len(row[i]) for row in rows] + [8 if i == 0 else 0]) for i in range(3)]
+        lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}   {d}".rstrip() for a, b, c, d in rows]
+        lines.append(f"  {'minimise':<{widths[0]}}  {len(self.objective.index):,} terms")
+        return "\n".join([head, *lines])

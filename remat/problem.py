@@ -1,0 +1,169 @@
+"""The question's data: a graph, a budget, and rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.schedule.rules import OrderRule, Rules
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{p}B": 1000**k for k, p in enumerate("KMGTP", 1)} | {f"{p}iB": 1024**k for k, p in enumerate("KMGTP", 1)}
+_UNITS["kB"] = 1000
+_BUDGET = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_budget(text: str | int | float, reference_peak: int) -> int:
+    """A budget in bytes, rounded down.
+
+    Parameters
+    ----------
+    text : str, int or float
+        Bytes (``123456``), bytes with a unit (``"10GiB"``, ``"2.5 GB"``), a share of `reference_peak` (``"80%"``), or
+        a float in (0, 1] as a share. Shares are computed exactly from their decimal digits.
+    reference_peak : int
+        Bytes that 100 % stands for.
+
+    Raises
+    ------
+    ProblemError
+        If it cannot be read as a budget.
+
+    Examples
+    --------
+    >>> parse_budget("90%", 46_319), parse_budget("1.5KiB", 0), parse_budget(0.5, 7)
+    (41687, 1536, 3)
+    """
+    shown = repr(text)[:60]
+    if isinstance(text, bool):
+        raise ProblemError(f"budget {shown} is not a number of bytes")
+    if isinstance(text, int):
+        if text < 0:
+            raise ProblemError(f"budget {shown} is negative")
+        return text
+    if isinstance(text, float):
+        if not 0 < text <= 1:
+            raise ProblemError(f"budget {shown}: a fraction must lie in (0, 1]; write bytes as a whole number")
+        return int(Fraction(repr(text)) * reference_peak)
+    match = _BUDGET.fullmatch(text)
+    if match is None or len(text) > 60:
+        raise ProblemError(f"budget {shown} is not bytes (123456), bytes with a unit (10GiB) or a share (80%)")
+    number, unit = Fraction(re.sub("[_,]", "", match[1])), match[2]
+    if unit == "%":
+        return int(number * reference_peak / 100)
+    if unit not in _UNITS:
+        raise ProblemError(f"unit {unit!r} of budget {shown} is not one of B, KB, KiB, MB, MiB, GB, GiB, TB, TiB, %")
+    return int(number * _UNITS[unit])
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph, a budget and rules.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    budget : str, int, float or None
+        See :func:`parse_budget`; None: as much as needed. Shares are of the reference peak.
+    order : OrderRule or str
+        ``"fixed"``: first computations follow the reference order. ``"free"``: any order.
+    max_computes : int, mapping of op name to int, or None
+        How often each op may be computed.
+    keep : iterable of str
+        Tensors to be alive at the end besides the graph's outputs.
+    count_constant_memory : bool
+        Count the graph's constant memory in peak and budget (a share then refers to peak plus constant memory).
+
+    Raises
+    ------
+    ProblemError
+        For a budget that cannot be read, unknown names, or a limit below one.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("g")
+    >>> _ = b.op("a", size=4, cost=1), b.op("b", inputs=["a"], size=6, cost=1)
+    >>> Problem(b.build(), "80%").budget_bytes
+    8
+    """
+
+    graph: ComputeGraph
+    budget: str | int | float | None = None
+    order: OrderRule | str = OrderRule.FIXED
+    max_computes: int | Mapping[str, int] | None = None
+    keep: Iterable[str] = ()
+    count_constant_memory: bool = False
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        try:
+            put(self, "order", OrderRule(self.order))
+        except ValueError:
+            raise ProblemError(f"order {self.order!r} is not one of fixed, free") from None
+        put(self, "keep", frozenset(self.keep))
+        for name in self.keep:
+            if name not in self.graph.tensor_index:
+                raise ProblemError(f"tensor {name!r} to keep is not in graph {self.graph.name!r}")
+        limits = self.max_computes
+        for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
+            if name != "every op" and name not in self.graph.op_index:
+                raise ProblemError(f"op {name!r} with a limit of computes is not in graph {self.graph.name!r}")
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+                raise ProblemError(f"the limit of computes for {name} must be a whole number from 1, not {limit!r}")
+        self.budget_bytes  # noqa: B018  (an unreadable budget is refused here)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Constant memory that counts in peak and budget."""
+        return self.graph.constant_memory if self.count_constant_memory else 0
+
+    @property
+    def reference_peak(self) -> int:
+        """What 100 % stands for, in bytes."""
+        return self.graph.reference_peak + self.constant_bytes
+
+    @cached_property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, or None for no limit."""
+        return None if self.budget is None else parse_budget(self.budget, self.reference_peak)
+
+    @property
+    def structural_peak(self) -> int:
+        """Bytes below which no schedule exists, constant memory included where it counts."""
+        return self.graph.structural_bound.peak + self.constant_bytes
+
+    @cached_property
+    def kept(self) -> NDArray[np.bool_]:
+        """Which tensors must be alive at the end; shape (tensors,)."""
+        kept = self.graph.arrays.is_output.copy()
+        kept[[self.graph.tensor_index[name] for name in self.keep]] = True
+        return kept
+
+    @cached_property
+    def compute_limits(self) -> list[int | None]:
+        """How often each op may be computed, by position; None: any number. Not recomputable: 1."""
+        limits = self.max_computes
+        return [
+            1 if not op.recomputable else limits.get(op.name) if isinstance(limits, Mapping) else limits
+            for op in self.graph.ops
+        ]
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The rules for the validator."""
+        return Rules(
+            self.budget_bytes,
+            OrderRule(self.order),
+            self.max_computes,
+            frozenset(self.keep),
+            self.count_constant_memory,
+        )

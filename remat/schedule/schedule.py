@@ -1,0 +1,168 @@
+"""A schedule: a sequence of steps, each of which computes an op or frees a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ScheduleError
+from remat.graphs import ComputeGraph
+
+
+class StepKind(IntEnum):
+    """What a step does; the value is its code in :attr:`Schedule.kinds`."""
+
+    COMPUTE = 0
+    FREE = 1
+
+    @property
+    def word(self) -> str:
+        """The word in files: ``compute`` or ``free``."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Steps as two arrays that point into tables of names. Immutable; knows no graph, so it can be wrong about one.
+
+    With no free step at all, frees are *implied*: each value goes right after its last use before it is computed
+    again.
+
+    Attributes
+    ----------
+    kinds : int8 array, shape (steps,)
+        :class:`StepKind` codes.
+    targets : int64 array, shape (steps,)
+        Position in `op_names` (compute) or in `tensor_names` (free).
+    op_names, tensor_names : tuple of str
+    graph, graph_digest : str
+        Name and digest of the graph it is for; empty when unknown.
+    source : str
+        Who made it.
+    meta : mapping
+        JSON values only.
+
+    Examples
+    --------
+    >>> s = Schedule.from_steps([("compute", "a"), ("compute", "b"), ("free", "a")])
+    >>> len(s), s.num_computes, s.has_frees
+    (3, 2, True)
+    """
+
+    kinds: NDArray[np.int8]
+    targets: NDArray[np.int64]
+    op_names: tuple[str, ...]
+    tensor_names: tuple[str, ...]
+    graph: str = ""
+    graph_digest: str = ""
+    source: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("kinds", "targets"):
+            getattr(self, name).flags.writeable = False
+
+    @classmethod
+    def from_steps(cls, steps: Iterable[Sequence[str]], **header: Any) -> Schedule:
+        """From ``("compute", op)`` and ``("free", tensor)`` pairs; `header` as the attributes.
+
+        Raises
+        ------
+        ScheduleError
+            Naming the step, if one is neither.
+        """
+        codes = {kind.word: int(kind) for kind in StepKind}
+        tables: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        kinds: list[int] = []
+        targets: list[int] = []
+        for number, step in enumerate(steps):
+            if len(step) != 2 or step[0] not in codes or not isinstance(step[1], str):
+                raise ScheduleError(f'step {number} is {step!r}, not ["compute", op] or ["free", tensor]')
+            code = codes[step[0]]
+            kinds.append(code)
+            targets.append(tables[code].setdefault(step[1], len(tables[code])))
+        return cls(
+            np.array(kinds, dtype=np.int8),
+            np.array(targets, dtype=np.int64),
+            tuple(tables[0]),
+            tuple(tables[1]),
+            **header,
+        )
+
+    @classmethod
+    def of_computes(cls, graph: ComputeGraph, ops: Iterable[int] | NDArray[np.int64], **header: Any) -> Schedule:
+        """A compute sequence for `graph` (positions in ``graph.ops``), frees implied."""
+        targets = np.array(ops if isinstance(ops, np.ndarray) else list(ops), dtype=np.int64)
+        return cls.for_graph(graph, np.zeros(len(targets), dtype=np.int8), targets, **header)
+
+    @classmethod
+    def for_graph(
+        cls, graph: ComputeGraph, kinds: NDArray[np.int8], targets: NDArray[np.int64], **header: Any
+    ) -> Schedule:
+        """From codes and positions in ``graph.ops`` and ``graph.tensors``; signed with the graph's name and digest."""
+        header = {"graph": graph.name, "graph_digest": graph.digest, **header}
+        return cls(kinds, targets, graph.op_names, graph.tensor_names, **header)
+
+    @classmethod
+    def reference(cls, graph: ComputeGraph) -> Schedule:
+        """The reference order of `graph`, each op once, frees implied."""
+        return cls.of_computes(graph, graph.arrays.order.copy(), source="reference order")
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def steps(self) -> Iterator[tuple[str, str]]:
+        """The steps as ``("compute", op)`` and ``("free", tensor)`` pairs."""
+        tables = (self.op_names, self.tensor_names)
+        words = tuple(kind.word for kind in StepKind)
+        for kind, target in zip(self.kinds.tolist(), self.targets.tolist(), strict=True):
+            yield words[kind], tables[kind][target]
+
+    @cached_property
+    def has_frees(self) -> bool:
+        """Whether frees are written out; otherwise they are implied."""
+        return bool((self.kinds == StepKind.FREE).any())
+
+    @property
+    def num_computes(self) -> int:
+        """Number of compute steps."""
+        return int((self.kinds == StepKind.COMPUTE).sum())
+
+    def computes(self) -> list[str]:
+        """Names of the computed ops, in sequence."""
+        return [self.op_names[t] for t in self.targets[self.kinds == StepKind.COMPUTE].tolist()]
+
+    def without_frees(self) -> Schedule:
+        """The same computes with frees implied, which is the least memory they allow."""
+        keep = self.kinds == StepKind.COMPUTE
+        return Schedule(
+            self.kinds[keep], self.targets[keep], self.op_names, self.tensor_names, self.graph, self.graph_digest,
+            self.source, self.meta,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return len(self) == len(other) and list(self.steps()) == list(other.steps())
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.graph!r}, {len(self)} steps, {self.num_computes} computes)"
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the steps."""
+        import hashlib
+
+        text = "\n".join(f"{word} {name}" for word, name in self.steps())
+        return hashlib.sha256(text.encode()).hexdigest()
