@@ -23,6 +23,9 @@ class Kind(Enum):
     CONTINUOUS = 0
     INTEGER = 1
     BOOLEAN = 2
+    IMPLIED = 3
+    """Continuous, but some best solution is integral there whenever the integer variables are: a linear solver takes
+    it as continuous, a solver of integers only as an integer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +117,7 @@ class Model:
         if np.isnan(low).any() or np.isnan(high).any() or (low > high).any():
             raise ModelError(f"block {name!r} has a lower bound above its upper bound, or a bound that is not a number")
         if kind is not Kind.CONTINUOUS and not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ModelError(f"integer block {name!r} needs finite bounds")
+            raise ModelError(f"{kind.name.lower()} block {name!r} needs finite bounds")
         index = np.arange(self.num_vars, self.num_vars + size, dtype=np.int64).reshape(shape)
         index.flags.writeable = False
         block = Vars(name, index, kind)
@@ -138,6 +141,10 @@ class Model:
     ) -> Vars:
         """A block of real variables."""
         return self.add_vars(name, shape, Kind.CONTINUOUS, lower, upper)
+
+    def implied(self, name: str, shape: int | tuple[int, ...], lower: ArrayLike, upper: ArrayLike) -> Vars:
+        """A block of bounded variables that are integral wherever the integer ones are (:attr:`Kind.IMPLIED`)."""
+        return self.add_vars(name, shape, Kind.IMPLIED, lower, upper)
 
     @property
     def lower(self) -> Float:
