@@ -1,0 +1,1 @@
+"""The same from the shell."""

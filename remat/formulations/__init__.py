@@ -1,0 +1,1 @@
+"""How it is asked: one file per formulation; knows nothing of solvers."""

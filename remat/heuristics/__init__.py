@@ -1,0 +1,1 @@
+"""Answers without a solver: checkpointing baselines, dynamic programmes, local search."""

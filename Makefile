@@ -1,0 +1,72 @@
+# Everything from a bare clone. Needs make and Python 3.11, 3.12 or 3.13; uv is used where it is installed.
+# Each target sets up what it needs; set-up runs again only when pyproject.toml changes.
+
+BIN := .venv/bin
+STAMP := .venv/.ready
+OUT := out
+PYTHON ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format docs bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
+	  awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## create .venv with remat and its development tools
+
+$(STAMP): pyproject.toml
+	@rm -f $@
+	@python=; for candidate in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python; do \
+	  if [ -n "$$candidate" ] && "$$candidate" -c \
+	    'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
+	  then python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "remat needs Python 3.11, 3.12 or 3.13 and found none of them;" \
+	    "install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; fi; \
+	echo "setting up .venv with $$($$python --version)"; \
+	if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python "$$python" .venv && \
+	  VIRTUAL_ENV="$(CURDIR)/.venv" uv pip install --quiet --editable . --group dev; \
+	else \
+	  if ! "$$python" -m venv .venv; then \
+	    echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; fi; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev; \
+	fi
+	@touch $@
+
+demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, check and plot it (2 minutes)
+	@mkdir -p $(OUT)
+	$(BIN)/remat solve resnet50 --budget 80% --time-limit 110 \
+	  -o $(OUT)/resnet50.schedule.json --plot $(OUT)/resnet50.png
+	$(BIN)/remat validate resnet50 $(OUT)/resnet50.schedule.json --budget 80%
+	@echo "schedule: $(OUT)/resnet50.schedule.json"
+	@echo "picture:  $(OUT)/resnet50.png"
+
+test: lint docs  ## all checks: style, types, documentation, tests (without the slow ones)
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-slow: $(STAMP)  ## the slow tests only
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: $(STAMP)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(STAMP)  ## the benchmarks; see benchmarks/README.md
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:  ## remove everything that the other targets made
+	rm -rf .venv $(OUT) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,163 @@
+"""The laws of the house: who may import whom, what no module may do, what the package must carry."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import remat
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "remat"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+#: What the parts may import besides themselves and the modules that know nothing of the project (GROUND).
+ALLOWED = {
+    "graphs": set(),
+    "schedule": {"graphs"},
+    "problem": {"graphs", "schedule"},
+    "modeling": set(),
+    "formulations": {"graphs", "schedule", "problem", "modeling"},
+    "backends": {"modeling"},
+    "heuristics": {"graphs", "schedule", "problem"},
+    "bounds": {"graphs", "schedule", "problem"},
+}
+GROUND = {"errors", "files", "timing", "registry"}
+
+
+def imported_parts(source: str, module: str) -> set[str]:
+    """Parts of remat that `source` imports anywhere, functions and ``if TYPE_CHECKING`` included.
+
+    `module` is its dotted name (a package's own name for an ``__init__``, with a trailing dot).
+    """
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
+            names.update(f"{base}.{alias.name}" for alias in node.names)
+    return {name.split(".")[1] for name in names if name.startswith("remat.")}
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1]) + "." if parts[-1] == "__init__" else ".".join(parts)
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def violations(part: str, source: str, module: str) -> set[str]:
+    return imported_parts(source, module) - ALLOWED[part] - GROUND - {part}
+
+
+def test_the_import_reader_sees_all_forms() -> None:
+    source = """
+import remat.cli
+from remat import solve
+from remat.backends.base import Backend
+from ..heuristics import greedy
+from .. import config
+def later():
+    from remat.bounds import cut
+"""
+    found = imported_parts(source, "remat.graphs.layered")
+    assert found == {"cli", "solve", "backends", "heuristics", "config", "bounds"}
+    assert violations("schedule", "from remat.modeling import Model", "remat.schedule.x") == {"modeling"}
+    assert violations("schedule", "from remat.graphs import ComputeGraph", "remat.schedule.x") == set()
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_imports_point_down(part: str) -> None:
+    modules = [path for path in MODULES if part_of(path) == part]
+    assert modules
+    wrong = {
+        str(path.relative_to(ROOT)): bad
+        for path in modules
+        if (bad := violations(part, path.read_text(encoding="utf-8"), dotted(path)))
+    }
+    assert not wrong
+
+
+def test_the_ground_imports_no_part() -> None:
+    for path in MODULES:
+        if part_of(path) in GROUND:
+            assert imported_parts(path.read_text(encoding="utf-8"), dotted(path)) <= GROUND, path
+
+
+@pytest.mark.parametrize("part", ["graphs", "schedule"])
+def test_the_validator_loads_nothing_it_judges(part: str) -> None:
+    """Not only by the source: importing it must not bring a solver or the modelling layer along."""
+    code = f"import sys, remat.{part}; print('\\n'.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    later = {"modeling", "formulations", "backends", "heuristics", "bounds", "solve", "config", "cli"}
+    assert f"remat.{part}" in loaded
+    assert not loaded & ({f"remat.{name}" for name in later} | {"ortools", "highspy", "matplotlib"})
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_are_small_documented_and_safe(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 450
+    tree = ast.parse(source)
+    assert ast.get_docstring(tree), "no docstring"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            origin = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            assert not {name.split(".")[0] for name in origin} & {"pickle", "cPickle", "dill", "marshal", "shelve"}
+        elif isinstance(node, ast.Call):
+            called = node.func.id if isinstance(node.func, ast.Name) else ""
+            assert called not in {"eval", "exec", "compile", "__import__"}, f"line {node.lineno}"
+            assert not any(
+                keyword.arg in {"shell", "allow_pickle"}
+                and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+                for keyword in node.keywords
+            ), f"line {node.lineno}"
+
+
+def test_nothing_names_the_machine_it_was_written_on() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    home = re.compile(r"(?<![\w.])/(work|home|root|Users)/")
+    for name in tracked.stdout.split():
+        path = ROOT / name
+        if path.is_file() and path.suffix in {".py", ".md", ".toml", ".yml", ".json", ""} and path != Path(__file__):
+            assert not home.search(path.read_text(encoding="utf-8")), name
+
+
+def test_version_and_metadata_agree() -> None:
+    from importlib.metadata import metadata
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = metadata("remat")
+    assert about["Version"] == remat.__version__
+    assert about["Name"] == project["name"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|a\d+|b\d+|rc\d+)?", remat.__version__)
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_types_and_schemas(tmp_path: Path) -> None:
+    """Built with the build backend that is installed, without network."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "remat/py.typed" in names
+    schemas = {str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*.schema.json")}
+    assert len(schemas) >= 2, "the graph and the schedule format each have a JSON Schema in the package"
+    assert schemas <= set(names)
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
+    assert any(name.endswith("licenses/LICENSE") for name in names)
