@@ -82,8 +82,8 @@ class Model:
     >>> m.minimize(take.index, [-5, -4, -3])
     >>> print(m)
     model knapsack: 3 variables, 1 constraint
-      take      boolean     3   (3,)
-      weight    linear      1   3 non-zeros
+      take      boolean  3   (3,)
+      weight    linear   1   3 non-zeros
       minimise  3 terms
     """
 
