@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -15,13 +16,13 @@ from remat.errors import FormatError
 MAX_BYTES = 512 * 1024 * 1024
 
 
-def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file.
+def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a file.
 
     Raises
     ------
     FormatError
-        Naming the file, if it is missing, not a plain file, larger than `max_bytes`, or not UTF-8.
+        Naming the file, if it is missing, not a plain file, or larger than `max_bytes`.
     """
     path = Path(path)
     try:
@@ -33,14 +34,24 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > max_bytes:
         raise FormatError(f"{path}: larger than {max_bytes:,} bytes")
+    return data
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """The text of UTF-8 bytes; `name` stands in the :class:`FormatError` for any others."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: not UTF-8 text (byte {error.start})") from None
+        raise FormatError(f"{name}: not UTF-8 text (byte {error.start})") from None
+
+
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
+    """The text of a UTF-8 file; see :func:`read_bytes` and :func:`decode_text` for what is refused."""
+    return decode_text(read_bytes(path, max_bytes), str(path))
 
 
 def parse_json(text: str, name: str) -> Any:
-    """The value of a JSON text; NaN, infinities and duplicate keys are refused, whole numbers stay exact.
+    """The value of a JSON text; NaN, infinities (1e999 too) and duplicate keys are refused, whole numbers stay exact.
 
     Raises
     ------
@@ -59,8 +70,14 @@ def parse_json(text: str, name: str) -> Any:
     def refuse(word: str) -> Any:
         raise FormatError(f"{name}: {word} is not JSON")
 
+    def finite(word: str) -> float:
+        value = float(word)
+        if math.isinf(value):
+            raise FormatError(f"{name}: number {word[:40]} is too large")
+        return value
+
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
     except json.JSONDecodeError as error:
         raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
