@@ -1,6 +1,23 @@
 """The answer: schedules, their simulation and validation, other tools' formats, plots."""
 
+from remat.schedule.certificate import Certificate, Rule, Verdict, Violation
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule, StepKind
+from remat.schedule.simulate import Intervals, Simulation, simulate, with_frees
+from remat.schedule.validate import validate
 
-__all__ = ["OrderRule", "Rules", "Schedule", "StepKind"]
+__all__ = [
+    "Certificate",
+    "Intervals",
+    "OrderRule",
+    "Rule",
+    "Rules",
+    "Schedule",
+    "Simulation",
+    "StepKind",
+    "Verdict",
+    "Violation",
+    "simulate",
+    "validate",
+    "with_frees",
+]

@@ -1,0 +1,221 @@
+"""What the validator found: verdict, peak, cost, and every rule that is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from remat.schedule.rules import Rules
+
+
+class Rule(StrEnum):
+    """What a schedule can break; the value is the rule's name in words."""
+
+    GRAPH_DIGEST = "graph digest"
+    """The schedule is signed for this very graph, or not signed."""
+    UNKNOWN_OP = "unknown op"
+    """Every computed op is in the graph."""
+    UNKNOWN_TENSOR = "unknown tensor"
+    """Every freed tensor is in the graph."""
+    INPUT_NOT_LIVE = "input not live"
+    """Every tensor is live when an op reads it."""
+    INPUT_INCOMPLETE = "input incomplete"
+    """Every accumulation buffer has all contributions when an op reads it."""
+    FREE_NOT_LIVE = "free of a dead tensor"
+    """Only live tensors are freed."""
+    FREE_GRAPH_INPUT = "free of a graph input"
+    """Graph inputs are never freed."""
+    OP_NOT_COMPUTED = "op not computed"
+    """Every op is computed at least once."""
+    OUTPUT_NOT_LIVE = "output not live"
+    """Graph outputs and kept tensors are live at the end."""
+    OUTPUT_INCOMPLETE = "output incomplete"
+    """Graph outputs and kept tensors have all contributions at the end."""
+    NOT_RECOMPUTABLE = "not recomputable"
+    """Ops marked as not recomputable are computed once."""
+    COMPUTES_PER_OP = "computes per op"
+    """No op is computed more often than allowed."""
+    ORDER = "order"
+    """First computations follow the reference order, where that is fixed."""
+    BUDGET = "budget"
+    """No compute step holds more than the budget."""
+
+
+class Verdict(StrEnum):
+    """The verdict in one word or two."""
+
+    VALID = "valid"
+    """Every rule is kept."""
+    OVER_BUDGET = "over budget"
+    """Only the budget is broken: a right schedule that needs more memory."""
+    INVALID = "invalid"
+    """Some other rule is broken; the peak and cost of such a schedule mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule.
+
+    Attributes
+    ----------
+    step : int or None
+        Position in the schedule, from 0; None for what concerns the schedule as a whole or its end.
+    op, tensor : str or None
+        Who is concerned.
+    rule : Rule
+    message : str
+        One line, with step and names.
+    """
+
+    step: int | None
+    op: str | None
+    tensor: str | None
+    rule: Rule
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "step": self.step,
+            "op": self.op,
+            "tensor": self.tensor,
+            "rule": str(self.rule),
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """An independent account of a schedule; memory in bytes, cost in the cost unit of the graph.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    peak : int
+        Largest memory at any compute step, sampled after allocation and before freeing; 0 without compute steps.
+    peak_step, peak_op : int, str or None
+        Where it is reached first; None without compute steps.
+    live_at_peak : tuple of (str, int)
+        Tensors live then and their bytes, largest first.
+    workspace_at_peak : int
+        Workspace of the op at the peak.
+    pruned_peak : int or None
+        Peak of the same computes with every free moved to the last use; None when invalid. A difference to `peak` is
+        memory held for nothing.
+    cost, base_cost : int
+        Of all compute steps; of each op once.
+    overhead : float or None
+        ``100 (cost - base_cost) / base_cost``; None when invalid, and when all costs are 0.
+    steps, computes, recomputations : int
+        Steps, compute steps, and compute steps after an op's first.
+    redundant : int
+        Compute steps that changed nothing, as all outputs were live already.
+    masked : int
+        Contributions not added, since the live instance of the buffer had them already.
+    budget : int or None
+    violations : tuple of Violation
+        Whole-schedule first, then by step, then those at the end; at most as many as asked for.
+    more_violations : int
+        How many more there are.
+    graph, graph_digest, schedule_digest : str
+    rules : Rules
+    """
+
+    verdict: Verdict
+    peak: int
+    peak_step: int | None
+    peak_op: str | None
+    live_at_peak: tuple[tuple[str, int], ...]
+    workspace_at_peak: int
+    pruned_peak: int | None
+    cost: int
+    base_cost: int
+    overhead: float | None
+    steps: int
+    computes: int
+    recomputations: int
+    redundant: int
+    masked: int
+    violations: tuple[Violation, ...]
+    more_violations: int
+    graph: str
+    graph_digest: str
+    schedule_digest: str
+    rules: Rules
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every rule is kept."""
+        return self.verdict is Verdict.VALID
+
+    @property
+    def budget(self) -> int | None:
+        """The budget judged by, in bytes; None: no limit."""
+        return self.rules.budget
+
+    @property
+    def first(self) -> Violation | None:
+        """The first violation, or None."""
+        return self.violations[0] if self.violations else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        limits = self.rules.max_computes
+        return {
+            "verdict": str(self.verdict),
+            "peak": self.peak,
+            "peak_step": self.peak_step,
+            "peak_op": self.peak_op,
+            "live_at_peak": [list(pair) for pair in self.live_at_peak],
+            "workspace_at_peak": self.workspace_at_peak,
+            "pruned_peak": self.pruned_peak,
+            "cost": self.cost,
+            "base_cost": self.base_cost,
+            "overhead": self.overhead,
+            "steps": self.steps,
+            "computes": self.computes,
+            "recomputations": self.recomputations,
+            "redundant": self.redundant,
+            "masked": self.masked,
+            "violations": [violation.as_dict() for violation in self.violations],
+            "more_violations": self.more_violations,
+            "graph": self.graph,
+            "graph_digest": self.graph_digest,
+            "schedule_digest": self.schedule_digest,
+            "rules": {
+                "budget": self.rules.budget,
+                "order": str(self.rules.order),
+                "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
+                "keep": sorted(self.rules.keep),
+                "count_constant_memory": self.rules.count_constant_memory,
+            },
+        }
+
+    def __str__(self) -> str:
+        rows = [("verdict", str(self.verdict)), ("graph", f"{self.graph} ({self.graph_digest[:12]})")]
+        where = "" if self.peak_step is None else f" at step {self.peak_step} ({self.peak_op})"
+        rows.append(("peak", f"{self.peak:,} bytes{where}"))
+        if self.pruned_peak is not None and self.pruned_peak != self.peak:
+            rows.append(("pruned peak", f"{self.pruned_peak:,} bytes (every free moved to the last use)"))
+        if self.budget is not None:
+            rows.append(("budget", f"{self.budget:,} bytes"))
+        if self.live_at_peak:
+            held = [f"{name} {size:,}" for name, size in self.live_at_peak[:3]]
+            more = len(self.live_at_peak) - len(held)
+            rows.append(("live at peak", ", ".join(held) + (f" and {more} more" if more else "")))
+        overhead = "" if self.overhead is None else f", overhead {self.overhead:.4g} %"
+        rows.append(("cost", f"{self.cost:,} (each op once {self.base_cost:,}{overhead})"))
+        rows.append(("steps", f"{self.steps:,}: {self.computes:,} computes, {self.recomputations:,} of them again"))
+        if self.redundant:
+            rows.append(("redundant", f"{self.redundant:,} computes of values already live"))
+        if self.masked:
+            rows.append(("masked", f"{self.masked:,} contributions already made"))
+        rows.extend(("violation", str(violation)) for violation in self.violations)
+        if self.more_violations:
+            rows.append(("", f"and {self.more_violations:,} more violations"))
+        return "\n".join(f"{word:<13} {text}" for word, text in rows)

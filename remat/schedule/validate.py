@@ -1,0 +1,183 @@
+"""The validator: an independent judgement of a schedule. It imports nothing of what it judges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.schedule.certificate import Certificate, Rule, Verdict, Violation
+from remat.schedule.rules import OrderRule, Rules
+from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import Simulation, simulate
+
+Int = NDArray[np.int64]
+
+#: More computes than any schedule has.
+_NO_LIMIT = 2**62
+
+
+def validate(
+    graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None, *, max_violations: int = 20
+) -> Certificate:
+    """Judge `schedule` by the semantics of `graph` and by `rules`; nothing is repaired.
+
+    Parameters
+    ----------
+    rules : Rules, optional
+        Default: no budget, any order, any number of computes.
+    max_violations : int
+        Most violations that are listed; the others are counted.
+
+    Raises
+    ------
+    ProblemError
+        If `rules` name an op or tensor that the graph does not have.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("chain")
+    >>> names = [b.op("a", size=4, cost=1), b.op("b", inputs=["a"], size=2, cost=2)]
+    >>> g = b.build()
+    >>> c = validate(g, Schedule.reference(g), Rules(budget=6))
+    >>> str(c.verdict), c.peak, c.peak_op, c.cost
+    ('valid', 6, 'b', 3)
+    >>> print(validate(g, Schedule.from_steps([("compute", "b"), ("compute", "a")])).first)
+    step 0: op 'b' reads tensor 'a', which was never produced
+    """
+    rules = rules or Rules()
+    options = {"keep": rules.keep, "count_constant_memory": rules.count_constant_memory}
+    done = simulate(graph, schedule, **options, max_violations=max_violations)  # type: ignore[arg-type]
+    whole, whole_count = _digest(graph, schedule), int(_is_signed_for_another(graph, schedule))
+    found = list(done.violations)
+    count = whole_count + len(found) + done.more_violations
+    for violations, number in (_order(done, rules, max_violations), _limits(done, rules, max_violations)):
+        found += violations
+        count += number
+    invalid = count > 0
+    over = _budget(done, rules)
+    found += over
+    count += len(over)
+    found = (whole + sorted(found, key=lambda v: len(schedule) if v.step is None else v.step))[: max(max_violations, 0)]
+
+    verdict = Verdict.INVALID if invalid else Verdict.OVER_BUDGET if over else Verdict.VALID
+    pruned_peak = None
+    if not invalid:
+        pruned = simulate(graph, schedule.without_frees(), **options) if schedule.has_frees else done  # type: ignore[arg-type]
+        pruned_peak = pruned.peak
+    cost, base_cost = done.cost, graph.base_cost
+    step = done.peak_step
+    op = -1 if step is None else int(done.ops[step])
+    return Certificate(
+        verdict=verdict,
+        peak=done.peak,
+        peak_step=step,
+        peak_op=done.peak_op,
+        live_at_peak=done.live_at_peak,
+        workspace_at_peak=0 if op < 0 else graph.ops[op].workspace,
+        pruned_peak=pruned_peak,
+        cost=cost,
+        base_cost=base_cost,
+        overhead=None if invalid or base_cost == 0 else 100 * (cost - base_cost) / base_cost,
+        steps=len(schedule),
+        computes=schedule.num_computes,
+        recomputations=done.recomputations,
+        redundant=done.redundant,
+        masked=done.masked,
+        violations=tuple(found),
+        more_violations=count - len(found),
+        graph=graph.name,
+        graph_digest=graph.digest,
+        schedule_digest=schedule.digest,
+        rules=rules,
+    )
+
+
+def _is_signed_for_another(graph: ComputeGraph, schedule: Schedule) -> bool:
+    return bool(schedule.graph_digest) and schedule.graph_digest != graph.digest
+
+
+def _digest(graph: ComputeGraph, schedule: Schedule) -> list[Violation]:
+    if not _is_signed_for_another(graph, schedule):
+        return []
+    message = (
+        f"the schedule is for a graph with digest {schedule.graph_digest[:12]}, "
+        f"but graph {graph.name!r} has {graph.digest[:12]}"
+    )
+    return [Violation(None, None, None, Rule.GRAPH_DIGEST, message)]
+
+
+def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation], int]:
+    """First computes of ops before an op that precedes them in the reference order."""
+    if rules.order is not OrderRule.FIXED:
+        return [], 0
+    graph, steps = done.graph, len(done.ops)
+    at = np.flatnonzero(done.ops >= 0)
+    first = np.full(len(graph.ops), -1, dtype=np.int64)
+    first[done.ops[at[::-1]]] = at[::-1]  # the first compute is written last
+    first = first[graph.arrays.order]
+    latest = np.maximum.accumulate(first)
+    early = np.flatnonzero((first >= 0) & (first < latest))
+    found = []
+    for place in sorted(early.tolist(), key=lambda p: int(first[p]))[: max(limit, 0)]:
+        step = int(first[place])
+        passed = int(np.flatnonzero(first[:place] > step)[0])
+        op, other = (graph.op_names[graph.arrays.order[p]] for p in (place, passed))
+        message = f"step {step} of {steps}: op {op!r} is computed before op {other!r}, which precedes it in the order"
+        found.append(Violation(step, op, None, Rule.ORDER, message))
+    return found, len(early)
+
+
+def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation], int]:
+    """Computes beyond what `rules` or the op itself allow."""
+    graph = done.graph
+    allowed = np.full(len(graph.ops), _NO_LIMIT, dtype=np.int64)
+    if isinstance(rules.max_computes, Mapping):
+        for name, most in rules.max_computes.items():
+            if name not in graph.op_index:
+                raise ProblemError(f"op {name!r} with a limit of computes is not in graph {graph.name!r}")
+            allowed[graph.op_index[name]] = most
+    elif rules.max_computes is not None:
+        allowed[:] = rules.max_computes
+    once = ~graph.arrays.recomputable
+    allowed[once] = 1
+    excess = done.counts - allowed
+    if not (excess > 0).any():
+        return [], 0
+    at = np.flatnonzero(done.ops >= 0)
+    by_op = at[np.argsort(done.ops[at], kind="stable")]
+    ends = np.cumsum(done.counts)
+    beyond = [by_op[end - more : end] for end, more in zip(ends.tolist(), excess.tolist(), strict=True) if more > 0]
+    steps = np.sort(np.concatenate(beyond))
+    found = []
+    for step in steps[: max(limit, 0)].tolist():
+        op = int(done.ops[step])
+        name = graph.op_names[op]
+        again = f"step {step} computes op {name!r} again, though it"
+        if once[op]:
+            found.append(Violation(step, name, None, Rule.NOT_RECOMPUTABLE, f"{again} is not recomputable"))
+        else:
+            message = f"{again} may be computed at most {int(allowed[op])} times"
+            found.append(Violation(step, name, None, Rule.COMPUTES_PER_OP, message))
+    return found, len(steps)
+
+
+def _budget(done: Simulation, rules: Rules) -> list[Violation]:
+    """The first compute step over the budget."""
+    if rules.budget is None:
+        return []
+    over = np.flatnonzero(done.is_compute & (done.memory > rules.budget))
+    if not len(over):
+        return []
+    step = int(over[0])
+    need, op = int(done.memory[step]), int(done.ops[step])
+    name = done.graph.op_names[op] if op >= 0 else None
+    message = (
+        f"step {step}: op {name!r} needs {need:,} bytes, {need - rules.budget:,} more than the budget; "
+        f"{len(over):,} steps are over it"
+    )
+    return [Violation(step, name, None, Rule.BUDGET, message)]
