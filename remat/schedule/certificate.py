@@ -80,13 +80,7 @@ class Violation:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "step": self.step,
-            "op": self.op,
-            "tensor": self.tensor,
-            "rule": str(self.rule),
-            "message": self.message,
-        }
+        return asdict(self) | {"rule": str(self.rule)}
 
 
 @dataclass(frozen=True)

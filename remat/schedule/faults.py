@@ -21,19 +21,15 @@ class Faults:
 
     Attributes
     ----------
-    step, code, op, tensor, since : int64 arrays of one shape
-        See :func:`remat.schedule.kernel.run`.
+    first : int64 array, shape (5, faults noted)
+        Step, code, op, tensor and since; see :func:`remat.schedule.kernel.run`.
     count : int
         Number of faults in all.
     missing, begun, freed : int64 arrays, shape (tensors,)
     counts : int64 array, shape (ops,)
     """
 
-    step: Int
-    code: Int
-    op: Int
-    tensor: Int
-    since: Int
+    first: Int
     count: int
     missing: Int
     begun: Int
@@ -48,7 +44,7 @@ def explain(
 
     `ops` is the computed op of each step (-1: none), `kept` marks the tensors that must be live at the end.
     """
-    found = [_at_step(graph, schedule, ops, faults, k) for k in range(len(faults.step))]
+    found = [_at_step(graph, schedule, ops, *column) for column in faults.first.T.tolist()]
     never = np.flatnonzero(faults.counts == 0)
     lost = np.flatnonzero(kept & ((faults.begun < 0) | (faults.missing > 0)))
     found += [_not_computed(graph, o) for o in never[: max(limit - len(found), 0)].tolist()]
@@ -56,8 +52,9 @@ def explain(
     return tuple(found), faults.count + len(never) + len(lost) - len(found)
 
 
-def _at_step(graph: ComputeGraph, schedule: Schedule, ops: Int, faults: Faults, number: int) -> Violation:
-    step, code, since = int(faults.step[number]), int(faults.code[number]), int(faults.since[number])
+def _at_step(  # noqa: PLR0917
+    graph: ComputeGraph, schedule: Schedule, ops: Int, step: int, code: int, op: int, tensor: int, since: int
+) -> Violation:
     if code == kernel.UNKNOWN_NAME:
         target = int(schedule.targets[step])
         if schedule.kinds[step] == StepKind.COMPUTE:
@@ -67,19 +64,18 @@ def _at_step(graph: ComputeGraph, schedule: Schedule, ops: Int, faults: Faults, 
         name = schedule.tensor_names[target]
         message = f"step {step} frees tensor {name!r}, which graph {graph.name!r} does not have"
         return Violation(step, None, name, Rule.UNKNOWN_TENSOR, message)
-    tensor = int(faults.tensor[number])
     name = graph.tensor_names[tensor]
     if code == kernel.FREE_PINNED:
         return Violation(step, None, name, Rule.FREE_GRAPH_INPUT, f"step {step} frees graph input {name!r}")
     if code == kernel.FREE_NOT_LIVE:
         message = f"step {step} frees tensor {name!r}, which {_absence(since)}"
         return Violation(step, None, name, Rule.FREE_NOT_LIVE, message)
-    op = graph.op_names[int(faults.op[number])]
-    reads = f"step {step}: op {op!r} reads tensor {name!r}, which"
+    reader = graph.op_names[op]
+    reads = f"step {step}: op {reader!r} reads tensor {name!r}, which"
     if code == kernel.INPUT_NOT_LIVE:
-        return Violation(step, op, name, Rule.INPUT_NOT_LIVE, f"{reads} {_absence(since)}")
+        return Violation(step, reader, name, Rule.INPUT_NOT_LIVE, f"{reads} {_absence(since)}")
     lacking = _lacking(graph, ops[since:step], tensor)
-    return Violation(step, op, name, Rule.INPUT_INCOMPLETE, f"{reads} lacks contributions of {lacking}")
+    return Violation(step, reader, name, Rule.INPUT_INCOMPLETE, f"{reads} lacks contributions of {lacking}")
 
 
 def _not_computed(graph: ComputeGraph, op: int) -> Violation:

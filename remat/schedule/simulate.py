@@ -210,7 +210,7 @@ def simulate(
     tensor, start, end = (np.array(x[:num_intervals], dtype=np.int64) for x in intervals)
     shown = min(num_faults, len(fault[0]))
     faults = Faults(
-        *(np.array(x[:shown], dtype=np.int64) for x in fault),
+        first=np.array([x[:shown] for x in fault], dtype=np.int64),
         count=num_faults,
         missing=np.array(missing, dtype=np.int64),
         begun=np.array(begun, dtype=np.int64),
