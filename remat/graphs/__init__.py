@@ -1,6 +1,22 @@
 """What is computed: the graph, its builder, readers and writers, generators and the model zoo."""
 
-from remat.graphs.builder import GraphBuilder
+from remat.graphs.builder import GraphBuilder, single_output_graph
+from remat.graphs.formats import GraphFormat, Source, graph_formats
 from remat.graphs.graph import ComputeGraph, Op, StructuralBound, Tensor
+from remat.graphs.io import read_graph, write_graph
+from remat.graphs.layered import layered
 
-__all__ = ["ComputeGraph", "GraphBuilder", "Op", "StructuralBound", "Tensor"]
+__all__ = [
+    "ComputeGraph",
+    "GraphBuilder",
+    "GraphFormat",
+    "Op",
+    "Source",
+    "StructuralBound",
+    "Tensor",
+    "graph_formats",
+    "layered",
+    "read_graph",
+    "single_output_graph",
+    "write_graph",
+]

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.errors import GraphError
+
 if TYPE_CHECKING:
     from remat.graphs.graph import ComputeGraph, StructuralBound
+
+#: A few buffers with many writers and many readers each would fill any memory with (writer, reader) pairs.
+MAX_EDGES = 100_000_000
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Csr:
     """Compressed rows: row ``i`` is ``indices[indptr[i]:indptr[i+1]]``, ascending.
 
@@ -60,10 +66,10 @@ class Csr:
     def lists(self) -> list[list[int]]:
         """The rows as Python lists, for plain loops."""
         flat, ends = self.indices.tolist(), self.indptr.tolist()
-        return [flat[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [flat[a:b] for a, b in pairwise(ends)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GraphArrays:
     """Read-only arrays of one graph; ops and tensors by their position in ``graph.ops`` and ``graph.tensors``.
 
@@ -114,6 +120,8 @@ class GraphArrays:
         producers = Csr.from_pairs(out_tensor, out_op, num_tensors)
         # One triple for each (reader, producer of what it reads).
         counts = producers.counts[in_tensor]
+        if counts.sum() > MAX_EDGES:
+            raise GraphError(f"graph {graph.name!r} has {counts.sum():,} dependencies, more than {MAX_EDGES:,}")
         entry = np.repeat(producers.indptr[in_tensor] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         edges = np.stack([producers.indices[entry], np.repeat(in_op, counts), np.repeat(in_tensor, counts)])
         edges = edges[:, np.lexsort(edges[::-1])]
@@ -151,8 +159,9 @@ class GraphArrays:
         return self._op_pairs(self.edge_producer, self.edge_consumer)
 
     def _op_pairs(self, rows: Int, columns: Int) -> Csr:
-        pairs = np.unique(np.stack([rows, columns]), axis=1)
-        return Csr.from_pairs(pairs[0], pairs[1], len(self.cost))
+        num_ops = len(self.cost)
+        keys = np.unique(rows * num_ops + columns)  # one key per pair: far faster than unique columns
+        return Csr.from_pairs(keys // num_ops, keys % num_ops, num_ops)
 
     @cached_property
     def input_bytes(self) -> int:

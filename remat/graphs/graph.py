@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -150,13 +150,17 @@ class ComputeGraph:
         put = object.__setattr__
         put(self, "tensors", tuple(_checked_tensor(t) for t in self.tensors))
         put(self, "ops", tuple(_checked_op(o) for o in self.ops))
-        put(self, "inputs", tuple(self.inputs))
-        put(self, "outputs", tuple(self.outputs))
-        put(self, "order", tuple(o.name for o in self.ops) if self.order is None else tuple(self.order))
+        put(self, "inputs", _names(self.inputs, "graph inputs"))
+        put(self, "outputs", _names(self.outputs, "graph outputs"))
+        put(self, "order", tuple(o.name for o in self.ops) if self.order is None else _names(self.order, "the order"))
         put(self, "constant_memory", whole_number(self.constant_memory, "constant_memory"))
         put(self, "meta", MappingProxyType(dict(self.meta)))
+        if not isinstance(self.name, str) or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
+            raise GraphError(f"the name of a graph must be printable text, not {_short(self.name)}")
+        if not isinstance(self.source, str):
+            raise GraphError(f"the source of graph {self.name!r} must be text, not {_short(self.source)}")
         if self.cost_unit not in COST_UNITS:
-            raise GraphError(f"cost unit {self.cost_unit!r} is not one of {', '.join(COST_UNITS)}")
+            raise GraphError(f"cost unit {_short(self.cost_unit)} is not one of {', '.join(COST_UNITS)}")
         if not self.ops:
             raise GraphError(f"graph {self.name!r} has no ops")
         self._check_totals()
@@ -179,7 +183,7 @@ class ComputeGraph:
             for what, names in (("reads", op.inputs), ("writes", op.outputs)):
                 for name in names:
                     if name not in tensors:
-                        raise GraphError(f"op {op.name!r} {what} unknown tensor {name!r}")
+                        raise GraphError(f"op {op.name!r} {what} unknown tensor {_short(name)}")
                 if len(set(names)) != len(names):
                     twice = next(n for n in names if names.count(n) > 1)
                     raise GraphError(f"op {op.name!r} {what} tensor {twice!r} twice")
@@ -190,7 +194,7 @@ class ComputeGraph:
         for what, ends in (("inputs", self.inputs), ("outputs", self.outputs)):
             for name in ends:
                 if name not in tensors:
-                    raise GraphError(f"graph {what} name unknown tensor {name!r}")
+                    raise GraphError(f"graph {what} name unknown tensor {_short(name)}")
             if len(set(ends)) != len(ends):
                 raise GraphError(f"graph {what} name a tensor twice")
         given = set(self.inputs)
@@ -205,13 +209,14 @@ class ComputeGraph:
         ops = self.op_index
         for name in self.order:
             if name not in ops:
-                raise GraphError(f"the order names unknown op {name!r}")
+                raise GraphError(f"the order names unknown op {_short(name)}")
         if len(set(self.order)) != len(self.order):
             seen: set[str] = set()
             twice = next(n for n in self.order if n in seen or seen.add(n))  # type: ignore[func-returns-value]
             raise GraphError(f"the order names op {twice!r} twice")
         if len(self.order) != len(self.ops):
-            missing = next(o.name for o in self.ops if o.name not in set(self.order))
+            named = set(self.order)
+            missing = next(o.name for o in self.ops if o.name not in named)
             raise GraphError(f"the order misses op {missing!r}")
         arrays = self.arrays
         late = arrays.position[arrays.edge_producer] >= arrays.position[arrays.edge_consumer]
@@ -291,6 +296,11 @@ class ComputeGraph:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what was given, not the views; a copy is checked again."""
+        values = {f: getattr(self, f) for f in self.__dataclass_fields__}
+        return partial(ComputeGraph, **{**values, "meta": dict(self.meta)}), ()
+
     def __repr__(self) -> str:
         return f"ComputeGraph({self.name!r}, {len(self.ops)} ops, {len(self.tensors)} tensors, {self.num_edges} edges)"
 
@@ -334,8 +344,8 @@ def whole_number(value: Any, what: str) -> int:
         raise GraphError(
             f"{what} must be a whole number, not {_short(value)}; pick a finer unit instead of a fraction"
         ) from None
-    if number < 0:
-        raise GraphError(f"{what} must not be negative, but is {number}")
+    if not 0 <= number < MAX_TOTAL:
+        raise GraphError(f"{what} {'is 2^62 or more' if number > 0 else 'must not be negative'}")
     return number
 
 
@@ -352,13 +362,28 @@ def _checked_tensor(tensor: Tensor) -> Tensor:
 
 def _checked_op(op: Op) -> Op:
     name = _checked_name(op.name, "an op")
-    if op.phase not in PHASES:
+    if not isinstance(op.phase, str) or op.phase not in PHASES:
         raise GraphError(f"phase {_short(op.phase)} of op {name!r} is not one of {PHASES}")
     if not isinstance(op.recomputable, bool):
         raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {_short(op.recomputable)}")
     cost = whole_number(op.cost, f"cost of op {name!r}")
     workspace = whole_number(op.workspace, f"workspace of op {name!r}")
-    return replace(op, cost=cost, workspace=workspace, inputs=tuple(op.inputs), outputs=tuple(op.outputs))
+    if not isinstance(op.type, str):
+        raise GraphError(f"type of op {name!r} must be text, not {_short(op.type)}")
+    inputs = _names(op.inputs, f"inputs of op {name!r}")
+    outputs = _names(op.outputs, f"outputs of op {name!r}")
+    return Op(name, inputs, outputs, cost, workspace, op.type, op.phase, op.recomputable)
+
+
+def _names(names: Iterable[Any], what: str) -> tuple[str, ...]:
+    """Names as a tuple; a single string would fall apart into characters, and what is not a string has no place."""
+    if isinstance(names, str):
+        raise GraphError(f"{what} must be a list of names, not the single name {_short(names)}")
+    result = tuple(names)
+    for name in result:
+        if not isinstance(name, str):
+            raise GraphError(f"{what} must be names, not {_short(name)}")
+    return result
 
 
 def _unique_index(what: str, names: Iterable[str]) -> dict[str, int]:

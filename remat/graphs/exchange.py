@@ -1,0 +1,131 @@
+"""To networkx and back."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from remat.errors import GraphError
+from remat.graphs.builder import single_output_graph
+from remat.graphs.graph import ComputeGraph, Op, Tensor, whole_number
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_MARK = "remat-graph"
+_OP_FIELDS = ("type", "cost", "workspace", "phase", "recomputable")
+_HEADER = ("name", "inputs", "outputs", "order", "constant_memory", "cost_unit", "source", "meta")
+
+
+def to_networkx(graph: ComputeGraph) -> nx.DiGraph[str]:
+    """Bipartite graph of ops and tensors, without loss: :func:`from_networkx` gives back an equal graph.
+
+    Nodes are ``"op:NAME"`` and ``"tensor:NAME"`` with the attributes ``kind`` (``"op"`` or ``"tensor"``), ``name`` and
+    those of :class:`Op` and :class:`Tensor`; edges go from tensor to reader and from op to what it writes. All else
+    is in the graph attributes.
+
+    Examples
+    --------
+    >>> g = ComputeGraph("g", [Tensor("x", 4)], [Op("a", outputs=("x",), cost=1)])
+    >>> list(to_networkx(g).edges), from_networkx(to_networkx(g)) == g
+    ([('op:a', 'tensor:x')], True)
+    """
+    import networkx as nx
+
+    header = {field: getattr(graph, field) for field in _HEADER}
+    result: nx.DiGraph[str] = nx.DiGraph(format=_MARK, **{**header, "meta": dict(graph.meta)})
+    for tensor in graph.tensors:
+        result.add_node(f"tensor:{tensor.name}", kind="tensor", name=tensor.name, size=tensor.size)
+    for op in graph.ops:
+        fields = {field: getattr(op, field) for field in _OP_FIELDS}
+        result.add_node(f"op:{op.name}", kind="op", name=op.name, **fields)
+        result.add_edges_from((f"tensor:{t}", f"op:{op.name}") for t in op.inputs)
+        result.add_edges_from((f"op:{op.name}", f"tensor:{t}") for t in op.outputs)
+    return result
+
+
+def from_networkx(
+    graph: nx.DiGraph[Any],
+    *,
+    size: str = "size",
+    cost: str = "cost",
+    order: Iterable[Hashable] | None = None,
+    name: str | None = None,
+    cost_unit: str = "none",
+    constant_memory: int = 0,
+) -> ComputeGraph:
+    """Graph from networkx: what :func:`to_networkx` made, or any directed graph of ops.
+
+    In the second case every node is an op with one output, its name is the text of the node, and parallel edges are
+    merged; the options say what the nodes mean, and are not used in the first case.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph or networkx.MultiDiGraph
+    size, cost : str
+        Node attributes: bytes of the output, and cost.
+    order : iterable of nodes, optional
+        Reference order; default: the topological order closest to the order of the nodes.
+    name : str, optional
+        Name of the result; default: the networkx name.
+    cost_unit : str
+    constant_memory : int
+        Bytes.
+
+    Raises
+    ------
+    GraphError
+        Naming the node, for an undirected graph, missing or fractional attributes, two nodes with the same text, and
+        whatever :class:`ComputeGraph` refuses.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> g = nx.DiGraph([("a", "b")])
+    >>> g.add_node("a", bytes=8, us=1)
+    >>> g.add_node("b", bytes=2, us=3)
+    >>> from_networkx(g, size="bytes", cost="us", cost_unit="us").reference_peak
+    10
+    """
+    if not graph.is_directed():
+        raise GraphError("the networkx graph is not directed")
+    if graph.graph.get("format") == _MARK:
+        return _from_bipartite(graph)
+    names = {node: str(node) for node in graph.nodes}
+    nodes: dict[str, tuple[int, int]] = {}
+    for node, attributes in graph.nodes(data=True):
+        text = names[node]
+        if text in nodes:
+            raise GraphError(f"two nodes are named {text!r}")
+        for key in (size, cost):
+            if key not in attributes:
+                raise GraphError(f"node {text!r} has no attribute {key!r}")
+        nodes[text] = (
+            whole_number(attributes[size], f"{size} of node {text!r}"),
+            whole_number(attributes[cost], f"{cost} of node {text!r}"),
+        )
+    return single_output_graph(
+        name if name is not None else str(graph.graph.get("name", "")),
+        nodes,
+        [(names[u], names[v]) for u, v in graph.edges()],
+        order=None if order is None else [names.get(node, str(node)) for node in order],
+        cost_unit=cost_unit,
+        constant_memory=constant_memory,
+    )
+
+
+def _from_bipartite(graph: nx.DiGraph[str]) -> ComputeGraph:
+    tensors: list[Tensor] = []
+    ops: list[Op] = []
+    try:
+        for node, data in graph.nodes(data=True):
+            if data["kind"] == "tensor":
+                tensors.append(Tensor(data["name"], data["size"]))
+                continue
+            inputs = tuple(graph.nodes[t]["name"] for t in graph.predecessors(node))
+            outputs = tuple(graph.nodes[t]["name"] for t in graph.successors(node))
+            ops.append(Op(data["name"], inputs, outputs, **{field: data[field] for field in _OP_FIELDS}))
+        header = {field: graph.graph[field] for field in _HEADER}
+    except KeyError as error:
+        raise GraphError(f"the networkx graph is marked {_MARK!r} but has no attribute {error}") from None
+    return ComputeGraph(tensors=tensors, ops=ops, **header)

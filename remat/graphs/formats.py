@@ -1,0 +1,103 @@
+"""What a graph format is, and the registry of all that are installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from remat.errors import FormatError
+from remat.files import decode_text, parse_json, read_bytes
+from remat.graphs.graph import ComputeGraph
+
+GROUP = "remat.graph_formats"
+
+#: The formats of this package, as in its entry points: they work without installed metadata, too.
+BUILT_IN = {
+    "remat-json": "remat.graphs.remat_json:FORMAT",
+    "node-link": "remat.graphs.node_link:FORMAT",
+    "dot": "remat.graphs.dot:FORMAT",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The content of a file, decoded as far as somebody asks.
+
+    Attributes
+    ----------
+    name : str
+        For messages: the path.
+    data : bytes
+    """
+
+    name: str
+    data: bytes
+
+    @classmethod
+    def of_file(cls, path: str | os.PathLike[str]) -> Source:
+        """The content of a file; raises FormatError where it cannot be read."""
+        return cls(os.fspath(path), read_bytes(path))
+
+    @cached_property
+    def text(self) -> str:
+        """The content as UTF-8 text; raises FormatError where it is not."""
+        return decode_text(self.data, self.name)
+
+    @property
+    def looks_like_json(self) -> bool:
+        """Whether the content starts like a JSON object."""
+        return self.data[:4096].lstrip(b" \t\r\n").startswith(b"{")
+
+    @cached_property
+    def json(self) -> Any:
+        """The content as a JSON value; raises FormatError where it is not JSON."""
+        return parse_json(self.text, self.name)
+
+
+@dataclass(frozen=True)
+class GraphFormat:
+    """A file format of graphs; third parties register theirs in the entry-point group ``remat.graph_formats``.
+
+    Attributes
+    ----------
+    name, description : str
+    suffixes : tuple of str
+        File suffixes that writing goes by, with the dot, in lower case.
+    recognizes : callable, optional
+        Whether a :class:`Source` is in this format, judged by its content; None: the format is never read.
+    read : callable, optional
+        The graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
+    write : callable, optional
+        The text of a graph.
+    """
+
+    name: str
+    description: str
+    suffixes: tuple[str, ...] = ()
+    recognizes: Callable[[Source], bool] | None = None
+    read: Callable[[Source], ComputeGraph] | None = None
+    write: Callable[[ComputeGraph], str] | None = None
+
+
+def graph_formats() -> Iterator[GraphFormat]:
+    """All formats, those of this package first; others are imported only when the iteration gets to them.
+
+    Raises
+    ------
+    FormatError
+        Naming a registered format that cannot be loaded.
+    """
+    entries = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
+    entries += sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
+    for entry in entries:
+        try:
+            graph_format = entry.load()
+        except Exception as error:
+            raise FormatError(f"graph format {entry.name!r} ({entry.value}) cannot be loaded: {error}") from None
+        if not isinstance(graph_format, GraphFormat):
+            raise FormatError(f"graph format {entry.name!r} ({entry.value}) is not a GraphFormat")
+        yield graph_format

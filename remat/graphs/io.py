@@ -1,0 +1,61 @@
+"""Reading and writing graph files in any registered format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from remat.errors import FormatError, GraphError
+from remat.files import write_atomic
+from remat.graphs.formats import Source, graph_formats
+from remat.graphs.graph import ComputeGraph
+
+
+def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
+    """The graph in a file; its format is found from its content.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, and the place where there is one.
+    GraphError
+        Naming the file and the op or tensor, for a well-written file of an ill-formed graph.
+    """
+    source = Source.of_file(path)
+    known = []
+    for graph_format in graph_formats():
+        if graph_format.recognizes is None or graph_format.read is None:
+            continue
+        known.append(graph_format.name)
+        if graph_format.recognizes(source):
+            try:
+                return graph_format.read(source)
+            except (FormatError, GraphError) as error:
+                raise type(error)(f"{source.name}: {error}") from None
+    raise FormatError(f"{source.name}: not a graph in any known format ({', '.join(known)}){_hint(source)}")
+
+
+def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
+    """Write a graph, whole or not at all, in the format that the suffix of `path` names.
+
+    Raises
+    ------
+    FormatError
+        If no format has this suffix, or the file cannot be written.
+    """
+    suffix = Path(path).suffix.lower()
+    known: list[str] = []
+    for graph_format in graph_formats():
+        if graph_format.write is None:
+            continue
+        if suffix in graph_format.suffixes:
+            return write_atomic(path, graph_format.write(graph))
+        known.extend(graph_format.suffixes)
+    raise FormatError(f"{os.fspath(path)}: no graph format has the suffix {suffix!r} (there are {', '.join(known)})")
+
+
+def _hint(source: Source) -> str:
+    """What an unrecognised JSON file says of itself."""
+    if source.looks_like_json and isinstance(source.json, dict) and isinstance(source.json.get("format"), str):
+        return f'; its "format" is {source.json["format"][:40]!r}'
+    return ""
