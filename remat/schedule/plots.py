@@ -1,0 +1,332 @@
+"""Pictures of a schedule: memory over time, and what is held when.
+
+matplotlib is imported only when something is drawn, and only its object-oriented part: no window, no current figure,
+no global state. Colours are those of Okabe and Ito, which colour-blind people can tell apart. A schedule that breaks
+the semantics of its graph is drawn as far as it makes sense, with the first broken rule above it and its step marked.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import FormatError
+from remat.files import write_atomic
+from remat.graphs import ComputeGraph
+from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import simulate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+
+_FIRST, _AGAIN, _GIVEN, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
+#: Most rows whose tensors are named on the axis; beyond it the axis only counts them.
+_NAMED_ROWS = 40
+
+
+def plot_memory(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    budget: int | None = None,
+    ax: Axes | None = None,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> Axes:
+    """Memory held at each compute step, recomputations in a second colour, with the budget and the peak.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    schedule : Schedule
+    budget : int, optional
+        Bytes; drawn as a line.
+    ax : matplotlib Axes, optional
+        Where to draw; default: a new figure, the ``figure`` of what is returned.
+    keep, count_constant_memory
+        As for :func:`remat.schedule.simulate.simulate`: tensors that stay to the end, and whether the graph's constant
+        memory counts.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    axes = _axes(ax, (10, 4))
+    _draw_memory(axes, _Timeline.of(graph, schedule, keep, count_constant_memory), budget)
+    axes.set_xlabel("compute step")
+    return axes
+
+
+def plot_intervals(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    ax: Axes | None = None,
+    max_tensors: int = 1000,
+    *,
+    keep: Iterable[str] = (),
+) -> Axes:
+    """Retention intervals as a Gantt chart: one row per tensor, from the top in order of first allocation.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    schedule : Schedule
+    ax : matplotlib Axes, optional
+        Where to draw; default: a new figure, as tall as the rows need.
+    max_tensors : int
+        Where there are more tensors than this, only the largest are drawn, and the axis says so.
+    keep
+        Tensors that stay to the end, besides the graph outputs.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    timeline = _Timeline.of(graph, schedule, keep)
+    axes = _axes(ax, (10, _height(timeline, max_tensors)))
+    _draw_intervals(axes, timeline, max_tensors, legend=True)
+    axes.set_title(_text(timeline.title), fontsize="medium")
+    axes.set_xlabel("compute step")
+    return axes
+
+
+def plot_schedule(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    budget: int | None = None,
+    max_tensors: int = 1000,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> Figure:
+    """Both pictures, one above the other, over the same steps; parameters as above."""
+    timeline = _Timeline.of(graph, schedule, keep, count_constant_memory)
+    rows = _height(timeline, max_tensors)
+    figure = _figure((10, 3.6 + rows))
+    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.2, rows]})
+    _draw_memory(above, timeline, budget)
+    _draw_intervals(below, timeline, max_tensors, legend=False)
+    below.set_xlabel("compute step")
+    return figure
+
+
+def save_plot(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    path: str | os.PathLike[str],
+    budget: int | None = None,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> None:
+    """Write :func:`plot_schedule` to a ``.png`` or ``.svg`` file, whole or not at all; same schedule, same bytes.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FormatError(
+            f"{path}: a picture is written as {' or '.join(SUFFIXES)}, not {suffix or 'without suffix'!r}"
+        )
+    import matplotlib
+
+    # Ids and dates in the files would otherwise differ from run to run.
+    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "remat"}):
+        figure = plot_schedule(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
+        figure.savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
+    write_atomic(path, buffer.getvalue())
+
+
+@dataclass(frozen=True, eq=False)
+class _Timeline:
+    """A simulated schedule in the coordinates of the pictures: compute step ``k`` is drawn from ``k`` to ``k + 1``.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+    title : str
+    memory : int64 array, shape (compute steps,)
+        Bytes held.
+    again : bool array, shape (compute steps,)
+        Whether the step computes an op that was computed before.
+    tensor, start, end : int64 arrays, shape (intervals,)
+        Each retention interval: position of the tensor, from the start of one step to the end of another.
+    later : bool array, shape (intervals,)
+        Whether the tensor had an interval before.
+    peak_op : str
+        The op of the step with the largest memory.
+    broken : float or None
+        The step of the first broken rule.
+    """
+
+    graph: ComputeGraph
+    title: str
+    memory: NDArray[np.int64]
+    again: NDArray[np.bool_]
+    tensor: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    later: NDArray[np.bool_]
+    peak_op: str
+    broken: float | None
+
+    @classmethod
+    def of(
+        cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str], count_constant_memory: bool = False
+    ) -> _Timeline:
+        """Of `schedule`, simulated."""
+        run = simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
+        #: Number of compute steps before each step.
+        before = np.concatenate([[0], np.cumsum(run.is_compute)])
+        ops = run.ops[run.is_compute]
+        overhead = f", overhead {100 * (run.cost / graph.base_cost - 1):.2f} %" if graph.base_cost else ""
+        title = f"{graph.name}: {len(ops):,} computes, {run.recomputations:,} of them recomputations{overhead}"
+        broken = None
+        if run.violations:
+            first = run.violations[0]
+            title = f"{graph.name}: not a valid schedule\n{first.message}"
+            broken = None if first.step is None else float(before[first.step])
+        return cls(
+            graph, title, run.memory[run.is_compute], _repeated(ops) & (ops >= 0),
+            run.intervals.tensor, before[run.intervals.start], before[run.intervals.end],
+            _repeated(run.intervals.tensor), run.peak_op or "", broken,
+        )  # fmt: skip
+
+    @property
+    def peak(self) -> int:
+        """Largest of `memory`."""
+        return int(self.memory.max(initial=0))
+
+
+def _repeated(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each value stands earlier in the array, too."""
+    result = np.ones(len(values), dtype=np.bool_)
+    result[np.unique(values, return_index=True)[1]] = False
+    return result
+
+
+def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    return ax if ax is not None else _figure(size).subplots()
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _height(timeline: _Timeline, max_tensors: int) -> float:
+    """Inches for the chart of intervals: a line of text for each of few tensors, a hair for each of many."""
+    rows = min(len(np.unique(timeline.tensor)), max_tensors)
+    return max(1.2, 0.18 * rows) if rows <= _NAMED_ROWS else 5.5
+
+
+def _unit(largest: int) -> tuple[int, str]:
+    """The largest binary unit in which `largest` is at least 1: bytes in it, and its name."""
+    power = min(max(largest.bit_length() - 1, 0) // 10, 5)
+    return 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+
+
+def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
+    from matplotlib.markers import CARETDOWN
+
+    scale, unit = _unit(max(timeline.peak, budget or 0))
+    edges = np.arange(len(timeline.memory) + 1)
+    memory = timeline.memory / scale
+    axes.stairs(memory, edges, fill=True, color=_FIRST, label="first computation")
+    if timeline.again.any():
+        axes.stairs(np.where(timeline.again, memory, 0), edges, fill=True, color=_AGAIN, label="recomputation")
+    axes.stairs(memory, edges, color=_LINE, linewidth=0.6)
+    if budget is not None:
+        axes.axhline(budget / scale, color=_LINE, linestyle="--", linewidth=1.2, label=f"budget {_show(budget)}")
+    if len(memory):
+        step = int(memory.argmax())
+        axes.plot(
+            step + 0.5, memory[step], marker=CARETDOWN, markersize=8, color=_LINE, linestyle="none",
+            label=f"peak {_show(timeline.peak)} (compute step {step}, {_short(timeline.peak_op, 20)})",
+        )  # fmt: skip
+    if timeline.broken is not None:
+        axes.axvline(timeline.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
+    axes.set_xlim(0, max(len(memory), 1))
+    axes.set_ylim(0, 1.12 * max(timeline.peak, budget or 0) / scale or 1)
+    axes.set_ylabel(f"memory ({unit})")
+    axes.set_title(_text(timeline.title), fontsize="medium", pad=26)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, frameon=False, fontsize="small")
+
+
+def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend: bool) -> None:
+    from matplotlib.collections import PolyCollection
+
+    graph = timeline.graph
+    sizes = graph.arrays.size
+    tensors = np.unique(timeline.tensor)
+    shown = np.zeros(len(sizes), dtype=np.bool_)
+    shown[tensors[np.argsort(-sizes[tensors], kind="stable")[:max_tensors]]] = True
+    drawn = np.flatnonzero(shown[timeline.tensor])
+    by_start = drawn[np.lexsort([timeline.tensor[drawn], timeline.start[drawn]])]
+    order = list(dict.fromkeys(timeline.tensor[by_start].tolist()))
+    row = np.zeros(len(sizes), dtype=np.int64)
+    row[order] = np.arange(len(order))
+
+    top = row[timeline.tensor] + 0.1
+    bottom = top + 0.8
+    boxes = np.stack([
+        np.stack([timeline.start, top], axis=1), np.stack([timeline.end, top], axis=1),
+        np.stack([timeline.end, bottom], axis=1), np.stack([timeline.start, bottom], axis=1),
+    ], axis=1)  # fmt: skip
+    given = graph.arrays.is_input[timeline.tensor]
+    for label, colour, which in (
+        ("graph input", _GIVEN, given),
+        ("first computation", _FIRST, ~given & ~timeline.later),
+        ("recomputation", _AGAIN, timeline.later),
+    ):
+        chosen = drawn[which[drawn]]
+        if len(chosen):
+            # The thin edge keeps a bar visible that is narrower than a pixel.
+            axes.add_collection(
+                PolyCollection(list(boxes[chosen]), facecolors=colour, edgecolors=colour, linewidths=0.4, label=label)
+            )
+    axes.set_xlim(0, max(len(timeline.memory), 1))
+    axes.set_ylim(max(len(order), 1), 0)
+    if len(order) <= _NAMED_ROWS:
+        axes.set_yticks(np.arange(len(order)) + 0.5, [_short(graph.tensors[t].name) for t in order], fontsize="small")
+        axes.set_ylabel("tensor")
+    else:
+        axes.set_ylabel("tensors in order of first allocation")
+    if len(order) < len(tensors):
+        axes.set_ylabel(f"the {len(order):,} largest of {len(tensors):,} tensors")
+    if legend or given.any():  # the corner below the staircase of first allocations is free
+        axes.legend(loc="lower left", frameon=False, fontsize="small")
+
+
+def _show(size: int) -> str:
+    scale, unit = _unit(size)
+    return f"{size} bytes" if scale == 1 else f"{size / scale:.2f} {unit}"
+
+
+def _text(text: str) -> str:
+    """`text` as it stands; matplotlib would set what is between dollar signs as a formula."""
+    return text.replace("$", r"\$")
+
+
+def _short(name: str, length: int = 28) -> str:
+    return _text(name if len(name) <= length else name[: length - 3] + "...")
