@@ -1,0 +1,204 @@
+"""Plots: what is drawn is what was simulated, files are whole and repeatable, nothing global is touched."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.schedule import Schedule
+from remat.schedule.plots import plot_intervals, plot_memory, plot_schedule, save_plot
+
+
+@pytest.fixture
+def graph() -> ComputeGraph:
+    builder = GraphBuilder("small", constant_memory=1024)
+    builder.input("x", 1024)
+    builder.op("a", inputs=["x"], size=4096, cost=1)
+    builder.op("b", inputs=["a"], size=8192, cost=2, workspace=512)
+    builder.op("c", inputs=["b"], size=1024, cost=2)
+    builder.op("d", inputs=["a", "c"], size=2048, cost=1)
+    builder.output("d")
+    return builder.build()
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    return Schedule.from_steps([("compute", op) for op in "abcad"])
+
+
+#: Memory in bytes at each step of `schedule`, by hand: x + a; x + a + b + 512; x + b + c; x + c + a; x + a + c + d.
+MEMORY = [5120, 13824, 10240, 6144, 8192]
+
+
+def stairs(axes) -> list[list[float]]:
+    return [list(patch.get_data().values) for patch in axes.patches if isinstance(patch, StepPatch)]
+
+
+def bars(axes) -> dict[str, list[tuple[float, float, int]]]:
+    """Bars by their label: from, to, row."""
+    return {
+        collection.get_label(): [
+            (float(box[:, 0].min()), float(box[:, 0].max()), int(box[:, 1].min()))
+            for box in (path.vertices for path in collection.get_paths())
+        ]
+        for collection in axes.collections
+        if isinstance(collection, PolyCollection)
+    }
+
+
+def labels(axes) -> list[str]:
+    legend = axes.get_legend()
+    return [] if legend is None else [text.get_text() for text in legend.get_texts()]
+
+
+def test_memory_is_what_was_simulated(graph: ComputeGraph, schedule: Schedule) -> None:
+    axes = plot_memory(graph, schedule, budget=14336)
+    filled, again, outline = stairs(axes)
+    assert np.array_equal(np.array(filled) * 1024, MEMORY)
+    assert np.array_equal(np.array(again) * 1024, [0, 0, 0, 6144, 0])
+    assert outline == filled
+    assert axes.get_ylabel() == "memory (KiB)"
+    assert labels(axes) == [
+        "first computation", "recomputation", "budget 14.00 KiB", "peak 13.50 KiB (compute step 1, b)",
+    ]  # fmt: skip
+    assert axes.get_title() == "small: 5 computes, 1 of them recomputations, overhead 16.67 %"
+    assert max(MEMORY) / 1024 < axes.get_ylim()[1] and axes.get_ylim()[1] > 14
+
+
+def test_written_frees_are_not_steps_of_the_picture(graph: ComputeGraph) -> None:
+    late = Schedule.from_steps(
+        [("compute", "a"), ("compute", "b"), ("compute", "c"), ("free", "b"), ("compute", "d"), ("free", "a")]
+    )
+    axes = plot_memory(graph, late)
+    assert np.array_equal(np.array(stairs(axes)[0]) * 1024, [5120, 13824, 14336, 8192])
+    assert bars(plot_intervals(graph, late))["first computation"] == [(0, 4, 1), (1, 3, 2), (2, 4, 3), (3, 4, 4)]
+
+
+def test_constant_memory_and_kept_tensors_count_when_asked_to(graph: ComputeGraph, schedule: Schedule) -> None:
+    axes = plot_memory(graph, schedule, keep=["b"], count_constant_memory=True)
+    assert np.array_equal(np.array(stairs(axes)[0]) * 1024, np.array(MEMORY) + 1024 + np.array([0, 0, 0, 8192, 8192]))
+
+
+def test_intervals_are_what_was_simulated(graph: ComputeGraph, schedule: Schedule) -> None:
+    axes = plot_intervals(graph, schedule)
+    assert bars(axes) == {
+        "graph input": [(0, 5, 0)],
+        "first computation": [(0, 2, 1), (1, 3, 2), (2, 5, 3), (4, 5, 4)],
+        "recomputation": [(3, 5, 1)],
+    }
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "a", "b", "c", "d"]
+
+
+def test_only_the_largest_tensors_where_there_are_too_many(graph: ComputeGraph, schedule: Schedule) -> None:
+    axes = plot_intervals(graph, schedule, max_tensors=2)
+    assert bars(axes) == {"first computation": [(0, 2, 0), (1, 3, 1)], "recomputation": [(3, 5, 0)]}
+    assert axes.get_ylabel() == "the 2 largest of 5 tensors"
+
+
+def test_a_thousand_tensors() -> None:
+    builder = GraphBuilder("chain")
+    for number in range(1000):
+        builder.op(f"op{number}", inputs=[f"op{number - 1}"] if number else [], size=number, cost=1)
+    graph = builder.build()
+    axes = plot_intervals(graph, Schedule.reference(graph))
+    assert len(bars(axes)["first computation"]) == 1000
+    assert axes.get_ylabel() == "tensors in order of first allocation"
+    assert axes.figure.get_size_inches()[1] < 10
+
+
+def test_axes_of_the_caller_are_used(graph: ComputeGraph, schedule: Schedule) -> None:
+    figure = Figure()
+    above, below = figure.subplots(2, 1)
+    assert plot_memory(graph, schedule, ax=above) is above
+    assert plot_intervals(graph, schedule, ax=below) is below
+    assert figure.axes == [above, below]
+
+
+def test_both_share_their_steps(graph: ComputeGraph, schedule: Schedule) -> None:
+    above, below = plot_schedule(graph, schedule, budget=14336).axes
+    assert above.get_xlim() == below.get_xlim() == (0, 5)
+    below.set_xlim(1, 2)
+    assert above.get_xlim() == (1, 2)
+    assert "budget 14.00 KiB" in labels(above)
+
+
+def test_a_broken_schedule_is_drawn_with_what_is_wrong(graph: ComputeGraph) -> None:
+    axes = plot_memory(graph, Schedule.from_steps([("compute", op) for op in "abd"]))
+    title = axes.get_title()
+    assert title.startswith("small: not a valid schedule\nstep 2: op 'd' reads tensor 'c'")
+    assert "broken" in labels(axes)
+    assert [line.get_xdata() for line in axes.lines if line.get_label() == "broken"] == [[2.0, 2.0]]
+
+
+@pytest.mark.parametrize("steps", [[], [("compute", "nobody")]])
+def test_schedules_with_nothing_in_them_are_drawn(graph: ComputeGraph, steps: list, tmp_path: Path) -> None:
+    save_plot(graph, Schedule.from_steps(steps), tmp_path / "nothing.png")
+    assert (tmp_path / "nothing.png").stat().st_size > 0
+
+
+def test_names_are_never_read_as_formulas(tmp_path: Path) -> None:
+    builder = GraphBuilder(r"costs $\frac$ 1")
+    builder.op(r"a$\nonsense{$", size=1, cost=1)
+    graph = builder.build()
+    save_plot(graph, Schedule.reference(graph), tmp_path / "dollars.svg")
+    assert (tmp_path / "dollars.svg").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "shown", "unit"),
+    [(1, "1 bytes", "bytes"), (1023, "1023 bytes", "bytes"), (1024, "1.00 KiB", "KiB"), (3 * 2**39, "1.50 TiB", "TiB")],
+)
+def test_units(size: int, shown: str, unit: str) -> None:
+    builder = GraphBuilder("one")
+    builder.op("a", size=size, cost=0)
+    graph = builder.build()
+    axes = plot_memory(graph, Schedule.reference(graph), budget=size)
+    assert axes.get_ylabel() == f"memory ({unit})"
+    assert f"budget {shown}" in labels(axes)
+    assert "overhead" not in axes.get_title()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".SVG"])
+def test_files_are_repeatable(graph: ComputeGraph, schedule: Schedule, tmp_path: Path, suffix: str) -> None:
+    for name in ("first", "second"):
+        save_plot(graph, schedule, tmp_path / f"{name}{suffix}", budget=14336)
+    first = (tmp_path / f"first{suffix}").read_bytes()
+    assert first == (tmp_path / f"second{suffix}").read_bytes()
+    if suffix == ".png":
+        assert first.startswith(b"\x89PNG")
+    else:
+        assert ElementTree.fromstring(first).tag.endswith("svg")
+        assert b"<dc:date>" not in first
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"first{suffix}", f"second{suffix}"]
+
+
+@pytest.mark.parametrize("name", ["plot.pdf", "plot", "missing/plot.png"])
+def test_what_cannot_be_written_is_named(graph: ComputeGraph, schedule: Schedule, tmp_path: Path, name: str) -> None:
+    with pytest.raises(FormatError, match=name):
+        save_plot(graph, schedule, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_matplotlib_is_loaded_late_and_without_global_state() -> None:
+    code = """
+import sys
+import remat.schedule.plots as plots
+from remat.graphs import GraphBuilder
+from remat.schedule import Schedule
+assert "matplotlib" not in sys.modules
+builder = GraphBuilder("g")
+builder.op("a", size=1, cost=1)
+graph = builder.build()
+plots.plot_schedule(graph, Schedule.reference(graph)).savefig("/dev/null", format="png")
+assert "matplotlib" in sys.modules
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
