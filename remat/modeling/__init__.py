@@ -1,5 +1,8 @@
 """The modelling language: models, records and bridges. Knows nothing of graphs or solvers."""
 
+from remat.modeling.bridges import Bridge, PlainLinear
+from remat.modeling.check import violations
+from remat.modeling.lower import Lowered, lower
 from remat.modeling.model import Kind, Model, Objective, Vars
 from remat.modeling.records import (
     ALWAYS,
@@ -15,14 +18,19 @@ from remat.modeling.records import (
 __all__ = [
     "ALWAYS",
     "AllDifferent",
+    "Bridge",
     "Clauses",
     "Cumulative",
     "Domain",
     "Kind",
     "Linear",
+    "Lowered",
     "Model",
     "Objective",
+    "PlainLinear",
     "Record",
     "Reservoir",
     "Vars",
+    "lower",
+    "violations",
 ]

@@ -1,0 +1,55 @@
+"""Pairwise different values by the order encoding."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.literals import literal_rows
+from remat.modeling.bridges.order import ENCODABLE
+from remat.modeling.bridges.workshop import Workshop
+from remat.modeling.records import AllDifferent, Record
+
+
+class AllDifferentToLinear(Bridge):
+    """Each value is taken at most once.
+
+    Reformulation
+    -------------
+    With ``y[x, v] = [x <= v]`` (:class:`~remat.modeling.bridges.order.OrderEncoding`), for each value v that two or
+    more variables can take: ``sum(y[x, v] - y[x, value of x before v]) <= 1`` over those variables.
+
+    Source
+    ------
+    :class:`AllDifferent`
+
+    Target
+    ------
+    :class:`Linear`, without literals.
+    """
+
+    source: ClassVar = AllDifferent
+    targets: ClassVar = (PlainLinear,)
+    cost: ClassVar[float] = 10
+    condition: ClassVar[str] = ENCODABLE
+
+    def applies(self, record: Record, workshop: Workshop) -> bool:
+        return workshop.domains.encodable(record.variables())
+
+    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+        assert isinstance(record, AllDifferent)
+        encoding = workshop.order.encode(record.variable)
+        owner, value = workshop.order.values(record.variable)
+        distinct, row = np.unique(value, return_inverse=True)
+        shared = (np.bincount(row) > 1)[row]
+        variable, value, row = record.variable[owner[shared]], value[shared], row[shared]
+        rows = literal_rows(
+            record.name,
+            np.concatenate([row, row]),
+            np.concatenate([workshop.order.at_most(variable, value), workshop.order.at_most(variable, value - 1)]),
+            np.repeat([1.0, -1.0], len(row)),
+            upper=np.ones(len(distinct)),
+        )
+        return [*encoding, rows]

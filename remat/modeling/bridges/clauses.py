@@ -1,0 +1,44 @@
+"""Clauses as rows."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.literals import literal_rows
+from remat.modeling.bridges.workshop import Workshop
+from remat.modeling.records import ALWAYS, Clauses, Record
+
+
+class ClausesToLinear(Bridge):
+    """One row for each clause.
+
+    Reformulation
+    -------------
+    ``l1 or l2 or ...`` becomes ``l1 + l2 + ... >= 1``, with ``1 - v`` for the literal ``~v``. Clauses with a literal
+    that is fixed to true are left out, literals that are fixed to false too.
+
+    Source
+    ------
+    :class:`Clauses`
+
+    Target
+    ------
+    :class:`Linear`, without literals.
+    """
+
+    source: ClassVar = Clauses
+    targets: ClassVar = (PlainLinear,)
+    cost: ClassVar[float] = 1
+
+    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+        assert isinstance(record, Clauses)
+        literals = workshop.fold(record.literals)
+        clause = np.repeat(np.arange(len(record)), np.diff(record.indptr))
+        satisfied = np.bincount(clause[literals == ALWAYS], minlength=len(record)) > 0
+        renumbered = np.cumsum(~satisfied) - 1
+        keep = ~satisfied[clause]
+        count = int((~satisfied).sum())
+        return [literal_rows(record.name, renumbered[clause[keep]], literals[keep], 1, lower=np.ones(count))]

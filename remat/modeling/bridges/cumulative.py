@@ -1,0 +1,115 @@
+"""Resource use over time by the order encoding."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
+from remat.modeling.bridges.order import ENCODABLE
+from remat.modeling.bridges.workshop import Workshop
+from remat.modeling.records import ALWAYS, Clauses, Cumulative, Linear, Record
+
+
+class CumulativeToLinear(Bridge):
+    """A time-indexed row at every time at which an interval can start.
+
+    Reformulation
+    -------------
+    With ``y[x, t] = [x <= t]`` (:class:`~remat.modeling.bridges.order.OrderEncoding`), interval i covers time t when
+    it is present, ``y[start, t] = 1`` and ``y[end, t] = 0``. At every t: ``sum(demand[i] * c[i, t]) <= capacity``,
+    where
+
+    * ``c[i, t] = y[start, t] - y[end, t] >= 0`` for an interval that is always present;
+    * ``c[i, t]`` is the only one of the three that is not fixed, if so;
+    * otherwise ``c[i, t] >= presence + y[start, t] - y[end, t] - 1``, a new variable between 0 and 1.
+
+    The use grows only where an interval starts, so no other times need rows; nor do those at which all the intervals
+    that can be there together fit. ``start <= end`` is an enforced row of its own.
+
+    Source
+    ------
+    :class:`Cumulative`
+
+    Target
+    ------
+    :class:`Linear`, :class:`Clauses`.
+    """
+
+    source: ClassVar = Cumulative
+    targets: ClassVar = (Linear, Clauses, PlainLinear)
+    cost: ClassVar[float] = 100
+    condition: ClassVar[str] = ENCODABLE
+
+    def applies(self, record: Record, workshop: Workshop) -> bool:
+        assert isinstance(record, Cumulative)
+        return workshop.domains.encodable(np.concatenate([record.start, record.end]))
+
+    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+        assert isinstance(record, Cumulative)
+        presence = workshop.fold(record.presence)
+        possible = presence != NEVER
+        using = np.flatnonzero(possible & (record.demand > 0))
+        result = [_order_of_ends(record, np.flatnonzero(possible), workshop), _capacity_sign(record, workshop)]
+        if not len(using):
+            return result
+        start, end, demand, presence = record.start[using], record.end[using], record.demand[using], presence[using]
+        order = workshop.order
+        result += order.encode(np.concatenate([start, end]))
+        times = np.unique(order.values(start)[1])
+        first, last = np.searchsorted(times, order.least(start)), np.searchsorted(times, order.greatest(end))
+        interval, time = ranges(first, last)
+        started = workshop.fold(order.at_most(start[interval], times[time]))
+        running = ~workshop.fold(order.at_most(end[interval], times[time]))
+        # rows that cannot be violated need no variables
+        load = np.bincount(time, demand[interval] * (running != NEVER), minlength=len(times))
+        least = record.capacity if record.capacity_variable is None else workshop.model.lower[record.capacity_variable]
+        keep = (load > least)[time] & (running != NEVER)
+        interval, time, started, running = interval[keep], time[keep], started[keep], running[keep]
+        rows, time = np.unique(time, return_inverse=True)
+        # an interval that is always present: [started] - [ended], which needs no new variable
+        plain = (presence[interval] == ALWAYS) & (started != ALWAYS) & (running != ALWAYS)
+        result.append(Clauses.pairs(f"{record.name} order", started[plain], running[plain]))
+        factors = np.stack([presence[interval], started, running], axis=1)[~plain]
+        covers, more = workshop.conjunction(f"{record.name} covers", factors, at_least=True)
+        result += more
+        weight = demand[interval].astype(np.float64)
+        row = np.concatenate([time[plain], time[plain], time[~plain]])
+        literal = np.concatenate([started[plain], ~running[plain], covers])
+        weights = np.concatenate([weight[plain], -weight[plain], weight[~plain]])
+        if record.capacity_variable is None:
+            upper = np.full(len(rows), float(record.capacity))
+        else:
+            # a literal stands for its variable's value: the capacity enters as a term
+            upper = np.zeros(len(rows))
+            row = np.concatenate([row, np.arange(len(rows))])
+            literal = np.concatenate([literal, np.full(len(rows), record.capacity_variable)])
+            weights = np.concatenate([weights, np.full(len(rows), -1.0)])
+        result.append(literal_rows(record.name, row, literal, weights, upper=upper))
+        return result
+
+
+def _order_of_ends(record: Cumulative, possible: np.ndarray, workshop: Workshop) -> Record:
+    """``start <= end`` where present."""
+    start, end = record.start[possible], record.end[possible]
+    row = np.arange(len(possible))
+    return Linear(
+        f"{record.name} start before end",
+        np.concatenate([row, row]),
+        np.concatenate([end, start]),
+        np.repeat([1.0, -1.0], len(row)),
+        np.zeros(len(row)),
+        np.full(len(row), np.inf),
+        record.presence[possible],
+    )
+
+
+def _capacity_sign(record: Cumulative, workshop: Workshop) -> Record:
+    """At a time without intervals the capacity must not be negative."""
+    if record.capacity_variable is None:
+        return literal_rows(record.name, [], [], [], upper=np.array([float(record.capacity)]))
+    low = workshop.model.lower[record.capacity_variable]
+    rows = np.zeros(int(low < 0), dtype=np.int64)
+    return Linear.rows(record.name, rows, rows + record.capacity_variable, 1, lower=rows)

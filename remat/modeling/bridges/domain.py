@@ -1,0 +1,53 @@
+"""Listed values as bounds or by the order encoding."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.workshop import Workshop
+from remat.modeling.records import Domain, Linear, Record
+
+
+class DomainToLinear(Bridge):
+    """Consecutive values as bounds, others by the order encoding.
+
+    Reformulation
+    -------------
+    Values without a gap become ``first <= x <= last``. Otherwise x gets the order encoding over its values
+    (:class:`~remat.modeling.bridges.order.OrderEncoding`), which allows no others. A variable that has other values
+    listed elsewhere too gets the common ones.
+
+    Source
+    ------
+    :class:`Domain`
+
+    Target
+    ------
+    :class:`Linear`, without literals.
+    """
+
+    source: ClassVar = Domain
+    targets: ClassVar = (PlainLinear,)
+    cost: ClassVar[float] = 5
+    condition: ClassVar[str] = "integer variables"
+
+    def applies(self, record: Record, workshop: Workshop) -> bool:
+        return workshop.domains.integral(record.variables())
+
+    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+        variables = np.unique(record.variables())
+        indptr, values = workshop.domains.values(variables)
+        some = np.diff(indptr) > 0
+        first = np.zeros(len(variables), dtype=np.int64)
+        last = first.copy()
+        first[some], last[some] = values[indptr[:-1][some]], values[indptr[1:][some] - 1]
+        solid = some & (last - first + 1 == np.diff(indptr))
+        model = workshop.model
+        tighter = np.flatnonzero(solid & ((first > model.lower[variables]) | (last < model.upper[variables])))
+        bounds = Linear.rows(
+            record.name, np.arange(len(tighter)), variables[tighter], 1, lower=first[tighter], upper=last[tighter]
+        )
+        return [bounds, *workshop.order.encode(variables[~solid])]

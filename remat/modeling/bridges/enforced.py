@@ -1,0 +1,104 @@
+"""Rows with enforcement literals as rows without."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.literals import NEVER
+from remat.modeling.bridges.workshop import Workshop
+from remat.modeling.records import ALWAYS, Linear, Record, variables_of
+
+Float = NDArray[np.float64]
+
+
+class EnforcedToLinear(Bridge):
+    """The big-M method, with the smallest M that the variables' bounds allow.
+
+    Reformulation
+    -------------
+    ``z => a x >= b`` becomes ``a x >= b - (b - m) (1 - z)``, where m is the smallest value of ``a x`` between the
+    bounds; likewise from above. A side that the bounds cannot violate is left out, a row with a literal fixed to true
+    stays as it is, one with a literal fixed to false goes. A row with two sides that both need a literal becomes two.
+
+    Source
+    ------
+    :class:`Linear`, with literals.
+
+    Target
+    ------
+    :class:`Linear`, without literals.
+    """
+
+    source: ClassVar = Linear
+    targets: ClassVar = (PlainLinear,)
+    cost: ClassVar[float] = 2
+    condition: ClassVar[str] = "the variables' bounds bound every enforced row"
+
+    def applies(self, record: Record, workshop: Workshop) -> bool:
+        assert isinstance(record, Linear)
+        if record.enforce is None:
+            return False
+        smallest, largest = _activity(_summed(record), workshop)
+        enforced = record.enforce != ALWAYS
+        low_open = np.isfinite(record.lower) & ~np.isfinite(smallest)
+        high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
+        return not (enforced & (low_open | high_open)).any()
+
+    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+        assert isinstance(record, Linear) and record.enforce is not None
+        matrix = _summed(record)
+        literal = workshop.fold(record.enforce)
+        smallest, largest = _activity(matrix, workshop)
+        always = literal == ALWAYS
+        open_ = ~always & (literal != NEVER)
+        below = np.flatnonzero(open_ & (smallest < record.lower))
+        above = np.flatnonzero(open_ & (largest > record.upper))
+        kept = np.flatnonzero(always)
+        result: list[Record] = []
+        if len(kept):
+            coo = matrix[kept].tocoo()
+            result.append(
+                Linear(record.name, coo.row.astype(np.int64), coo.col.astype(np.int64), coo.data,
+                       record.lower[kept], record.upper[kept])
+            )  # fmt: skip
+        for rows, bound, extreme in ((below, record.lower, smallest), (above, record.upper, largest)):
+            if len(rows):
+                # a x + (extreme - bound) z >= extreme (from above: <=); for ~v, z = 1 - v
+                slack = extreme[rows] - bound[rows]
+                negative = literal[rows] < 0
+                side = extreme[rows] - np.where(negative, slack, 0.0)
+                coo = matrix[rows].tocoo()
+                result.append(
+                    Linear(
+                        record.name,
+                        np.concatenate([coo.row, np.arange(len(rows))]).astype(np.int64),
+                        np.concatenate([coo.col, variables_of(literal[rows])]).astype(np.int64),
+                        np.concatenate([coo.data, np.where(negative, -slack, slack)]),
+                        side if rows is below else np.full(len(rows), -np.inf),
+                        side if rows is above else np.full(len(rows), np.inf),
+                    )
+                )
+        return result
+
+
+def _summed(record: Linear) -> sparse.csr_array:
+    """The rows with the values of repeated pairs added up, so that the bounds below are tight."""
+    width = int(record.column.max(initial=-1)) + 1
+    return sparse.csr_array((record.value, (record.row, record.column)), shape=(len(record), max(width, 1)))
+
+
+def _activity(matrix: sparse.csr_array, workshop: Workshop) -> tuple[Float, Float]:
+    """Smallest and largest value of each row between the bounds of the variables."""
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    low, high = workshop.model.lower[matrix.indices], workshop.model.upper[matrix.indices]
+    up = matrix.data > 0
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    smallest = np.bincount(row, matrix.data * np.where(up, low, high), minlength=matrix.shape[0])
+    largest = np.bincount(row, matrix.data * np.where(up, high, low), minlength=matrix.shape[0])
+    return smallest.astype(np.float64), largest.astype(np.float64)

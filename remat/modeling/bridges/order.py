@@ -1,0 +1,194 @@
+"""The order encoding of integer variables, shared by all bridges of one lowering."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from remat.errors import ModelError
+from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
+from remat.modeling.model import Kind, Model
+from remat.modeling.records import ALWAYS, Domain, Linear, Record
+
+if TYPE_CHECKING:
+    from remat.modeling.bridges.workshop import Workshop
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+#: Most values over all variables that one record may ask to be encoded.
+MAX_VALUES = 20_000_000
+#: What the order encoding needs, in words.
+ENCODABLE = f"integer variables with at most {MAX_VALUES:,} values in all"
+
+
+class Domains:
+    """The values that integer variables can take, by their bounds and the model's :class:`Domain` records."""
+
+    def __init__(self, model: Model) -> None:
+        records = [record for record in model.records if isinstance(record, Domain)]
+        listed = np.concatenate([record.variable for record in records] or [np.zeros(0, dtype=np.int64)])
+        sizes = np.concatenate([np.diff(record.indptr) for record in records] or [np.zeros(0, dtype=np.int64)])
+        values = np.concatenate([record.values for record in records] or [np.zeros(0, dtype=np.int64)])
+        owner = np.repeat(listed, sizes)
+        times_listed = np.bincount(listed, minlength=model.num_vars)
+        pairs = np.lexsort((values, owner))
+        owner, values = owner[pairs], values[pairs]
+        first = np.ones(len(owner), dtype=bool)
+        first[1:] = (owner[1:] != owner[:-1]) | (values[1:] != values[:-1])
+        at = np.flatnonzero(first)
+        count = np.diff(np.append(at, len(owner)))  # a variable in several records takes only values in all of them
+        self._lower, self._upper = model.lower[: model.num_vars], model.upper[: model.num_vars]
+        keep = (count == times_listed[owner[at]]) & (values[at] >= self._lower[owner[at]])
+        keep &= values[at] <= self._upper[owner[at]]
+        self._values = values[at][keep]
+        self._listed = times_listed > 0
+        self._indptr = np.zeros(model.num_vars + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owner[at][keep], minlength=model.num_vars), out=self._indptr[1:])
+        self._kind = model.kind
+
+    def integral(self, variables: Int) -> bool:
+        """Whether all `variables` take integers only."""
+        return bool((self._kind[variables] != Kind.CONTINUOUS.value).all())
+
+    def sizes(self, variables: Int) -> Int:
+        """Number of values of each variable."""
+        span = np.floor(self._upper[variables]) - np.ceil(self._lower[variables]) + 1
+        listed = self._indptr[variables + 1] - self._indptr[variables]
+        return np.where(self._listed[variables], listed, np.maximum(span, 0)).astype(np.int64)
+
+    def values(self, variables: Int) -> tuple[Int, Int]:
+        """(indptr, values): those of each variable, ascending."""
+        sizes = self.sizes(variables)
+        indptr = np.zeros(len(variables) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=indptr[1:])
+        # listed values by their place in the table, the others by counting up from the lower bound
+        begin = np.where(self._listed[variables], self._indptr[variables], np.ceil(self._lower[variables]).astype(int))
+        owner, number = ranges(begin, begin + sizes)
+        listed = self._listed[variables][owner]
+        number[listed] = self._values[number[listed]]
+        return indptr, number
+
+    def encodable(self, variables: Int) -> bool:
+        """Whether the order encoding of `variables` exists and is of bearable size."""
+        distinct = np.unique(variables)
+        if not self.integral(distinct):
+            return False
+        span = np.where(self._listed[distinct], 0, self._upper[distinct] - self._lower[distinct] + 1)
+        return bool(span.sum() <= MAX_VALUES)
+
+
+class OrderEncoding:
+    """Booleans ``y[x, d] = [x <= d]`` for the values d of integer variables x, made once per variable.
+
+    With the values ``d[0] < ... < d[k]`` of x: ``y[x, d[j]] <= y[x, d[j + 1]]``, and
+    ``x = d[k] - sum((d[j + 1] - d[j]) * y[x, d[j]] for j < k)``. The last Boolean is the constant true; that of a
+    0/1 variable is that variable's own negation.
+    """
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        empty = np.zeros(0, dtype=np.int64)
+        self._slot = np.full(workshop.model.num_vars, -1, dtype=np.int64)
+        self._indptr = np.zeros(1, dtype=np.int64)
+        self._values, self._literals, self._owner = empty, empty, empty
+
+    def encode(self, variables: Int) -> list[Record]:
+        """The rows for those of `variables` that have no encoding yet."""
+        new = np.unique(variables)
+        new = new[self._slot[new] < 0]
+        if not len(new):
+            return []
+        model = self._workshop.model
+        indptr, values = self._workshop.domains.values(new)
+        records: list[Record] = []
+        empty = np.diff(indptr) == 0
+        if empty.any():
+            records.append(literal_rows("no value left", [], [], [], lower=np.ones(int(empty.sum()))))
+            indptr, values = _give_a_value(indptr, values, empty, np.floor(model.lower[new]).astype(np.int64))
+        sizes = np.diff(indptr)
+        owner = np.repeat(np.arange(len(new)), sizes)
+        last = np.zeros(len(values), dtype=bool)
+        last[indptr[1:] - 1] = True
+        literals = np.full(len(values), ALWAYS)
+        own = (model.kind[new] == Kind.BOOLEAN.value) & (sizes == 2)
+        literals[~last & own[owner]] = ~new[own]
+        fresh = np.flatnonzero(~last & ~own[owner])
+        if len(fresh):
+            variable, threshold = new[owner[fresh]], values[fresh]
+
+            def complete(full: Float) -> Float:
+                x = full[variable]
+                return np.where(np.isnan(x), np.nan, (x <= threshold + 0.5).astype(np.float64))
+
+            literals[fresh] = self._workshop.add_vars("order", len(fresh), Kind.BOOLEAN, (0, 1), complete)
+            successor = fresh[~last[fresh + 1]]
+            rows = np.arange(len(successor))
+            records.append(
+                literal_rows(
+                    "order monotone",
+                    np.concatenate([rows, rows]),
+                    np.concatenate([literals[successor + 1], literals[successor]]),
+                    np.repeat([1.0, -1.0], len(successor)),
+                    lower=np.zeros(len(successor)),
+                )
+            )
+        open_ = ~own & (model.lower[new] < model.upper[new])
+        linked, row_of = np.flatnonzero(open_), np.cumsum(open_) - 1
+        step = (values[fresh + 1] - values[fresh]).astype(np.float64)
+        top = values[indptr[1:] - 1][linked].astype(np.float64)
+        link = Linear(
+            "order link",
+            np.concatenate([np.arange(len(linked)), row_of[owner[fresh]]]),
+            np.concatenate([new[linked], literals[fresh]]),
+            np.concatenate([np.ones(len(linked)), step]),
+            top,
+            top,
+        )
+        records.append(link)
+        self._remember(new, indptr, values, literals, owner)
+        return [record for record in records if len(record)]
+
+    def _remember(self, new: Int, indptr: Int, values: Int, literals: Int, owner: Int) -> None:
+        before = len(self._indptr) - 1
+        self._slot[new] = before + np.arange(len(new))
+        self._indptr = np.concatenate([self._indptr, self._indptr[-1] + indptr[1:]])
+        self._values = np.concatenate([self._values, values])
+        self._literals = np.concatenate([self._literals, literals])
+        self._owner = np.concatenate([self._owner, before + owner])
+
+    def values(self, variables: Int) -> tuple[Int, Int]:
+        """Values of encoded variables: (number in `variables`, value), concatenated."""
+        slot = self._slot[variables]
+        owner, place = ranges(self._indptr[slot], self._indptr[slot + 1])
+        return owner, self._values[place]
+
+    def least(self, variables: Int) -> Int:
+        """Smallest value of each encoded variable."""
+        return self._values[self._indptr[self._slot[variables]]]
+
+    def greatest(self, variables: Int) -> Int:
+        """Largest value of each encoded variable."""
+        return self._values[self._indptr[self._slot[variables] + 1] - 1]
+
+    def at_most(self, variables: Int, bounds: ArrayLike) -> Int:
+        """Literals for ``[variable <= bound]``, ``ALWAYS`` and ``NEVER`` among them; the variables are encoded."""
+        slot = self._slot[variables]
+        low, high = int(self._values.min()), int(self._values.max())
+        span = high - low + 2
+        if span * len(self._indptr) >= 2**62:
+            raise ModelError(f"model {self._workshop.model.name!r} has too wide values for the order encoding")
+        keys = self._owner * span + (self._values - low)
+        wanted = np.clip(np.asarray(bounds, dtype=np.int64), low - 1, high)
+        place = np.searchsorted(keys, slot * span + (wanted - low), side="right") - 1
+        found = place >= self._indptr[slot]
+        return np.where(found, self._literals[np.maximum(place, 0)], NEVER)
+
+
+def _give_a_value(indptr: Int, values: Int, empty: NDArray[np.bool_], value: Int) -> tuple[Int, Int]:
+    """One value for each empty domain, so that what follows need not care (the model is infeasible anyway)."""
+    at = indptr[:-1][empty]
+    grown = np.concatenate([[0], np.cumsum(np.diff(indptr) + empty)])
+    return grown, np.insert(values, at, value[empty])

@@ -1,0 +1,182 @@
+"""What given values violate: the meaning of every record, in plain numpy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from remat.errors import ModelError
+from remat.modeling.model import Kind, Model
+from remat.modeling.records import (
+    ALWAYS,
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Linear,
+    Record,
+    Reservoir,
+)
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+#: Most violations named of one record; the others are counted.
+NAMED = 10
+
+
+def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list[str]:
+    """What is wrong with `values`, one line each; empty if they satisfy the model.
+
+    Parameters
+    ----------
+    values : float64 array, shape (num_vars,)
+    tolerance : float
+        Allowed violation of a bound b, relative to ``max(1, |b|)``, and distance from an integer. Literals and the
+        integers of other records than :class:`Linear` are rounded first.
+
+    Examples
+    --------
+    >>> from remat.modeling import AllDifferent, Model
+    >>> m = Model("two")
+    >>> x = m.integers("x", 2, 0, 3)
+    >>> m.add(AllDifferent("different", x.index))
+    >>> violations(m, [2, 2])
+    ["record 'different': value 2 is taken 2 times"]
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.shape != (model.num_vars,):
+        return [f"{numbers.shape} values for {model.num_vars} variables"]
+    found = [line for block in _blocks(model, numbers, tolerance) for line in _first(block)]
+    if np.isnan(numbers).any():
+        return found
+    for record in model.records:
+        check = _CHECKS.get(type(record))
+        if check is None:
+            raise ModelError(
+                f"record {record.name!r} of model {model.name!r} is of unknown kind {type(record).__name__}"
+            )
+        found += [f"record {record.name!r}{line}" for line in _first(check(record, numbers, tolerance))]
+    return found
+
+
+def _first(lines: Iterator[str]) -> list[str]:
+    """The first few of `lines`, and the number of the others."""
+    listed = list(itertools.islice(lines, NAMED))
+    more = sum(1 for _ in lines)
+    return [*listed, f": {more} more"] if more else listed
+
+
+def _true(literals: Int, values: Float) -> Bool:
+    """Whether each literal is true."""
+    constant = literals == ALWAYS
+    variable = np.where(constant, 0, np.where(literals < 0, ~literals, literals))
+    truth = values[variable] > 0.5 if len(values) else np.zeros(len(literals), dtype=bool)
+    return constant | (truth ^ (literals < 0))
+
+
+def _blocks(model: Model, values: Float, tolerance: float) -> Iterator[Iterator[str]]:
+    lower, upper = model.lower, model.upper
+    for block in model.blocks:
+        index = block.index.ravel()
+        x, low, high = values[index], lower[index], upper[index]
+        whole = block.kind in {Kind.INTEGER, Kind.BOOLEAN}
+        slack_low, slack_high = tolerance * _scale(low), tolerance * _scale(high)
+        wrong = np.isnan(x) | (x < low - slack_low) | (x > high + slack_high)
+        if whole:
+            wrong |= np.abs(x - np.rint(x)) > tolerance
+        at = np.flatnonzero(wrong)
+        kind = "an integer" if whole else "a number"
+        yield (f"variable {block.name}[{i}] = {x[i]:.12g} is not {kind} in [{low[i]:.12g}, {high[i]:.12g}]" for i in at)
+
+
+def _scale(bound: Float) -> Float:
+    return np.maximum(1.0, np.where(np.isfinite(bound), np.abs(bound), 0.0))
+
+
+def _linear(record: Linear, values: Float, tolerance: float) -> Iterator[str]:
+    left = np.bincount(record.row, record.value * values[record.column], minlength=len(record))
+    wrong = (left < record.lower - tolerance * _scale(record.lower)) | (
+        left > record.upper + tolerance * _scale(record.upper)
+    )
+    if record.enforce is not None:
+        wrong &= _true(record.enforce, values)
+    for i in np.flatnonzero(wrong):
+        yield f" row {i}: {left[i]:.12g} is not in [{record.lower[i]:.12g}, {record.upper[i]:.12g}]"
+
+
+def _clauses(record: Clauses, values: Float, tolerance: float) -> Iterator[str]:
+    clause = np.repeat(np.arange(len(record)), np.diff(record.indptr))
+    true = np.bincount(clause[_true(record.literals, values)], minlength=len(record))
+    for i in np.flatnonzero(true == 0):
+        yield f" row {i}: no literal of {record.literals[record.indptr[i] : record.indptr[i + 1]].tolist()} is true"
+
+
+def _domain(record: Domain, values: Float, tolerance: float) -> Iterator[str]:
+    owner = np.repeat(np.arange(len(record)), np.diff(record.indptr))
+    x = np.rint(values[record.variable]).astype(np.int64)
+    hits = np.bincount(owner[record.values == x[owner]], minlength=len(record))
+    for i in np.flatnonzero(hits == 0):
+        yield f" row {i}: {x[i]} is not a listed value"
+
+
+def _cumulative(record: Cumulative, values: Float, tolerance: float) -> Iterator[str]:
+    present = np.flatnonzero(_true(record.presence, values))
+    start = np.rint(values[record.start[present]]).astype(np.int64)
+    end = np.rint(values[record.end[present]]).astype(np.int64)
+    for i in np.flatnonzero(start > end):
+        yield f" interval {present[i]}: start {start[i]} is after end {end[i]}"
+    proper = start < end
+    demand = record.demand[present][proper]
+    times = np.unique(start[proper])
+    # use at t: demands of the intervals that began by then, without those that ended by then
+    used = _sum_until(start[proper], demand, times) - _sum_until(end[proper], demand, times)
+    capacity = record.capacity
+    if record.capacity_variable is not None:
+        capacity = int(np.rint(values[record.capacity_variable]))
+    if capacity < 0:
+        yield f": capacity {capacity} is negative"
+    for i in np.flatnonzero(used > capacity):
+        yield f" time {times[i]}: use {used[i]} exceeds capacity {capacity}"
+
+
+def _sum_until(when: Int, amount: Int, times: Int) -> Int:
+    """Sum of `amount` with ``when <= time``, for each of `times`."""
+    by_time = np.argsort(when, kind="stable")
+    total = np.concatenate([[0], np.cumsum(amount[by_time])])
+    return total[np.searchsorted(when[by_time], times, side="right")]
+
+
+def _reservoir(record: Reservoir, values: Float, tolerance: float) -> Iterator[str]:
+    active = np.flatnonzero(_true(record.active, values))
+    reservoir = np.repeat(np.arange(len(record)), np.diff(record.indptr))[active]
+    time = np.rint(values[record.time[active]]).astype(np.int64) + record.offset[active]
+    in_order = np.lexsort((time, reservoir))
+    reservoir, time, change = reservoir[in_order], time[in_order], record.change[active][in_order]
+    total = np.concatenate([[0], np.cumsum(change)])
+    begin = np.searchsorted(reservoir, reservoir)  # first event of the same reservoir
+    level = total[1:] - total[begin]
+    last = np.ones(len(time), dtype=bool)  # of the events of one reservoir at one time
+    last[:-1] = (reservoir[1:] != reservoir[:-1]) | (time[1:] != time[:-1])
+    for i in np.flatnonzero(last & (level < 0)):
+        yield f" row {reservoir[i]}: level {level[i]} at time {time[i]}"
+
+
+def _all_different(record: AllDifferent, values: Float, tolerance: float) -> Iterator[str]:
+    taken, count = np.unique(np.rint(values[record.variable]).astype(np.int64), return_counts=True)
+    for i in np.flatnonzero(count > 1):
+        yield f": value {taken[i]} is taken {count[i]} times"
+
+
+_CHECKS: dict[type[Record], Callable[..., Iterator[str]]] = {
+    AllDifferent: _all_different,
+    Clauses: _clauses,
+    Cumulative: _cumulative,
+    Domain: _domain,
+    Linear: _linear,
+    Reservoir: _reservoir,
+}

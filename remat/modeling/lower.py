@@ -1,0 +1,133 @@
+"""Lowering: a model in the records that a backend takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ModelError
+from remat.modeling.bridges import BRIDGES, Bridge, Workshop, kind_of
+from remat.modeling.model import Model
+from remat.modeling.records import Record
+
+Values = NDArray[np.float64]
+Kinds = Collection[type[Record]]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model that says the same as its source in simpler records.
+
+    Its first variables are those of the source, in the same numbering: ``values[:source.num_vars]`` are values of the
+    source.
+
+    Attributes
+    ----------
+    source, model : Model
+        The same object where nothing had to be rewritten.
+    """
+
+    source: Model
+    model: Model
+    _extend: Callable[[Values], Values]
+
+    def extend(self, values: Values) -> Values:
+        """Values of :attr:`model` from values of the source; what depends on a NaN is NaN."""
+        return self._extend(np.asarray(values, dtype=np.float64))
+
+
+def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = ()) -> Lowered:
+    """`model` in records of the kinds `native` only.
+
+    For each record, in this order: the first of `overrides` that applies; the record itself, if native; the cheapest
+    chain of bridges.
+
+    Parameters
+    ----------
+    model : Model
+        Is left alone.
+    native : collection of types of Record
+        :class:`~remat.modeling.Linear` stands for rows with and without literals, :class:`~remat.modeling.PlainLinear`
+        for those without.
+    overrides : sequence of Bridge
+        A formulation's own bridges.
+
+    Raises
+    ------
+    ModelError
+        If a record can be neither taken nor rewritten; the message lists what was tried.
+
+    Examples
+    --------
+    >>> from remat.modeling import AllDifferent, Model, PlainLinear
+    >>> m = Model("two")
+    >>> x = m.integers("x", 2, 0, [1, 2])
+    >>> m.add(AllDifferent("different", x.index))
+    >>> lowered = lower(m, {PlainLinear})
+    >>> print(lowered.model)
+    model two: 5 variables, 5 constraints
+      x               integer  2   (2,)
+      order           boolean  3   (3,)
+      order monotone  linear   1   2 non-zeros
+      order link      linear   2   5 non-zeros
+      different       linear   2   5 non-zeros
+      minimise        0 terms
+    >>> lowered.extend([1, 0])
+    array([1., 0., 0., 1., 1.])
+    """
+    if not overrides and all(_is_one_of(kind_of(record), native) for record in model.records):
+        return Lowered(model, model, np.copy)
+    workshop = Workshop(model)
+    costs = _costs(native)
+    todo: list[tuple[Record, tuple[Bridge, ...]]] = [(record, tuple(overrides)) for record in reversed(model.records)]
+    while todo:
+        record, special = todo.pop()
+        kind = kind_of(record)
+        bridge = next((b for b in special if issubclass(kind, b.source) and b.applies(record, workshop)), None)
+        if bridge is None and _is_one_of(kind, native):
+            workshop.model.records.append(record)
+            continue
+        if bridge is None:
+            bridge = _cheapest(record, workshop, native, costs)
+        left = tuple(other for other in special if other is not bridge)  # an override sees nothing of its own making
+        todo.extend((new, left) for new in reversed(bridge.rewrite(record, workshop)) if len(new))
+    return Lowered(model, workshop.model, workshop.extend)
+
+
+def _is_one_of(kind: type[Record], kinds: Kinds) -> bool:
+    return any(issubclass(kind, other) for other in kinds)
+
+
+def _costs(native: Kinds) -> dict[type[Record], float]:
+    """Cost of the cheapest chain from each kind that a bridge starts from or leads to; infinite where there is none."""
+    kinds = {bridge.source for bridge in BRIDGES} | {target for bridge in BRIDGES for target in bridge.targets}
+    costs = {kind: 0.0 if _is_one_of(kind, native) else math.inf for kind in kinds}
+    for _ in kinds:  # Bellman and Ford: no chain is longer than there are kinds
+        for bridge in BRIDGES:
+            costs[bridge.source] = min(costs[bridge.source], _cost(bridge, costs))
+    return costs
+
+
+def _cost(bridge: Bridge, costs: dict[type[Record], float]) -> float:
+    return bridge.cost + sum(costs[target] for target in bridge.targets)
+
+
+def _cheapest(record: Record, workshop: Workshop, native: Kinds, costs: dict[type[Record], float]) -> Bridge:
+    tried = []
+    candidates = [bridge for bridge in BRIDGES if issubclass(kind_of(record), bridge.source)]
+    for bridge in sorted(candidates, key=lambda bridge: _cost(bridge, costs)):
+        missing = [target.__name__ for target in bridge.targets if math.isinf(costs[target])]
+        if missing:
+            tried.append(f"{bridge} leads to {', '.join(missing)}")
+        elif not bridge.applies(record, workshop):
+            tried.append(f"{bridge} applies only to {bridge.condition}")
+        else:
+            return bridge
+    raise ModelError(
+        f"record {record.name!r} ({type(record).__name__}) of model {workshop.model.name!r} cannot be expressed in "
+        f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {'; '.join(tried) or 'no bridge for it'}"
+    )

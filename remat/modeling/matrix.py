@@ -1,0 +1,105 @@
+"""A model with linear rows only as one sparse matrix, as linear solvers take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from remat.errors import ModelError
+from remat.modeling.bridges import PlainLinear, kind_of
+from remat.modeling.model import Kind, Model
+from remat.modeling.records import Linear
+
+Int32 = NDArray[np.int32]
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """Minimise ``offset + cost x`` with ``row_lower <= A x <= row_upper``, ``lower <= x <= upper``, some x integer.
+
+    Attributes
+    ----------
+    indptr, indices : int32 arrays, shapes (rows + 1,) and (non-zeros,)
+        A row by row; columns ascending and different within a row.
+    values : float64 array, shape (non-zeros,)
+    row_lower, row_upper : float64 arrays, shape (rows,)
+    lower, upper : float64 arrays, shape (columns,)
+    integral : int32 array, shape (columns,)
+        1 for integer variables, 0 for continuous and implied ones.
+    cost : float64 array, shape (columns,)
+    offset : float
+    """
+
+    indptr: Int32
+    indices: Int32
+    values: Float
+    row_lower: Float
+    row_upper: Float
+    lower: Float
+    upper: Float
+    integral: Int32
+    cost: Float
+    offset: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return len(self.row_lower), len(self.lower)
+
+
+def to_matrix(model: Model) -> Matrix:
+    """`model` as a matrix; values of repeated pairs are added up.
+
+    Raises
+    ------
+    ModelError
+        If a record is not linear without literals, or the matrix has 2^31 non-zeros or more.
+
+    Examples
+    --------
+    >>> from remat.modeling import Linear, Model
+    >>> m = Model("knapsack")
+    >>> take = m.booleans("take", 3)
+    >>> m.add(Linear.rows("weight", [0, 0, 0, 0], [0, 2, 1, 2], [4, 1, 3, 1], upper=6))
+    >>> matrix = to_matrix(m)
+    >>> matrix.indptr, matrix.indices, matrix.values
+    (array([0, 3], dtype=int32), array([0, 1, 2], dtype=int32), array([4., 3., 2.]))
+    """
+    rows: list[Linear] = []
+    for record in model.records:
+        if kind_of(record) is not PlainLinear or not isinstance(record, Linear):
+            raise ModelError(f"record {record.name!r} of model {model.name!r} is not linear: lower the model first")
+        rows.append(record)
+    if sum(len(record.value) for record in rows) >= 2**31:
+        raise ModelError(f"model {model.name!r} has 2^31 non-zeros or more, too many for a linear solver")
+    # record by record: what is held in passing is of the size of one record
+    parts = [_sparse(record, model.num_vars) for record in rows]
+    ends = np.cumsum([0] + [part.nnz for part in parts])
+    cost = np.bincount(model.objective.index, model.objective.coefficient, minlength=model.num_vars)
+    return Matrix(
+        indptr=np.concatenate(
+            [np.zeros(1, dtype=np.int32)]
+            + [(part.indptr[1:] + end).astype(np.int32) for part, end in zip(parts, ends, strict=False)]
+        ),
+        indices=np.concatenate([np.zeros(0, dtype=np.int32)] + [part.indices for part in parts]).astype(np.int32),
+        values=np.concatenate([np.zeros(0)] + [part.data for part in parts]),
+        row_lower=np.concatenate([np.zeros(0)] + [record.lower for record in rows]),
+        row_upper=np.concatenate([np.zeros(0)] + [record.upper for record in rows]),
+        lower=model.lower,
+        upper=model.upper,
+        integral=np.isin(model.kind, [Kind.INTEGER.value, Kind.BOOLEAN.value]).astype(np.int32),
+        cost=cost.astype(np.float64),
+        offset=model.objective.constant,
+    )
+
+
+def _sparse(record: Linear, columns: int) -> sparse.csr_array:
+    coordinates = (record.row.astype(np.int32), record.column.astype(np.int32))
+    matrix = sparse.csr_array((record.value, coordinates), shape=(len(record), columns))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
