@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
+from remat.graphs.graph import MAX_NAME_LENGTH
 
 
 class StepKind(IntEnum):
@@ -48,6 +49,11 @@ class Schedule:
     meta : mapping
         JSON values only.
 
+    Raises
+    ------
+    ScheduleError
+        Naming the step, if a kind is unknown or a target lies outside its table.
+
     Examples
     --------
     >>> s = Schedule.from_steps([("compute", "a"), ("compute", "b"), ("free", "a")])
@@ -65,6 +71,16 @@ class Schedule:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.kinds.ndim != 1 or self.kinds.shape != self.targets.shape:
+            raise ScheduleError(f"kinds of shape {self.kinds.shape} and targets of shape {self.targets.shape}")
+        room = np.array([len(self.op_names), len(self.tensor_names)], dtype=np.int64)
+        wrong = (self.kinds < 0) | (self.kinds > StepKind.FREE)
+        wrong |= (self.targets < 0) | (self.targets >= room[np.where(wrong, 0, self.kinds)])
+        if wrong.any():
+            step = int(wrong.argmax())
+            raise ScheduleError(
+                f"step {step} has kind {self.kinds[step]} and target {self.targets[step]}: out of range"
+            )
         for name in ("kinds", "targets"):
             getattr(self, name).flags.writeable = False
 
@@ -75,18 +91,27 @@ class Schedule:
         Raises
         ------
         ScheduleError
-            Naming the step, if one is neither.
+            Naming the step, if one is neither, or its name is empty, overlong or unprintable.
         """
         codes = {kind.word: int(kind) for kind in StepKind}
         tables: tuple[dict[str, int], dict[str, int]] = ({}, {})
         kinds: list[int] = []
         targets: list[int] = []
         for number, step in enumerate(steps):
-            if len(step) != 2 or step[0] not in codes or not isinstance(step[1], str):
-                raise ScheduleError(f'step {number} is {step!r}, not ["compute", op] or ["free", tensor]')
-            code = codes[step[0]]
+            if len(step) != 2 or not all(isinstance(word, str) for word in step) or step[0] not in codes:
+                shown = repr(step)
+                shown = shown if len(shown) <= 80 else shown[:77] + "..."
+                raise ScheduleError(f'step {number} is {shown}, not ["compute", op] or ["free", tensor]')
+            code, name = codes[step[0]], step[1]
+            position = tables[code].get(name)
+            if position is None:
+                if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+                    raise ScheduleError(
+                        f"step {number} names no op or tensor: {name[:40]!r} is empty, long or unprintable"
+                    )
+                position = tables[code][name] = len(tables[code])
             kinds.append(code)
-            targets.append(tables[code].setdefault(step[1], len(tables[code])))
+            targets.append(position)
         return cls(
             np.array(kinds, dtype=np.int8),
             np.array(targets, dtype=np.int64),

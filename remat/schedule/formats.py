@@ -1,0 +1,77 @@
+"""What a schedule format is, and the registry of all that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph
+from remat.graphs.formats import Source
+from remat.schedule.schedule import Schedule
+
+GROUP = "remat.schedule_formats"
+
+#: The formats of this package, as in its entry points: they work without installed metadata, too.
+BUILT_IN = {
+    "remat-json": "remat.schedule.remat_json:FORMAT",
+    "checkmate": "remat.schedule.checkmate:FORMAT",
+    "rockmate": "remat.schedule.rockmate:FORMAT",
+    "plain-list": "remat.schedule.plain_list:FORMAT",
+}
+
+
+@dataclass(frozen=True)
+class ScheduleFormat:
+    """A file format of schedules; third parties register theirs in the group ``remat.schedule_formats``.
+
+    Attributes
+    ----------
+    name, description : str
+    recognizes : callable
+        Whether a :class:`~remat.graphs.formats.Source` is in this format, judged by its content.
+    read : callable
+        The schedule of a recognised source, with the graph it is for where that is known; raises FormatError or
+        ScheduleError that name the place, not the file.
+    """
+
+    name: str
+    description: str
+    recognizes: Callable[[Source], bool]
+    read: Callable[[Source, ComputeGraph | None], Schedule]
+
+
+def schedule_formats() -> Iterator[ScheduleFormat]:
+    """All formats, those of this package first, the least particular (plain list) last.
+
+    Raises
+    ------
+    FormatError
+        Naming a registered format that cannot be loaded.
+    """
+    own = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
+    others = sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
+    for entry in [*own[:-1], *others, own[-1]]:
+        try:
+            schedule_format = entry.load()
+        except Exception as error:
+            raise FormatError(f"schedule format {entry.name!r} ({entry.value}) cannot be loaded: {error}") from None
+        if not isinstance(schedule_format, ScheduleFormat):
+            raise FormatError(f"schedule format {entry.name!r} ({entry.value}) is not a ScheduleFormat")
+        yield schedule_format
+
+
+def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
+    """`graph`, for formats that make no sense without; raises FormatError where it is missing."""
+    if graph is None:
+        raise FormatError(f"{what} can only be read together with the graph it is for")
+    return graph
+
+
+def short(value: object) -> str:
+    """A JSON value in a message: short and on one line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
