@@ -65,7 +65,7 @@ docs: $(STAMP)  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP)  ## the benchmarks; see benchmarks/README.md
-	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 clean:  ## remove everything that the other targets made
 	rm -rf .venv $(OUT) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

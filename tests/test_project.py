@@ -24,8 +24,8 @@ ALLOWED = {
     "modeling": set(),
     "formulations": {"graphs", "schedule", "problem", "modeling"},
     "backends": {"modeling"},
-    "heuristics": {"graphs", "schedule", "problem"},
-    "bounds": {"graphs", "schedule", "problem"},
+    "heuristics": {"graphs", "schedule", "problem", "modeling", "formulations", "backends"},
+    "bounds": {"graphs", "schedule", "problem", "modeling", "formulations", "backends", "heuristics"},
 }
 GROUND = {"errors", "files", "timing", "registry"}
 
@@ -44,7 +44,7 @@ def imported_parts(source: str, module: str) -> set[str]:
             if node.level:
                 base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
             names.update(f"{base}.{alias.name}" for alias in node.names)
-    return {name.split(".")[1] for name in names if name.startswith("remat.")}
+    return {name.split(".")[1] for name in names if name.startswith("remat.")} - {"__version__"}
 
 
 def dotted(path: Path) -> str:

@@ -1,0 +1,135 @@
+"""The documentation is true: its Python runs, its commands run, its files are well formed, its numbers are right."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+#: Seconds for each command of a page, whatever limit the page names.
+LIMIT = 3
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    content = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(content):
+        indent, language, body = match.groups()
+        text = re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
+        yield Block(language, text, content.count("\n", 0, match.start()) + 2)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The command lines of a console block, with a short time limit."""
+    joined = text.replace("\\\n", " ")
+    lines = [shlex.split(line[2:], comments=True) for line in joined.splitlines() if line.startswith("$ ")]
+    for words in lines:
+        for position, word in enumerate(words[:-1]):
+            if word == "--time-limit":
+                words[position + 1] = str(LIMIT)
+    return lines
+
+
+def write_example_files(folder: Path) -> None:
+    """The graph and the schedule of formats.md."""
+    texts = (block.text for block in blocks(ROOT / "docs/formats.md") if block.language == "json")
+    for name, text in zip(("graph.json", "schedule.json"), texts, strict=True):
+        (folder / name).write_text(text)
+
+
+def pages_with(*languages: str) -> list:
+    chosen = [page for page in PAGES if any(block.language in languages for block in blocks(page))]
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in chosen]
+
+
+def test_blocks_and_commands_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A\n\n```python\nx = 1\n```\n\n"
+        "1. item\n\n   ```console\n   $ remat a \\\n       --time-limit 99 b\n   out\n   ```\n"
+    )
+    first, second = blocks(page)
+    assert (first.language, first.text, first.line) == ("python", "x = 1\n", 4)
+    assert commands(second.text) == [["remat", "a", "--time-limit", str(LIMIT), "b"]]
+
+
+def test_all_pages_are_in_the_navigation() -> None:
+    named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
+
+
+def test_every_block_says_what_it_is() -> None:
+    for page in PAGES:
+        assert {block.language for block in blocks(page)} <= {"python", "console", "text", "json", "toml", "sh"}, page
+        fences = len(re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert fences == 2 * len(list(blocks(page))), f"{page}: a fence without a language, or not closed"
+
+
+@pytest.mark.parametrize("page", pages_with("python", "console"))
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of a page in order, in one namespace and one folder, in which the files shown in formats.md lie."""
+    monkeypatch.chdir(tmp_path)
+    write_example_files(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for block in blocks(page):
+        if block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+        elif block.language == "console":
+            for words in commands(block.text):
+                if words[0] == "remat":
+                    words[0] = str(Path(sys.executable).with_name("remat"))
+                    run = subprocess.run(words, capture_output=True, text=True, check=False)
+                    assert run.returncode == 0, f"{page}, line {block.line}: {run.stdout}{run.stderr}"
+                else:
+                    assert words[0] in {"make", "pip", "git", "cd"}, f"{page}, line {block.line}: not tested"
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        assert set(re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))) <= targets, page
+
+
+def test_the_files_shown_are_well_formed(tmp_path: Path) -> None:
+    from remat import read_graph, read_schedule, validate
+
+    write_example_files(tmp_path)
+    assert validate(read_graph(tmp_path / "graph.json"), read_schedule(tmp_path / "schedule.json")).accepted
+
+
+def test_the_table_of_the_zoo_is_right() -> None:
+    from remat.graphs.zoo import ZOO
+
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|$",
+        (ROOT / "docs/graphs.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert [row[0] for row in rows] == list(ZOO)
+    for name, *numbers in rows:
+        graph = ZOO[name]()
+        facts = (len(graph.ops), graph.num_edges, graph.reference_peak, graph.structural_bound.peak)
+        assert tuple(int(number.replace(",", "")) for number in numbers) == facts, name
+
+
+def test_every_rule_of_the_validator_is_explained() -> None:
+    from remat.schedule import Rule
+
+    page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
+    explained = [name for row in re.findall(r"^\| ([a-z, ]+) \|", page, re.MULTILINE) for name in row.split(", ")]
+    assert not {rule.value for rule in Rule} - set(explained)
