@@ -1,0 +1,256 @@
+import copy
+import pickle
+import random
+
+import numpy as np
+import pytest
+from graph_strategies import graphs
+from hypothesis import given
+from hypothesis import strategies as st
+from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN, from_lists, least_peak
+
+from remat.errors import GraphError
+from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, single_output_graph
+from remat.graphs.builder import stable_topological_order
+
+A, X = Op("a", outputs=("x",), cost=1), Tensor("x", 4)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda k: k.graph.name)
+def test_known_peaks(known):
+    assert known.graph.structural_bound.peak == known.structural_bound
+    assert known.graph.reference_peak == known.reference_peak
+    assert least_peak(known.graph) == known.least_peak
+    assert known.graph.base_cost == min(row[0] for row in known.optima.values() if row[0] is not None)
+
+
+def test_other_small_graphs():
+    assert least_peak(SMALLEST_GAIN) == 4
+    assert LIBERIS_LANE.reference_peak == 5216
+    assert least_peak(LIBERIS_LANE) == 4960
+    assert LIBERIS_LANE.with_order("01462357").reference_peak == 4960
+    assert FIXED_ORDER_TREE.reference_peak == 11
+    assert least_peak(FIXED_ORDER_TREE) == 7
+
+
+def test_cell_kept_outputs_and_accumulation_buffer():
+    # Published peaks of the DARTS_V2 normal cell, in units of one feature map: 6, or 5 when the next convolution is
+    # split into partial ones that add into one buffer.
+    inputs = [[], [], [0], [1], [2, 3], [0], [1], [5, 6], [1], [8, 0], [4], [0, 10]]
+    assert least_peak(from_lists("cell", inputs, kept=[4, 7, 9, 11])) == 6
+    builder = GraphBuilder("rewritten")
+    for number, reads in enumerate(inputs):
+        builder.op(str(number), inputs=map(str, reads), size=1)
+    builder.tensor("buffer", 1)
+    for part in (4, 7, 9, 11):
+        builder.op(f"partial{part}", inputs=[str(part)], outputs=["buffer"])
+    builder.output("buffer")
+    assert least_peak(builder.build()) == 5
+
+
+def simulated_peak(graph: ComputeGraph) -> int:
+    """Peak of the reference order by a plain walk with sets."""
+    order = [graph.ops[graph.op_index[name]] for name in graph.order]
+    size = {t.name: t.size for t in graph.tensors}
+    live, peak = set(graph.inputs), 0
+    for step, op in enumerate(order):
+        live |= set(op.outputs)
+        peak = max(peak, sum(size[t] for t in live) + op.workspace)
+        still = {t for later in order[step + 1 :] for t in (*later.inputs, *later.outputs)}
+        live &= still | set(graph.inputs) | set(graph.outputs)
+    return peak
+
+
+@given(graphs())
+def test_peak_and_bound_agree_with_a_plain_walk(graph):
+    assert graph.reference_peak == simulated_peak(graph)
+    size = {t.name: t.size for t in graph.tensors}
+    steps = [sum(size[t] for t in {*o.inputs, *o.outputs, *graph.inputs}) + o.workspace for o in graph.ops]
+    ends = sum(size[t] for t in {*graph.inputs, *graph.outputs})
+    assert graph.structural_bound.peak == max([*steps, ends]) <= graph.reference_peak
+    pairs = {(p.name, c.name) for p in graph.ops for c in graph.ops if set(p.outputs) & set(c.inputs)}
+    successors = graph.arrays.op_successors
+    assert pairs == {(graph.op_names[u], graph.op_names[v]) for u, row in enumerate(successors) for v in row}
+    predecessors = graph.arrays.op_predecessors
+    assert pairs == {(graph.op_names[u], graph.op_names[v]) for v, row in enumerate(predecessors) for u in row}
+    assert graph.num_edges == len(pairs)
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_digest_does_not_depend_on_listing_order_or_labels(graph, rng):
+    other = ComputeGraph(
+        name="other",
+        tensors=rng.sample(graph.tensors, len(graph.tensors)),
+        ops=[
+            Op(o.name, o.inputs[::-1], o.outputs[::-1], o.cost, o.workspace, "?", "", o.recomputable)
+            for o in rng.sample(graph.ops, len(graph.ops))
+        ],
+        inputs=graph.inputs[::-1],
+        outputs=graph.outputs[::-1],
+        order=graph.order,
+        constant_memory=graph.constant_memory,
+        cost_unit="us",
+    )
+    assert other.digest == graph.digest
+    assert other.reference_peak == graph.reference_peak
+
+
+def test_digest_depends_on_all_that_a_schedule_depends_on():
+    def digest(*, size=4, cost=1, workspace=0, recomputable=True, constant=0, outputs=(), order=("a", "b")):
+        ops = [Op("a", (), ("x",), cost, workspace, recomputable=recomputable), Op("b")]
+        return ComputeGraph(
+            "g", [Tensor("x", size)], ops, outputs=outputs, order=order, constant_memory=constant
+        ).digest
+
+    variants = [
+        {}, {"size": 5}, {"cost": 2}, {"workspace": 1}, {"recomputable": False}, {"constant": 1},
+        {"outputs": ("x",)}, {"order": ("b", "a")},
+    ]  # fmt: skip
+    assert len({digest(**v) for v in variants}) == len(variants)
+
+
+@given(graphs())
+def test_copies_are_equal(graph):
+    for other in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), graph.with_order(graph.order)):
+        assert other == graph
+        assert hash(other) == hash(graph)
+        assert other.digest == graph.digest
+
+
+def test_inequality():
+    graph = ComputeGraph("g", [X], [A])
+    assert graph != ComputeGraph("h", [X], [A])
+    assert graph != ComputeGraph("g", [X], [A], meta={"a": 1})
+    assert graph != "g"
+
+
+def test_immutable():
+    graph = ComputeGraph("g", [X], [A], meta={"a": 1})
+    with pytest.raises(AttributeError):
+        graph.name = "h"
+    with pytest.raises(TypeError):
+        graph.meta["a"] = 2
+    for name, value in vars(graph.arrays).items():
+        if isinstance(value, np.ndarray):
+            assert not value.flags.writeable, name
+
+
+BAD = {
+    "no ops": ({"ops": []}, "no ops"),
+    "two ops of one name": ({"ops": [A, Op("a")]}, "two ops are named 'a'"),
+    "two tensors of one name": ({"tensors": [X, X]}, "two tensors are named 'x'"),
+    "unknown input": ({"ops": [A, Op("b", ("y",))]}, "'b' reads unknown tensor 'y'"),
+    "unknown output": ({"ops": [A, Op("b", (), ("y",))]}, "'b' writes unknown tensor 'y'"),
+    "input twice": ({"ops": [A, Op("b", ("x", "x"))]}, "'b' reads tensor 'x' twice"),
+    "output twice": ({"ops": [Op("a", (), ("x", "x"))]}, "'a' writes tensor 'x' twice"),
+    "own output": ({"ops": [Op("a", ("x",), ("x",))]}, "'a' reads and writes tensor 'x'"),
+    "nobody writes": ({"ops": [Op("a")]}, "'x' is written by no op"),
+    "input is written": ({"inputs": ["x"]}, "graph input 'x' is also written"),
+    "unknown graph input": ({"inputs": ["q"]}, "graph inputs name unknown tensor 'q'"),
+    "unknown graph output": ({"outputs": ["q"]}, "graph outputs name unknown tensor 'q'"),
+    "graph output twice": ({"outputs": ["x", "x"]}, "graph outputs name a tensor twice"),
+    "negative size": ({"tensors": [Tensor("x", -1)]}, "size of tensor 'x' must not be negative"),
+    "float size": ({"tensors": [Tensor("x", 1.5)]}, "size of tensor 'x' must be a whole number, not 1.5"),
+    "integral float": ({"ops": [Op("a", (), ("x",), cost=3.0)]}, "cost of op 'a' .* finer unit"),
+    "bool cost": ({"ops": [Op("a", (), ("x",), cost=True)]}, "cost of op 'a' must be a whole number, not True"),
+    "text cost": ({"ops": [Op("a", (), ("x",), cost="3")]}, "cost of op 'a' must be a whole number, not '3'"),
+    "huge size": ({"tensors": [Tensor("x", 10**5000)]}, "size of tensor 'x' is 2\\^62 or more"),
+    "hugely negative": ({"tensors": [Tensor("x", -(10**5000))]}, "size of tensor 'x' must not be negative"),
+    "huge sum": (
+        {"tensors": [Tensor("x", 2**61), Tensor("y", 2**61)], "ops": [Op("a", (), ("x", "y"))]},
+        "the sum of all sizes",
+    ),
+    "negative workspace": ({"ops": [Op("a", (), ("x",), workspace=-1)]}, "workspace of op 'a'"),
+    "negative constant": ({"constant_memory": -1}, "constant_memory must not be negative"),
+    "phase": ({"ops": [Op("a", (), ("x",), phase="up")]}, "phase 'up' of op 'a'"),
+    "type": ({"ops": [Op("a", (), ("x",), type=3)]}, "type of op 'a' must be text"),
+    "recomputable": ({"ops": [Op("a", (), ("x",), recomputable=1)]}, "'recomputable' of op 'a'"),
+    "cost unit": ({"cost_unit": "s"}, "cost unit 's' is not one of"),
+    "control character": ({"ops": [Op("a\x1b[2J", (), ("x",))]}, r"printable, non-empty name, not 'a\\x1b"),
+    "empty name": ({"ops": [Op("", (), ("x",))]}, "non-empty name"),
+    "long name": ({"ops": [Op("a" * 5000, (), ("x",))]}, "printable, non-empty name"),
+    "lone surrogate": ({"ops": [Op("\ud800", (), ("x",))]}, "printable"),
+    "graph name": ({"name": "a\nb"}, "name of a graph must be printable"),
+    "graph source": ({"source": 3}, "source of graph 'g' must be text"),
+    "string for names": ({"ops": [Op("a", (), "x")]}, "outputs of op 'a' must be a list of names"),
+    "list for a name": ({"ops": [Op("a", ([],), ("x",))]}, "inputs of op 'a' must be names"),
+    "order misses": ({"ops": [A, Op("b")], "order": ["a"]}, "the order misses op 'b'"),
+    "order repeats": ({"ops": [A, Op("b")], "order": ["a", "a"]}, "the order names op 'a' twice"),
+    "order unknown": ({"order": ["q"]}, "the order names unknown op 'q'"),
+    "wrong order": (
+        {"ops": [A, Op("b", ("x",))], "order": ["b", "a"]},
+        "not topological: op 'b' comes before op 'a'",
+    ),
+    "cycle": (
+        {"tensors": [X, Tensor("y", 1)], "ops": [Op("a", ("y",), ("x",)), Op("b", ("x",), ("y",))]},
+        "cycle: (a -> b -> a|b -> a -> b)",
+    ),
+    "too many pairs": (
+        {"ops": [Op(f"w{i}", (), ("x",)) for i in range(10_001)] + [Op(f"r{i}", ("x",)) for i in range(10_001)]},
+        "dependencies, more than",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes,message", BAD.values(), ids=BAD)
+def test_ill_formed_graphs_are_refused(changes, message):
+    with pytest.raises(GraphError, match=message) as caught:
+        ComputeGraph(**{"name": "g", "tensors": [X], "ops": [A], **changes})
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_builder_orders_by_insertion_where_it_can():
+    builder = GraphBuilder("g")
+    builder.op("c", inputs=["b"], size=1)
+    builder.op("a", size=1)
+    builder.op("b", inputs=["a", "a"], size=1)
+    builder.op("d", size=1)
+    graph = builder.build()
+    assert graph.order == ("a", "b", "c", "d")
+    assert graph.ops[2].inputs == ("a",)
+
+
+@pytest.mark.parametrize(
+    "call,message",
+    [
+        (lambda b: b.op("a", size=1), "two ops are named 'a'"),
+        (lambda b: b.op("b"), "'b' needs either a size"),
+        (lambda b: b.op("b", size=1, outputs=["a"]), "'b' needs either a size"),
+        (lambda b: b.tensor("a", 2), "two tensors are named 'a'"),
+    ],
+)
+def test_builder_refuses(call, message):
+    builder = GraphBuilder("g")
+    builder.op("a", size=1)
+    with pytest.raises(GraphError, match=message):
+        call(builder)
+
+
+def test_stable_order_puts_cycles_last():
+    ops = [Op("a", ("y",), ("x",)), Op("b", ("x",), ("y",)), Op("c")]
+    assert stable_topological_order(ops) == ["c", "a", "b"]
+
+
+def test_single_output_graph():
+    graph = single_output_graph("g", {"b": (1, 2), "a": (3, 4)}, [("a", "b"), ("a", "b")], phases={"a": "forward"})
+    assert graph.order == ("a", "b")
+    assert graph.num_edges == 1
+    assert [op.phase for op in graph.ops] == ["", "forward"]
+    with pytest.raises(GraphError, match="names unknown op 'q'"):
+        single_output_graph("g", {"a": (1, 1)}, [("a", "q")])
+
+
+def test_large_graph_is_fast():
+    import time
+
+    rng = random.Random(0)
+    n = 100_000
+    tensors = [Tensor(str(i), i) for i in range(n)]
+    reads = [{str(rng.randrange(max(0, i - 50), i)) for _ in range(5)} if i else set() for i in range(n)]
+    ops = [Op(str(i), tuple(sorted(reads[i])), (str(i),), 1) for i in range(n)]
+    start = time.process_time()
+    graph = ComputeGraph("large", tensors, ops)
+    assert graph.num_edges > 450_000
+    assert graph.structural_bound.peak <= graph.reference_peak
+    assert time.process_time() - start < 10  # about 2 s; a quadratic step would take minutes

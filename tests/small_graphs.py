@@ -1,0 +1,141 @@
+"""Small graphs with known peaks and optima, for the tests of every part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from remat.graphs import ComputeGraph, single_output_graph
+
+
+def from_lists(
+    name: str,
+    inputs: Sequence[Sequence[int]],
+    sizes: Sequence[int] | None = None,
+    costs: Sequence[int] | None = None,
+    kept: Sequence[int] = (),
+) -> ComputeGraph:
+    """Graph of ops 0..n-1 with one output each, from lists of what each reads; sizes and costs are 1 by default."""
+    n = len(inputs)
+    nodes = {str(v): ((sizes or [1] * n)[v], (costs or [1] * n)[v]) for v in range(n)}
+    edges = [(str(u), str(v)) for v, before in enumerate(inputs) for u in before]
+    return single_output_graph(name, nodes, edges, order=list(nodes)).with_outputs(str(v) for v in kept)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A graph with facts found by exhaustive search; nothing is kept at the end.
+
+    ``optima[budget]`` is the least cost with a free order, with a free order and at most two computes per op, and
+    with the order fixed stage by stage (the retention-interval bound is fourth); None: infeasible.
+    """
+
+    graph: ComputeGraph
+    structural_bound: int
+    reference_peak: int
+    least_peak: int
+    optima: dict[int, tuple[int | None, int | None, int | None, int]] = field(default_factory=dict)
+
+
+KNOWN = [
+    Known(
+        from_lists(
+            "known-1", [[], [0], [0, 1], [0], [0, 2], [3], [0, 4, 5]], [2, 2, 9, 7, 2, 7, 3], [3, 7, 8, 3, 8, 7, 9]
+        ),
+        14, 20, 18,
+        {15: (None, None, None, 67), 16: (48, 48, 59, 59), 18: (45, 45, 48, 48), 20: (45, 45, 45, 45)},
+    ),
+    Known(
+        from_lists(
+            "known-2",
+            [[], [0], [0, 1], [1], [0, 3], [1, 2], [3], [4, 5, 6]],
+            [9, 3, 7, 8, 7, 8, 4, 8],
+            [8, 5, 3, 6, 5, 1, 6, 3],
+        ),
+        27, 34, 31,
+        {
+            27: (43, 43, 46, 45), 30: (42, 42, 46, 45), 31: (37, 37, 46, 45), 33: (37, 37, 46, 40),
+            34: (37, 37, 37, 37),
+        },
+    ),
+    Known(
+        from_lists(
+            "known-3",
+            [[], [0], [0], [0, 1], [1, 3], [1, 2, 3], [2, 3, 5], [2, 4, 6]],
+            [5, 7, 2, 2, 4, 5, 2, 7],
+            [4, 6, 9, 6, 8, 9, 6, 5],
+        ),
+        16, 20, 18,
+        {
+            16: (76, None, 84, 61), 17: (76, None, 84, 61), 18: (53, 53, 61, 61), 20: (53, 53, 53, 53),
+        },
+    ),
+    Known(
+        from_lists(
+            "known-4", [[], [0], [0], [2], [0, 3], [0, 4], [1, 5]], [5, 7, 7, 8, 5, 1, 2], [8, 4, 7, 8, 8, 1, 4]
+        ),
+        18, 27, 20,
+        {18: (48, 48, 52, 52), 20: (40, 40, 44, 44), 26: (40, 40, 44, 44), 27: (40, 40, 40, 40)},
+    ),
+    Known(
+        from_lists(
+            "known-5", [[], [0], [1], [0, 1, 2], [0, 2], [1, 3], [4, 5]], [6, 1, 5, 9, 8, 3, 1], [2, 2, 6, 9, 5, 7, 1]
+        ),
+        21, 29, 24,
+        {
+            21: (None, None, None, 41), 22: (34, 34, 48, 41), 24: (32, 32, 46, 41), 28: (32, 32, 34, 34),
+            29: (32, 32, 32, 32),
+        },
+    ),
+]  # fmt: skip
+
+#: Smallest unit graph where recomputation beats every order: no order stays below 4; budget 3 is feasible at cost 6.
+SMALLEST_GAIN = from_lists("smallest-gain", [[], [0], [0, 1], [0, 2], [1, 3]])
+
+#: In-tree whose fixed order costs: class of fixed stages 6 from budget 7 (5 only from 11), free order 5 from 7.
+FIXED_ORDER_TREE = from_lists("fixed-order-tree", [[], [], [1], [2], [0, 3]], [5, 3, 3, 1, 1])
+
+#: Seven operators of a microcontroller network and its input (Liberis and Lane 2019): peak 5216, least peak 4960.
+LIBERIS_LANE = from_lists(
+    "liberis-lane",
+    [[], [0], [1], [2], [1], [3], [4], [5, 6]],
+    [1568, 3136, 1568, 512, 512, 256, 256, 512],
+    [0] * 8,
+    kept=[7],
+)
+
+
+def least_peak(graph: ComputeGraph) -> int:
+    """Least peak over all orders without recomputation, by search over the sets of computed ops (at most ~16 ops)."""
+    arrays = graph.arrays
+    n = len(graph.ops)
+    sizes = arrays.size.tolist()
+    reads, writes = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+    readers, writers = arrays.consumers.lists(), arrays.producers.lists()
+    before = [sum(1 << u for u in row) for row in arrays.op_predecessors.lists()]
+    given, kept = arrays.is_input.tolist(), arrays.is_output.tolist()
+
+    def live(done: int) -> set[int]:
+        return {
+            t
+            for t in range(len(sizes))
+            if given[t]
+            or (
+                any(done >> w & 1 for w in writers[t])
+                and (kept[t] or not all(done >> o & 1 for o in readers[t] + writers[t]))
+            )
+        }
+
+    best = {0: 0}
+    for _ in range(n):
+        following: dict[int, int] = {}
+        for done, peak in best.items():
+            held = live(done)
+            for op in range(n):
+                if done >> op & 1 or before[op] & ~done:
+                    continue
+                step = sum(sizes[t] for t in held | set(writes[op]) | set(reads[op])) + graph.ops[op].workspace
+                state = done | 1 << op
+                following[state] = min(following.get(state, 1 << 62), max(peak, step))
+        best = following
+    return best[(1 << n) - 1]
