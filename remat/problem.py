@@ -61,6 +61,8 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
         return int(number * reference_peak / 100)
     if unit not in _UNITS:
         raise ProblemError(f"unit {unit!r} of budget {shown} is not one of B, KB, KiB, MB, MiB, GB, GiB, TB, TiB, %")
+    if _UNITS[unit] == 1 and number.denominator != 1:
+        raise ProblemError(f"budget {shown} is not a whole number of bytes; write a share with a percent sign (80%)")
     return int(number * _UNITS[unit])
 
 
