@@ -152,13 +152,16 @@ class _Solve:
         self.bound = self.problem.graph.base_cost
         self.is_heuristic = isinstance(self.method, str) and self.method in heuristics()
         self.method_name = self.method if isinstance(self.method, str) else self.method.name
-        self.backend_name = "" if self.is_heuristic else getattr(self.backend, "name", self.backend)
+        self.backend_name = self.backend if isinstance(self.backend, str) else self.backend.name
+        if self.is_heuristic:
+            self.backend_name = ""
 
     # -- the way -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        kind = None if self.is_heuristic else self._named("formulations", self.method)
-        backend = None if self.is_heuristic else self._named("backends", self.backend)
+        # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
+        kind: Any = None if self.is_heuristic else _named("formulations", self.method)
+        backend: Any = None if self.is_heuristic else _named("backends", self.backend)
         self.reference = self.judge.see(Schedule.reference(self.problem.graph), "the reference order")
         peak, where = _structural_peak(self.problem)
         if self.problem.budget_bytes is not None and self.problem.budget_bytes < peak:
@@ -169,7 +172,7 @@ class _Solve:
                 self._take_warm_start()
             if not self._decided():
                 self._run_heuristic()
-            if not self.is_heuristic and not self._decided():
+            if not self._decided() and not self.is_heuristic:
                 self._run_solver(kind, backend if isinstance(backend, Backend) else backend())
         except KeyboardInterrupt:
             if self.judge.best is None:
@@ -181,11 +184,6 @@ class _Solve:
         """Whether a schedule costs no more than computing each op once, which nothing beats."""
         self._tell()
         return self.judge.best is not None and self.judge.best.certificate.cost <= self.problem.graph.base_cost
-
-    @staticmethod
-    def _named(group: str, what: Any) -> Any:
-        """What is registered under a name, anything else as it is; neither brings a solver along."""
-        return load(group, what) if isinstance(what, str) else what
 
     def _take_warm_start(self) -> None:
         if self.warm_start is not None:
@@ -277,11 +275,13 @@ class _Solve:
         self.reader.main(values, objective)
         return False
 
-    def _raise_bound(self, bound: float | None) -> None:
+    def _raise_bound(self, bound: float | None) -> bool:
+        """Take note of a bound on cost if it is better; False, which asks no solver to stop."""
         better = lower_bound(bound)
         if better is not None and better > self.bound:
             self.bound = better
             self._tell()
+        return False
 
     def _call(
         self,
@@ -322,7 +322,7 @@ class _Solve:
 
         def on_bound(seconds: float, bound: float) -> None:
             if model is self.model:  # the bound of a preliminary model is not one on cost
-                guarded(lambda: bool(self._raise_bound(bound)))
+                guarded(lambda: self._raise_bound(bound))
 
         begun = time.monotonic()
         raw: RawResult | None = None
@@ -346,17 +346,18 @@ class _Solve:
             raise failures[0]
         if raw is not None and raw.status is Status.ERROR:
             crash = BackendError(f"backend {self.backend_name!r} failed: {raw.message}")
-        if crash is not None or raw is None:
-            return self._survive(crash)
+        if crash is not None:
+            self._survive(crash)
+            return None
+        assert raw is not None
         if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
             raise BackendError(f"backend {self.backend_name!r} claims a solution ({raw.status}) and gives none")
         self.versions.update(raw.versions)
         self.stop = StopReason.FINISHED if stopped_here else raw.stop
         return raw
 
-    def _survive(self, crash: BackendError | None) -> None:
+    def _survive(self, crash: BackendError) -> None:
         """A failed solver costs nothing that was found before."""
-        assert crash is not None
         if self.judge.best is None:
             raise crash
         self.stop = StopReason.OTHER
@@ -470,6 +471,11 @@ class _Solve:
             self.points.append(Point(now, objective, bound))
         if self.on_progress is not None:
             self.on_progress(Progress(self.phase, now, self.problem.graph.base_cost, objective, bound))
+
+
+def _named(group: str, what: Any) -> Any:
+    """What is registered under a name; anything else as it is."""
+    return load(group, what) if isinstance(what, str) else what
 
 
 def _expressed(formulation: Formulation, seen: Seen) -> Values | None:

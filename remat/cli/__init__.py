@@ -1,1 +1,77 @@
-"""The same from the shell."""
+"""The shell: ``remat COMMAND``. Every error is one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+import remat
+from remat.cli import backends, convert, generate, plot, show, solve, validate
+from remat.cli.common import ERROR
+from remat.errors import RematError
+
+INTERRUPTED, BROKEN_PIPE = 130, 141  # as for a program that the signal ends
+
+#: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+for module in (solve, validate, show, plot, generate, convert, backends):
+    app.command(module.__name__.rpartition(".")[2])(module.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"remat {remat.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _remat(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Schedule neural computation graphs under a memory budget, and certify every schedule."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the shell with `arguments` (default: those of the process) and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = typer.main.get_command(app).main(words or ["--help"], prog_name="remat", standalone_mode=False)
+        sys.stdout.flush()
+    except RematError as error:
+        return _complain(str(error))
+    except _UsageError as error:
+        return _complain(error.format_message())  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    except OSError as error:
+        _silence_stdout()
+        return _complain(f"cannot write: {error.strerror}")
+    except MemoryError:
+        return _complain("out of memory")
+    return code or 0
+
+
+def _complain(message: str) -> int:
+    """One line on standard error, without anything that a terminal would obey."""
+    shown = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in message)
+    print(f"remat: error: {' '.join(shown.split())}", file=sys.stderr)
+    return ERROR
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: what is still buffered goes nowhere when the interpreter closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,72 @@
+"""``remat generate``: graphs of the model zoo, random graphs, and families with known optima."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import check_output
+from remat.errors import GraphError
+
+if TYPE_CHECKING:
+    from remat.graphs import ComputeGraph
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A zoo graph (resnet50), layered, or a family.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write.")],
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Batch size of a zoo graph.")] = None,
+    image: Annotated[str | None, typer.Option("--image", metavar="HxW", help="Image size of a zoo graph.")] = None,
+    ops: Annotated[
+        int | None, typer.Option("-n", "--ops", min=1, help="Ops of a layered graph, or the size of a family's member.")
+    ] = None,
+    width: Annotated[float | None, typer.Option("--width", help="Width factor of a layered graph.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a layered graph.")] = None,
+) -> None:
+    """Write the graph NAME to a file."""
+    from remat.graphs.io import write_graph
+
+    check_output(output)
+    given = {"batch": batch, "image": None if image is None else _pair(image), "n": ops, "width": width, "seed": seed}
+    write_graph(make(name, {key: value for key, value in given.items() if value is not None}), output)
+
+
+def generators() -> dict[str, Callable[..., ComputeGraph]]:
+    """Everything that can be generated, by name."""
+    from remat.graphs import families
+    from remat.graphs.layered import layered
+    from remat.graphs.zoo import ZOO
+
+    members = (families.unit_chain, families.path, families.u_chain, families.pyramid, families.in_tree)
+    return {**ZOO, "layered": layered, **{member.__name__.replace("_", "-"): member for member in members}}
+
+
+def make(name: str, options: dict[str, Any]) -> ComputeGraph:
+    """The graph `name`; an option that does not concern it is an error, not ignored."""
+    known = generators()
+    if name not in known:
+        raise GraphError(f"nothing named {name!r} can be generated; there are {', '.join(sorted(known))}")
+    parameters = inspect.signature(known[name]).parameters
+    first = next(iter(parameters))
+    if "n" in options and parameters[first].default is inspect.Parameter.empty:  # depth, height: a family's size
+        options[first] = options.pop("n")
+    shown = {"n": "--ops"}
+    for option in options:
+        if option not in parameters:
+            raise GraphError(f"option {shown.get(option, '--' + option)} does not concern {name!r}")
+    if parameters[first].default is inspect.Parameter.empty and first not in options:
+        raise GraphError(f"{name!r} needs its size: --ops")
+    return known[name](**options)
+
+
+def _pair(image: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", image, re.ASCII)
+    if match is None:
+        raise GraphError(f"image size {image[:40]!r} is not of the form 224x224")
+    return int(match[1]), int(match[2])

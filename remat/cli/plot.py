@@ -1,0 +1,27 @@
+"""``remat plot``: a picture of a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remat.cli.common import BUDGET_HELP, Graph, check_output, load_graph
+
+
+def command(
+    graph: Graph,
+    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write (.png, .svg).")],
+    budget: Annotated[str | None, typer.Option("--budget", "-b", help=BUDGET_HELP)] = None,
+) -> None:
+    """Draw the memory and the retention intervals of SCHEDULE."""
+    from remat.problem import Problem
+    from remat.schedule.io import read_schedule
+    from remat.schedule.plots import SUFFIXES, save_plot
+
+    check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
+    loaded = load_graph(graph)
+    save_plot(loaded, read_schedule(schedule, loaded), output, Problem(loaded, budget).budget_bytes)

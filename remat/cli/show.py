@@ -1,0 +1,61 @@
+"""``remat show``: the facts of a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import Graph, Json, load_graph, print_json, print_table
+
+if TYPE_CHECKING:
+    from remat.graphs import ComputeGraph
+
+
+def command(
+    graph: Graph,
+    top: Annotated[int, typer.Option("--top", min=0, help="How many of the largest tensors to list.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Show size, memory, cost and largest tensors of GRAPH."""
+    facts = graph_facts(load_graph(graph), top)
+    if as_json:
+        print_json(facts)
+        return
+    largest = facts.pop("largest_tensors")
+    bound = facts.pop("structural_bound")
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]
+    share = f" ({100 * bound['peak'] / facts['reference_peak']:.4g} %)" if facts["reference_peak"] else ""
+    cause = "the graph outputs together" if bound["op"] is None else f"op {bound['op']}"
+    rows.append(("structural bound", f"{bound['peak']:,} bytes{share}, {cause}"))
+    rows += [("largest tensors" if not i else "", f"{size:,} bytes  {name}") for i, (name, size) in enumerate(largest)]
+    print_table(rows)
+
+
+def graph_facts(graph: ComputeGraph, top: int) -> dict[str, Any]:
+    """What there is to know, in JSON values; bytes, and the graph's cost unit."""
+    arrays, bound = graph.arrays, graph.structural_bound
+    largest = sorted(graph.tensors, key=lambda tensor: (-tensor.size, tensor.name))[:top]
+    return {
+        "name": graph.name,
+        "source": graph.source,
+        "digest": graph.digest,
+        "ops": len(graph.ops),
+        "tensors": len(graph.tensors),
+        "edges": graph.num_edges,
+        "graph_inputs": len(graph.inputs),
+        "graph_outputs": len(graph.outputs),
+        "accumulation_buffers": int((arrays.producers.counts > 1).sum()),
+        "not_recomputable": int((~arrays.recomputable).sum()),
+        "total_size": sum(tensor.size for tensor in graph.tensors),
+        "constant_memory": graph.constant_memory,
+        "reference_peak": graph.reference_peak,
+        "base_cost": graph.base_cost,
+        "cost_unit": graph.cost_unit,
+        "structural_bound": {"peak": bound.peak, "op": bound.op},
+        "largest_tensors": [[tensor.name, tensor.size] for tensor in largest],
+    }
+
+
+def _shown(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value
