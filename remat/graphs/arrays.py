@@ -185,7 +185,9 @@ class GraphArrays:
     def reference_memory(self) -> Int:
         """Memory at each step of the reference order without recomputation, frees at last use; shape (ops,)."""
         num_ops = len(self.order)
-        live = ~self.is_input
+        # What nobody reads or keeps is there only while it is written, however many ops write it.
+        unread = ~self.is_input & ~self.is_output & (self.consumers.counts == 0)
+        live = ~self.is_input & ~unread
         first = np.full(len(self.size), num_ops, dtype=np.int64)
         last = np.zeros(len(self.size), dtype=np.int64)
         np.minimum.at(first, self.producers.rows, self.position[self.producers.indices])
@@ -195,6 +197,10 @@ class GraphArrays:
         change = np.zeros(num_ops + 1, dtype=np.int64)
         np.add.at(change, first[live], self.size[live])
         np.add.at(change, last[live] + 1, -self.size[live])
+        written = unread[self.producers.rows]
+        when, size = self.position[self.producers.indices[written]], self.size[self.producers.rows[written]]
+        np.add.at(change, when, size)
+        np.add.at(change, when + 1, -size)
         return frozen(self.input_bytes + np.cumsum(change[:-1]) + self.workspace[self.order])
 
     @cached_property

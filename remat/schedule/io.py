@@ -36,7 +36,10 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
             try:
                 return schedule_format.read(source, graph)
             except (FormatError, ScheduleError) as error:
-                raise type(error)(f"{source.name}: {error}") from None
+                message = str(error)
+                if not message.startswith(f"{source.name}: "):  # decoding the source names it already
+                    message = f"{source.name}: {message}"
+                raise type(error)(message) from None
     raise FormatError(f"{source.name}: not a schedule in any known format ({', '.join(known)})")
 
 

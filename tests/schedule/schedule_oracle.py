@@ -1,0 +1,177 @@
+"""A second simulator, slow and by names, sets and definitions only, and random graphs and schedules to try it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from remat.graphs import ComputeGraph, Op, Tensor
+from remat.schedule import Schedule
+
+Steps = list[tuple[str, str]]
+
+
+@dataclass
+class Outcome:
+    memory: list[int] = field(default_factory=list)
+    faults: list[tuple] = field(default_factory=list)  # (step, rule, op, tensor)
+    instances: set[tuple] = field(default_factory=set)  # (tensor, start, end)
+    redundant: int = 0
+    masked: int = 0
+
+
+def writers(graph: ComputeGraph, tensor: str) -> set[str]:
+    return {op.name for op in graph.ops if tensor in op.outputs}
+
+
+def is_needed(graph: ComputeGraph, steps: Steps, tensor: str, step: int, kept: set[str]) -> bool:
+    """Whether the value that `tensor` has after `step` is read later: the next read comes before a fresh instance."""
+    ops = {op.name: op for op in graph.ops}
+    fresh: set[str] = set()
+    for _, name in steps[step + 1 :]:
+        if name not in ops:
+            continue
+        if tensor in ops[name].inputs:
+            return fresh != writers(graph, tensor)
+        if tensor in ops[name].outputs:
+            fresh.add(name)
+    return tensor in kept and fresh != writers(graph, tensor)
+
+
+def naive(graph: ComputeGraph, steps: Steps, keep: frozenset[str] = frozenset(), constant: int = 0) -> Outcome:
+    """Run `steps`; frees are implied when there are none."""
+    sizes = {t.name: t.size for t in graph.tensors}
+    ops = {op.name: op for op in graph.ops}
+    kept = {*graph.outputs, *keep}
+    implied = not any(word == "free" for word, _ in steps)
+    live: dict[str, tuple[int, set[str]]] = {name: (0, set()) for name in graph.inputs}
+    seen: set[str] = set()
+    out = Outcome()
+
+    def held() -> int:
+        return constant + sum(sizes[name] for name in live)
+
+    def end(name: str, step: int) -> None:
+        out.instances.add((name, live.pop(name)[0], step))
+
+    for k, (word, name) in enumerate(steps):
+        if name not in (ops if word == "compute" else sizes):
+            names = (name, None) if word == "compute" else (None, name)
+            out.faults.append((k, "unknown op" if word == "compute" else "unknown tensor", *names))
+            out.memory.append(held())
+            continue
+        if word == "free":
+            if name in graph.inputs:
+                out.faults.append((k, "free of a graph input", None, name))
+            elif name not in live:
+                out.faults.append((k, "free of a dead tensor", None, name))
+            else:
+                end(name, k)
+            out.memory.append(held())
+            continue
+        op = ops[name]
+        for read in op.inputs:
+            if read not in live:
+                out.faults.append((k, "input not live", name, read))
+            elif live[read][1] != writers(graph, read):
+                out.faults.append((k, "input incomplete", name, read))
+        news = 0
+        for write in op.outputs:
+            if write not in live:
+                live[write] = (k, set())
+            if name not in live[write][1]:
+                live[write][1].add(name)
+                news += 1
+            elif len(writers(graph, write)) > 1:
+                out.masked += 1
+        out.redundant += news == 0 and name in seen
+        seen.add(name)
+        out.memory.append(held() + op.workspace)
+        if implied:
+            for tensor in [t for t in live if t not in graph.inputs]:
+                if not is_needed(graph, steps, tensor, k, kept):
+                    end(tensor, k + 1)
+    out.faults += [(None, "op not computed", o, None) for o in ops if o not in seen]
+    for name in kept:
+        if name not in live:
+            out.faults.append((None, "output not live", None, name))
+        elif live[name][1] != writers(graph, name):
+            out.faults.append((None, "output incomplete", None, name))
+    for name in list(live):
+        end(name, len(steps))
+    return out
+
+
+def random_graph(random: Random, most_ops: int = 7) -> ComputeGraph:
+    """Several outputs per op or none, accumulation buffers, graph inputs and outputs, workspace, size 0, cost 0."""
+    count = random.randint(1, most_ops)
+    ops = [f"o{k}" for k in range(count)]
+    reads: dict[str, list[str]] = {o: [] for o in ops}
+    writes: dict[str, list[str]] = {o: [] for o in ops}
+    tensors, inputs = [], []
+    for k in range(random.randint(1, 2 * count)):
+        name = f"t{k}"
+        tensors.append(Tensor(name, random.choice([0, random.randint(1, 10), random.randint(1, 100)])))
+        by = sorted(random.sample(range(count), min(count, random.choice([0, 1, 1, 1, 1, 2, 2, 3]))))
+        for writer in by:
+            writes[ops[writer]].append(name)
+        if not by:
+            inputs.append(name)
+        later = range(by[-1] + 1 if by else 0, count)
+        for reader in random.sample(later, random.randint(0, min(3, len(later)))):
+            reads[ops[reader]].append(name)
+    listed = [
+        Op(o, tuple(reads[o]), tuple(writes[o]), random.choice([0, random.randint(1, 9)]), random.choice([0, 0, 5]))
+        for o in ops
+    ]
+    random.shuffle(listed)
+    random.shuffle(tensors)
+    outputs = [t.name for t in tensors if random.random() < 0.2]
+    return ComputeGraph("random", tensors, listed, inputs, outputs, ops, constant_memory=random.randint(0, 9))
+
+
+def random_valid_steps(random: Random, graph: ComputeGraph, frees: bool) -> Steps:
+    """A walk that computes what can be computed and frees at random; then all ops in order, so that none is missing."""
+    live: dict[str, set[str]] = {name: set() for name in graph.inputs}
+    steps: Steps = []
+
+    def compute(op: Op) -> None:
+        steps.append(("compute", op.name))
+        for write in op.outputs:
+            live.setdefault(write, set()).add(op.name)
+
+    for _ in range(random.randint(0, 3 * len(graph.ops))):
+        able = [op for op in graph.ops if all(r in live and live[r] == writers(graph, r) for r in op.inputs)]
+        gone = [t for t in live if t not in graph.inputs]
+        if frees and gone and random.random() < 0.4:
+            name = random.choice(gone)
+            del live[name]
+            steps.append(("free", name))
+        elif able:
+            compute(random.choice(able))
+    by_name = {op.name: op for op in graph.ops}
+    for name in graph.order or ():
+        compute(by_name[name])
+    return steps
+
+
+def random_steps(random: Random, graph: ComputeGraph) -> Steps:
+    """Anything, names that do not exist included."""
+    ops, tensors = [*graph.op_names, *graph.op_names, "nobody"], [*graph.tensor_names, "nothing"]
+    share = random.choice([0.0, 0.3])
+    return [
+        ("free", random.choice(tensors)) if random.random() < share else ("compute", random.choice(ops))
+        for _ in range(random.randint(0, 25))
+    ]
+
+
+def as_schedule(random: Random, graph: ComputeGraph, steps: Steps) -> Schedule:
+    """With tables of its own, or with those of the graph where that is possible."""
+    known = all(name in (graph.op_index if word == "compute" else graph.tensor_index) for word, name in steps)
+    own = Schedule.from_steps(steps)
+    if not known or random.random() < 0.5:
+        return own
+    index = {"compute": graph.op_index, "free": graph.tensor_index}
+    targets = own.targets.copy()
+    targets[:] = [index[word][name] for word, name in steps]
+    return Schedule.for_graph(graph, own.kinds.copy(), targets)

@@ -1,0 +1,132 @@
+"""The simulator against the second one, on random graphs and schedules, right and wrong; interpreted and compiled."""
+
+from importlib import import_module
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schedule_oracle import as_schedule, naive, random_graph, random_steps, random_valid_steps
+
+from remat.schedule import Rules, Schedule, Verdict, simulate, validate, with_frees
+
+# The package exports the function `simulate`, which hides the module of that name.
+simulate_module = import_module("remat.schedule.simulate")
+
+randoms = st.integers(0, 2**32).map(Random)
+calm = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=["interpreted", "compiled"])
+def either(request, monkeypatch):
+    monkeypatch.setattr(simulate_module, "COMPILE_FROM", 0 if request.param == "compiled" else 10**9)
+
+
+def assert_same(graph, schedule, random):
+    steps = list(schedule.steps())
+    keep = frozenset(t for t in graph.tensor_names if random.random() < 0.1)
+    counted = random.random() < 0.5
+    expected = naive(graph, steps, keep, graph.constant_memory if counted else 0)
+    got = simulate(graph, schedule, keep=keep, count_constant_memory=counted, max_violations=10**4)
+
+    assert got.memory.tolist() == expected.memory
+    key = str  # faults of one step come in any order
+    assert sorted(((v.step, v.rule, v.op, v.tensor) for v in got.violations), key=key) == sorted(
+        expected.faults, key=key
+    )
+    assert got.more_violations == 0
+    names = graph.tensor_names
+    intervals = zip(
+        got.intervals.tensor.tolist(), got.intervals.start.tolist(), got.intervals.end.tolist(), strict=True
+    )
+    assert sorted((names[t], a, b) for t, a, b in intervals) == sorted(expected.instances)
+    assert (got.redundant, got.masked) == (expected.redundant, expected.masked)
+    computed = [name for word, name in steps if word == "compute"]
+    assert got.counts.tolist() == [computed.count(name) for name in graph.op_names]
+    assert got.cost == sum(op.cost * computed.count(op.name) for op in graph.ops)
+    at_computes = [m for m, (word, _) in zip(expected.memory, steps, strict=True) if word == "compute"]
+    assert got.peak == max(at_computes, default=0)
+    assert got.recomputations == sum(computed.count(o) - 1 for o in {*computed} & {*graph.op_names})
+    return got
+
+
+@calm
+@given(randoms)
+def test_any_schedule(either, random):
+    graph = random_graph(random)
+    assert_same(graph, as_schedule(random, graph, random_steps(random, graph)), random)
+
+
+@calm
+@given(randoms)
+def test_valid_schedules(either, random):
+    graph = random_graph(random)
+    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.7))
+    got = assert_same(graph, schedule, random)
+    assert got.violations == ()
+
+
+@calm
+@given(randoms)
+def test_memory_is_the_sum_of_what_is_held(random):
+    graph = random_graph(random)
+    done = simulate(graph, as_schedule(random, graph, random_steps(random, graph)))
+    sizes = graph.arrays.size
+    for step, memory in enumerate(done.memory.tolist()):
+        op = int(done.ops[step])
+        workspace = graph.ops[op].workspace if op >= 0 else 0
+        assert memory == int(sizes[done.intervals.live_at(step)].sum()) + workspace
+
+
+@calm
+@given(randoms)
+def test_implied_frees_hold_no_more_than_any_valid_frees(random):
+    graph = random_graph(random)
+    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=True))
+    written = simulate(graph, schedule)
+    pruned = simulate(graph, schedule.without_frees())
+    assert pruned.violations == ()
+    assert (pruned.memory <= written.memory[written.is_compute]).all()
+    certificate = validate(graph, schedule)
+    assert certificate.verdict is Verdict.VALID
+    assert certificate.pruned_peak == pruned.peak <= certificate.peak
+
+
+@calm
+@given(randoms)
+def test_implied_frees_written_out(random):
+    graph = random_graph(random)
+    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=False))
+    written = with_frees(graph, schedule)
+    assert written.without_frees() == schedule
+    implied, explicit = simulate(graph, schedule), simulate(graph, written)
+    assert explicit.violations == ()
+    assert explicit.memory[explicit.is_compute].tolist() == implied.memory.tolist()
+    assert sorted(explicit.free_tensor.tolist()) == sorted(implied.free_tensor.tolist())
+    assert with_frees(graph, written) is written or not written.has_frees
+
+
+@calm
+@given(randoms)
+def test_the_reference_order_has_the_reference_peak(random):
+    graph = random_graph(random)
+    certificate = validate(graph, Schedule.reference(graph))
+    assert certificate.accepted
+    assert certificate.peak == graph.reference_peak
+    assert certificate.cost == graph.base_cost
+    assert certificate.peak >= graph.structural_bound.peak
+
+
+@calm
+@given(randoms)
+def test_violations_are_cut_but_counted(random):
+    graph = random_graph(random)
+    schedule = as_schedule(random, graph, random_steps(random, graph))
+    rules = Rules(budget=random.randint(0, 30), order="fixed", max_computes=1)
+    whole = validate(graph, schedule, rules, max_violations=10**4)
+    assert whole.more_violations == 0
+    for limit in (0, 1, 3):
+        part = validate(graph, schedule, rules, max_violations=limit)
+        assert part.violations == whole.violations[:limit]
+        assert part.more_violations == len(whole.violations) - len(part.violations)
+        assert part.verdict == whole.verdict
