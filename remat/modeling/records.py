@@ -91,7 +91,10 @@ class Linear(Record):
         """From coordinates; `value`, `lower` and `upper` are broadcast. `num_rows` defaults to the longest of them."""
         rows, columns = _ints(row), _ints(column)
         if num_rows is None:
-            num_rows = max(np.size(lower), np.size(upper), int(rows.max(initial=-1)) + 1)
+            # a scalar bound fits any number of rows, also none
+            num_rows = max(
+                *(np.size(bound) if np.ndim(bound) else 0 for bound in (lower, upper)), rows.max(initial=-1) + 1
+            )
         values = np.broadcast_to(np.asarray(value, dtype=np.float64).ravel(), rows.shape)
         low = np.broadcast_to(np.asarray(lower, dtype=np.float64), (num_rows,))
         high = np.broadcast_to(np.asarray(upper, dtype=np.float64), (num_rows,))
