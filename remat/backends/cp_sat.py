@@ -1,0 +1,206 @@
+"""CP-SAT, the constraint solver of OR-Tools: every record kind is native."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from remat.backends.base import (
+    Availability,
+    AvailabilityState,
+    Backend,
+    Incumbent,
+    OnBound,
+    OnIncumbent,
+    RawResult,
+    SolveOptions,
+    Status,
+    StopReason,
+    Values,
+    run_interruptible,
+)
+from remat.errors import BackendError
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir
+
+if TYPE_CHECKING:
+    from remat.backends.cp_sat_model import CpSatModel
+
+SUPPORTED = ((9, 15), (9, 16))
+
+
+class CpSat(Backend):
+    """CP-SAT through OR-Tools 9.15; takes every record as it is.
+
+    Needs integer coefficients throughout; variables that are `IMPLIED` integral become integers, continuous ones are
+    refused. `SolveOptions.solver` are fields of its ``SatParameters``, for example ``{"linearization_level": 2}``.
+
+    One thread and a fixed seed give the same answer every time (unless the deadline cuts it short); several threads
+    share clauses as they come and do not.
+    """
+
+    name = "cp-sat"
+    native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent})
+
+    @classmethod
+    def availability(cls) -> Availability:
+        if importlib.util.find_spec("ortools") is None:
+            return Availability(AvailabilityState.NOT_INSTALLED, "pip install 'ortools>=9.15,<9.16'")
+        version = importlib.metadata.version("ortools")
+        release = tuple(int(part) for part in version.split(".")[:2])
+        if not SUPPORTED[0] <= release < SUPPORTED[1]:
+            return Availability(AvailabilityState.WRONG_VERSION, f"ortools {version} is not in >=9.15,<9.16")
+        return Availability(AvailabilityState.READY, f"ortools {version}")
+
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        state = self.availability()
+        if not state.ready:
+            raise BackendError(f"backend 'cp-sat' cannot be used: {state.state}: {state.reason}")
+        from remat.backends.cp_sat_model import CpSatModel
+
+        started = time.monotonic()
+        compiled = CpSatModel(model)
+        if hint is not None:
+            compiled.hint(hint)
+        built = time.monotonic() - started
+        versions = {"ortools": importlib.metadata.version("ortools")}
+        if options.deadline.expired:
+            return RawResult(Status.UNKNOWN, StopReason.DEADLINE, build_seconds=built, versions=versions)
+        run = _Run(compiled, options, on_incumbent, on_bound)
+        started = time.monotonic()
+        interrupted = run_interruptible(run.work, run.stop)
+        return run.result(interrupted, built, time.monotonic() - started, versions)
+
+
+class _Run:
+    """One run of the solver: parameters, callbacks, and what came of it."""
+
+    def __init__(
+        self, compiled: CpSatModel, options: SolveOptions, on_incumbent: OnIncumbent | None, on_bound: OnBound | None
+    ) -> None:
+        from ortools.sat.python import cp_model
+
+        self.compiled, self.options = compiled, options
+        self.on_incumbent, self.on_bound = on_incumbent, on_bound
+        self.solver = cp_model.CpSolver()
+        self.incumbents: list[Incumbent] = []
+        self.bound: float | None = None
+        self.stopped = False
+        self.failure: Exception | None = None
+        self.status: Any = None
+        self._set_parameters()
+        outer = self
+
+        class Callback(cp_model.CpSolverSolutionCallback):
+            def on_solution_callback(self) -> None:
+                outer.new_solution(self.response_proto)
+
+        self.callback = Callback()
+        self.solver.best_bound_callback = self.new_bound
+
+    def _set_parameters(self) -> None:
+        parameters, options = self.solver.parameters, self.options
+        parameters.num_workers = options.threads or os.cpu_count() or 1
+        parameters.random_seed = options.seed
+        parameters.relative_gap_limit = options.relative_gap
+        parameters.catch_sigint_signal = False  # Ctrl-C is handled by run_interruptible
+        if options.log is not None:
+            parameters.log_search_progress = True
+            parameters.log_to_stdout = False
+            self.solver.log_callback = options.log
+        _apply(parameters, options.solver)
+        if math.isfinite(options.deadline.seconds):
+            parameters.max_time_in_seconds = options.deadline.remaining
+
+    def work(self) -> None:
+        self.status = self.solver.solve(self.compiled.cp_model, self.callback)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.solver.stop_search()
+
+    def new_solution(self, response: Any) -> None:
+        values = self.compiled.values(response.solution)
+        self._note_bound(response.best_objective_bound)
+        objective = self.compiled.model.objective.value(values)
+        incumbent = Incumbent(self.options.deadline.elapsed, objective, self.bound, values)
+        self.incumbents.append(incumbent)
+        self._call(self.on_incumbent, incumbent)
+
+    def new_bound(self, bound: float) -> None:
+        if self._note_bound(bound):
+            self._call(self.on_bound, self.options.deadline.elapsed, self.bound)
+
+    def _note_bound(self, solver_bound: float) -> bool:
+        bound = self.compiled.bound(solver_bound)
+        better = bound is not None and (self.bound is None or bound > self.bound)
+        if better:
+            self.bound = bound
+        return better
+
+    def _call(self, callback: Any, *arguments: Any) -> None:
+        """Call back; a true answer stops the solver, and so does an exception, which is raised after it ended."""
+        if callback is None or self.failure is not None:
+            return
+        try:
+            if callback(*arguments):
+                self.stop()
+        except Exception as error:  # the solver's C++ thread must not see it
+            self.failure = error
+            self.stop()
+
+    def result(self, interrupted: bool, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
+        from ortools.sat.python import cp_model
+
+        if self.failure is not None:
+            raise self.failure
+        if self.status == cp_model.MODEL_INVALID:
+            raise BackendError(f"CP-SAT refuses the model: {self.compiled.cp_model.validate()[:300]}")
+        response = self.solver.response_proto
+        status = {
+            cp_model.OPTIMAL: Status.OPTIMAL,
+            cp_model.FEASIBLE: Status.FEASIBLE,
+            cp_model.INFEASIBLE: Status.INFEASIBLE,
+        }.get(self.status, Status.UNKNOWN)
+        values = objective = None
+        if status in (Status.OPTIMAL, Status.FEASIBLE):
+            values = self.compiled.values(response.solution)
+            objective = self.compiled.model.objective.value(values)
+            self._note_bound(response.best_objective_bound)
+        if status is Status.OPTIMAL and self.options.relative_gap > 0 and (self.bound or -math.inf) < (objective or 0):
+            status, stop = Status.FEASIBLE, StopReason.GAP
+        elif status in (Status.OPTIMAL, Status.INFEASIBLE):
+            stop = StopReason.FINISHED
+        elif interrupted or self.stopped:
+            stop = StopReason.INTERRUPTED
+        else:
+            stop = StopReason.DEADLINE if self.options.deadline.remaining < 0.5 else StopReason.OTHER
+        bound = None if status is Status.INFEASIBLE else self.bound
+        return RawResult(
+            status, stop, objective, bound, values, tuple(self.incumbents), built, solved, versions
+        )  # fmt: skip
+
+
+def _apply(parameters: Any, chosen: Mapping[str, Any]) -> None:
+    """Set solver parameters by name, lists included."""
+    for name, value in chosen.items():
+        if name.startswith("_") or not hasattr(parameters, name):
+            raise BackendError(f"CP-SAT has no parameter {name!r}")
+        try:
+            if isinstance(value, (list, tuple)):
+                getattr(parameters, name).extend(value)
+            else:
+                setattr(parameters, name, value)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BackendError(f"CP-SAT parameter {name!r} does not take {value!r}: {str(error)[:120]}") from None

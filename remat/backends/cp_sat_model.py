@@ -1,0 +1,253 @@
+"""Translating a model into CP-SAT's protocol buffer, record by record."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.sat.python import cp_model
+
+from remat.backends.base import Values
+from remat.errors import ModelError
+from remat.modeling import (
+    ALWAYS,
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Kind,
+    Linear,
+    Model,
+    Record,
+    Reservoir,
+)
+
+Int = NDArray[np.int64]
+
+#: CP-SAT's own limits of a bound: infinity of a linear row, and the largest magnitude of anything.
+INFINITE = 2**63 - 1
+LARGEST = 2**62
+
+
+class CpSatModel:
+    """A model in CP-SAT's terms; its first variables are those of the source, in the same numbering.
+
+    Variables beyond them: one that is always true, and the length of each interval whose start is not fixed.
+
+    Raises
+    ------
+    ModelError
+        Naming the block or record, for continuous variables and coefficients that are not whole numbers.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.cp_model = cp_model.CpModel()
+        self.proto = self.cp_model.proto
+        self.lengths: list[tuple[int, int, int]] = []  # (length, start, end) variables, for the hint
+        self.always: int | None = None
+        self._add_variables()
+        for record in model.records:
+            self._translate(record)
+        self._add_objective()
+
+    # -- variables and objective -----------------------------------------------------------------------------------
+
+    def _add_variables(self) -> None:
+        for block in self.model.blocks:
+            if block.kind is Kind.CONTINUOUS:
+                raise ModelError(f"CP-SAT has no continuous variables, but block {block.name!r} is continuous")
+        self.lower = whole(np.ceil(self.model.lower - 1e-9), "a lower bound")
+        self.upper = whole(np.floor(self.model.upper + 1e-9), "an upper bound")
+        domains: dict[int, list[int]] = {}
+        for record in self.model.records:
+            if isinstance(record, Domain):
+                self._collect_domains(record, domains)
+        variables = self.proto.variables
+        for number, (low, high) in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True)):
+            variables.add().domain.extend(domains.get(number) or (low, high))
+
+    def _collect_domains(self, record: Domain, domains: dict[int, list[int]]) -> None:
+        for k, variable in enumerate(record.variable.tolist()):
+            if variable in domains:
+                raise ModelError(f"record {record.name!r} gives variable {variable} a second domain")
+            listed = record.values[record.indptr[k] : record.indptr[k + 1]]
+            inside = listed[(listed >= self.lower[variable]) & (listed <= self.upper[variable])]
+            breaks = np.flatnonzero(np.diff(inside) > 1)
+            firsts, lasts = inside[np.append(0, breaks + 1)], inside[np.append(breaks, len(inside) - 1)]
+            # No value left: an empty interval would be refused as invalid, so the contradiction is stated as a row.
+            if len(inside):
+                domains[variable] = np.stack([firsts, lasts], axis=1).ravel().tolist()
+            else:
+                self.proto.constraints.add().bool_or.literals.extend([])
+
+    def _new_variable(self, low: int, high: int) -> int:
+        self.proto.variables.add().domain.extend((low, high))
+        return len(self.proto.variables) - 1
+
+    def _add_objective(self) -> None:
+        objective = self.model.objective
+        coefficients = whole(objective.coefficient, "an objective coefficient")
+        if len(coefficients):
+            target = self.proto.objective
+            target.vars.extend(objective.index.tolist())
+            target.coeffs.extend(coefficients.tolist())
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def _translate(self, record: Record) -> None:
+        if isinstance(record, Linear):
+            self._linear(record)
+        elif isinstance(record, Clauses):
+            for literals in _rows(record.indptr, self._literals(record.literals)):
+                self.proto.constraints.add().bool_or.literals.extend(literals)
+        elif isinstance(record, Cumulative):
+            self._cumulative(record)
+        elif isinstance(record, Reservoir):
+            self._reservoir(record)
+        elif isinstance(record, AllDifferent):
+            expressions = self.proto.constraints.add().all_diff.exprs
+            for variable in record.variable.tolist():
+                _affine(expressions.add(), variable)
+        elif not isinstance(record, Domain):  # domains are part of the variables
+            raise ModelError(f"CP-SAT does not take record {record.name!r} of kind {type(record).__name__}")
+
+    def _linear(self, record: Linear) -> None:
+        by_row = np.argsort(record.row, kind="stable")
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(record.row, minlength=len(record)))])
+        columns = record.column[by_row].tolist()
+        values = whole(record.value[by_row], f"a coefficient of {record.name!r}").tolist()
+        low = np.where(np.isneginf(record.lower), -INFINITE - 1, 0).tolist()
+        high = np.where(np.isposinf(record.upper), INFINITE, 0).tolist()
+        finite_low = whole(np.ceil(np.where(np.isfinite(record.lower), record.lower, 0) - 1e-9), record.name).tolist()
+        finite_high = whole(np.floor(np.where(np.isfinite(record.upper), record.upper, 0) + 1e-9), record.name).tolist()
+        enforce = None if record.enforce is None else self._literals(record.enforce, keep_always=True).tolist()
+        constraints, ends = self.proto.constraints, indptr.tolist()
+        for k in range(len(record)):
+            constraint = constraints.add()
+            if enforce is not None and enforce[k] != ALWAYS:
+                constraint.enforcement_literal.append(enforce[k])
+            linear = constraint.linear
+            linear.vars.extend(columns[ends[k] : ends[k + 1]])
+            linear.coeffs.extend(values[ends[k] : ends[k + 1]])
+            linear.domain.extend((low[k] or finite_low[k], high[k] or finite_high[k]))
+
+    def _cumulative(self, record: Cumulative) -> None:
+        intervals = []
+        used = record.demand > 0
+        demands = record.demand[used].tolist()
+        presences = self._literals(record.presence[used], keep_always=True).tolist()
+        for start, end, presence in zip(
+            record.start[used].tolist(), record.end[used].tolist(), presences, strict=True
+        ):  # fmt: skip
+            intervals.append(self._interval(start, end, presence))
+        cumulative = self.proto.constraints.add().cumulative
+        cumulative.intervals.extend(intervals)
+        for demand in demands:
+            cumulative.demands.add().offset = demand
+        if record.capacity_variable is None:
+            cumulative.capacity.offset = record.capacity
+        else:
+            _affine(cumulative.capacity, record.capacity_variable)
+
+    def _interval(self, start: int, end: int, presence: int) -> int:
+        """Number of the constraint that stands for the interval [start, end)."""
+        constraint = self.proto.constraints.add()
+        number = len(self.proto.constraints) - 1
+        if presence != ALWAYS:
+            constraint.enforcement_literal.append(presence)
+        interval = constraint.interval
+        first, last = int(self.lower[start]), int(self.upper[start])
+        _affine(interval.end, end)
+        if first == last:  # a fixed start makes the length a shifted end, and no further variable is needed
+            interval.start.offset = first
+            _affine(interval.size, end, -first)
+            return number
+        length = self._new_variable(0, max(0, int(self.upper[end]) - first))
+        self.lengths.append((length, start, end))
+        _affine(interval.start, start)
+        _affine(interval.size, length)
+        row = self.proto.constraints.add()
+        if presence != ALWAYS:
+            row.enforcement_literal.append(presence)
+        row.linear.vars.extend((start, length, end))
+        row.linear.coeffs.extend((1, 1, -1))
+        row.linear.domain.extend((0, 0))
+        return number
+
+    def _reservoir(self, record: Reservoir) -> None:
+        times, offsets = record.time.tolist(), record.offset.tolist()
+        changes, actives = record.change.tolist(), self._literals(record.active).tolist()
+        ends = record.indptr.tolist()
+        for first, last in itertools.pairwise(ends):
+            reservoir = self.proto.constraints.add().reservoir
+            reservoir.min_level = 0
+            reservoir.max_level = sum(max(change, 0) for change in changes[first:last])
+            for event in range(first, last):
+                _affine(reservoir.time_exprs.add(), times[event], offsets[event])
+                reservoir.level_changes.add().offset = changes[event]
+            reservoir.active_literals.extend(actives[first:last])
+
+    def _literals(self, literals: Int, keep_always: bool = False) -> Int:
+        """Literals in CP-SAT's code, which is ours; the one that is always true becomes a variable."""
+        if keep_always or not (literals == ALWAYS).any():
+            return literals
+        if self.always is None:
+            self.always = self._new_variable(1, 1)
+        return np.where(literals == ALWAYS, self.always, literals)
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def hint(self, values: Values) -> None:
+        """Suggest values; NaN is left out."""
+        target = self.proto.solution_hint
+        known = np.flatnonzero(~np.isnan(values))
+        target.vars.extend(known.tolist())
+        target.values.extend(np.rint(values[known]).astype(np.int64).tolist())
+        if self.always is not None:
+            target.vars.append(self.always)
+            target.values.append(1)
+        for length, start, end in self.lengths:
+            if not np.isnan(values[start]) and not np.isnan(values[end]):
+                target.vars.append(length)
+                target.values.append(max(0, round(values[end] - values[start])))
+
+    def values(self, solution: Sequence[int]) -> Values:
+        """Values of the source's variables in a solution of CP-SAT's."""
+        return np.array(solution, dtype=np.float64)[: self.model.num_vars]
+
+    def bound(self, solver_bound: float) -> float | None:
+        """A bound on the source's objective, or None for CP-SAT's way of saying that it has none."""
+        if not np.isfinite(solver_bound) or abs(solver_bound) >= LARGEST:
+            return None
+        return float(solver_bound + self.model.objective.constant)
+
+
+def whole(values: NDArray[np.float64], what: str) -> Int:
+    """`values` as int64.
+
+    Raises
+    ------
+    ModelError
+        Naming `what`, where one is not a whole number of at most 2^62.
+    """
+    rounded = np.rint(values)
+    if not np.array_equal(rounded, values):
+        raise ModelError(f"CP-SAT needs whole numbers, but {what} is {values[rounded != values][0]}")
+    if len(rounded) and np.abs(rounded).max() >= LARGEST:
+        raise ModelError(f"CP-SAT needs numbers below 2^62, but {what} is {rounded[np.abs(rounded).argmax()]:g}")
+    return rounded.astype(np.int64)
+
+
+def _affine(target: Any, variable: int, offset: int = 0) -> None:
+    target.vars.append(variable)
+    target.coeffs.append(1)
+    target.offset = offset
+
+
+def _rows(indptr: Int, flat: Int) -> list[list[int]]:
+    values, ends = flat.tolist(), indptr.tolist()
+    return [values[a:b] for a, b in itertools.pairwise(ends)]

@@ -1,0 +1,122 @@
+"""Compute sequences as arrays: binding a schedule to a graph, dead computes, instances and their last uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+Int = NDArray[np.int64]
+
+
+def op_sequence(problem: Problem, schedule: Schedule) -> Int:
+    """The computed ops by number, in sequence, without recomputations whose results nobody reads.
+
+    Raises
+    ------
+    ProblemError
+        If the schedule names an unknown op, misses one, or reads what is not there.
+    """
+    index = problem.graph.op_index
+    names = schedule.computes()
+    unknown = next((name for name in names if name not in index), None)
+    if unknown is not None:
+        raise ProblemError(f"the schedule computes op {unknown!r}, which graph {problem.graph.name!r} does not have")
+    sequence = np.array([index[name] for name in names], dtype=np.int64)
+    missing = np.flatnonzero(np.bincount(sequence, minlength=len(index)) == 0)
+    if len(missing):
+        raise ProblemError(f"the schedule never computes op {problem.graph.ops[missing[0]].name!r}")
+    return sequence[useful_computes(problem, sequence)]
+
+
+def useful_computes(problem: Problem, sequence: Int) -> NDArray[np.bool_]:
+    """Which computes are first ones, or have a result that is read before it is computed again (or kept)."""
+    arrays = problem.graph.arrays
+    inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+    first = np.zeros(len(sequence), dtype=np.bool_)
+    first[np.unique(sequence, return_index=True)[1]] = True
+    buffer = arrays.producers.counts > 1
+    wanted = problem.kept.tolist()  # read later, before the next compute
+    useful = first.copy()
+    for step in range(len(sequence) - 1, -1, -1):
+        op = int(sequence[step])
+        if not first[step] and not any(wanted[t] and not buffer[t] for t in outputs[op]):
+            continue
+        useful[step] = True
+        for tensor in outputs[op]:
+            wanted[tensor] = False
+        for tensor in inputs[op]:
+            wanted[tensor] = True
+    return useful
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Every (step, output) of a compute sequence, with the step of its last use.
+
+    Attributes
+    ----------
+    step, tensor : int64 arrays, shape (instances,)
+        Sorted by step, then as the op lists its outputs.
+    last_use : int64 array, shape (instances,)
+        Step of the last read before the tensor is computed again; `step` itself where there is none; the length of
+        the sequence for what must be alive at the end. For an accumulation buffer: of its only instance.
+    """
+
+    step: Int
+    tensor: Int
+    last_use: Int
+
+    @classmethod
+    def of(cls, problem: Problem, sequence: Int) -> Instances:
+        """Instances of `sequence` (op numbers)."""
+        arrays = problem.graph.arrays
+        inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        buffer = (arrays.producers.counts > 1).tolist()
+        latest = [len(sequence) if kept else -1 for kept in problem.kept.tolist()]
+        found: list[tuple[int, int, int]] = []
+        for step in range(len(sequence) - 1, -1, -1):
+            op = int(sequence[step])
+            for tensor in reversed(outputs[op]):
+                found.append((step, tensor, max(step, latest[tensor])))
+                if not buffer[tensor]:
+                    latest[tensor] = -1
+            for tensor in inputs[op]:
+                latest[tensor] = max(latest[tensor], step)
+        table = np.array(found[::-1], dtype=np.int64).reshape(-1, 3)
+        return cls(table[:, 0], table[:, 1], table[:, 2])
+
+
+def stages_of(problem: Problem, sequence: Int) -> Int:
+    """Stage (from 1) of each compute: stage k ends with the first compute of the k-th op of the reference order.
+
+    Raises
+    ------
+    ProblemError
+        Naming the compute, if first computations leave the reference order, a stage runs an op twice or out of order,
+        or something is recomputed after the last stage.
+    """
+    arrays = problem.graph.arrays
+    position = arrays.position[sequence]
+    stages = np.empty(len(sequence), dtype=np.int64)
+    done, last = 0, -1  # ops computed so far; position of the last compute in the current stage
+    for step, at in enumerate(position.tolist()):
+        name = problem.graph.ops[int(sequence[step])].name
+        if at > done or (at < done and done == len(arrays.order)):
+            why = "before its turn in the reference order" if at > done else "after the last stage"
+            raise ProblemError(f"compute {step} of the schedule runs op {name!r} {why}, which stages cannot express")
+        if at <= last:
+            raise ProblemError(
+                f"compute {step} of the schedule runs op {name!r} in stage {done + 1} after op "
+                f"{problem.graph.ops[int(arrays.order[last])].name!r}, which stages cannot express"
+            )
+        stages[step] = done + 1
+        last = at
+        if at == done:
+            done, last = done + 1, -1
+    return stages
