@@ -1,0 +1,254 @@
+"""Every bridge against the definition of its record: all assignments of tiny random models."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from remat.modeling import (
+    ALWAYS,
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Linear,
+    Model,
+    PlainLinear,
+    Reservoir,
+    lower,
+    violations,
+)
+from remat.modeling.bridges import kind_of
+from remat.modeling.matrix import to_matrix
+
+highspy = pytest.importorskip("highspy")
+
+
+def linear_solver(model):
+    """HiGHS on a lowered model, used here without the backend under test."""
+    matrix = to_matrix(model)
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    rows, columns = matrix.shape
+    solver.passModel(
+        columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize), 0.0,
+        matrix.cost, matrix.lower, matrix.upper, matrix.row_lower, matrix.row_upper,
+        matrix.indptr, matrix.indices, matrix.values, matrix.integral,
+    )  # fmt: skip
+    return solver
+
+
+def feasible_with(solver, values):
+    """Whether the first variables can be fixed to `values`."""
+    index = np.arange(len(values), dtype=np.int32)
+    solver.changeColsBounds(len(values), index, values, values)
+    solver.run()
+    status = solver.getModelStatus()
+    assert status in {highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible}
+    return status == highspy.HighsModelStatus.kOptimal
+
+
+def assert_equivalent(model):
+    """Each assignment satisfies `model` exactly when the lowered rows can be satisfied, and then `extend` does it."""
+    lowered = lower(model, {PlainLinear})
+    assert {kind_of(record) for record in lowered.model.records} <= {PlainLinear}
+    solver = linear_solver(lowered.model)
+    boxes = [np.arange(a, b + 1) for a, b in zip(model.lower, model.upper, strict=True)]
+    good = 0
+    for assignment in itertools.product(*boxes):
+        values = np.array(assignment)
+        wanted = violations(model, values) == []
+        good += wanted
+        assert feasible_with(solver, values) == wanted, f"{values} {violations(model, values)}\n{model}"
+        if wanted:
+            assert violations(lowered.model, lowered.extend(values)) == []
+    return good
+
+
+def random_literals(rng, booleans, count, always=0.2):
+    literals = rng.choice(booleans, count)
+    literals = np.where(rng.random(count) < 0.4, ~literals, literals)
+    return np.where(rng.random(count) < always, ALWAYS, literals)
+
+
+def some_booleans(rng, model, count):
+    """Booleans, now and then one that is fixed."""
+    lower = (rng.random(count) < 0.15).astype(int)
+    upper = np.maximum(lower, (rng.random(count) < 0.85).astype(int))
+    return model.booleans("b", count, lower, upper).index
+
+
+def some_integers(rng, model, count, width=3):
+    lower = rng.integers(-2, 2, count)
+    return model.integers("x", count, lower, lower + rng.integers(0, width + 1, count)).index
+
+
+def thin(rng, model, variables):
+    """A domain with gaps for some variables."""
+    chosen = variables[rng.random(len(variables)) < 0.5]
+    values = []
+    for variable in chosen:
+        span = np.arange(model.lower[variable] - 1, model.upper[variable] + 2)
+        kept = span[rng.random(len(span)) < 0.6]
+        values.append(kept if len(kept) else span[:1])
+    indptr = np.cumsum([0, *map(len, values)])
+    if len(chosen):
+        model.add(Domain("domain", chosen, indptr, np.concatenate(values).astype(np.int64)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_clauses(seed):
+    rng = np.random.default_rng(seed)
+    model = Model("clauses")
+    booleans = some_booleans(rng, model, 4)
+    model.add(Clauses.grouped("clauses", rng.integers(0, 4, 9), random_literals(rng, booleans, 9, 0.1), 4))
+    assert_equivalent(model)
+
+
+def test_clause_without_literals_is_infeasible():
+    model = Model("clauses")
+    model.booleans("b", 1)
+    model.add(Clauses.grouped("clauses", [], [], 1))
+    assert assert_equivalent(model) == 0
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_enforced_rows(seed):
+    rng = np.random.default_rng(seed)
+    model = Model("enforced")
+    booleans = some_booleans(rng, model, 2)
+    integers = some_integers(rng, model, 2)
+    rows = 4
+    row, column = rng.integers(0, rows, 10), rng.choice(np.concatenate([booleans, integers]), 10)
+    low = np.where(rng.random(rows) < 0.3, -np.inf, rng.integers(-6, 3, rows))
+    high = np.where(rng.random(rows) < 0.3, np.inf, np.where(np.isinf(low), 0, low) + rng.integers(0, 4, rows))
+    literals = random_literals(rng, booleans, rows)
+    model.add(Linear.rows("rows", row, column, rng.integers(-3, 4, 10), lower=low, upper=high, enforce=literals))
+    assert_equivalent(model)
+
+
+def test_big_m_is_the_smallest_and_rows_that_cannot_fail_are_left_out():
+    model = Model("big-M")
+    b, x = model.booleans("b", 1)[0], model.integers("x", 1, 0, 5)[0]
+    model.add(Linear.rows("rows", [0, 1, 1], [x, x, x], [1, 2, -1], lower=[2, -1], upper=[np.inf, 5], enforce=[b, ~b]))
+    (row,) = lower(model, {PlainLinear}).model.records
+    assert row.column.tolist() == [x, b]
+    assert row.value.tolist() == [1, -2]  # x - 2 b >= 0
+    assert row.lower.tolist() == [0]
+    assert np.isinf(row.upper).all()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_domains(seed):
+    rng = np.random.default_rng(seed)
+    model = Model("domains")
+    integers = some_integers(rng, model, 3, width=5)
+    booleans = model.booleans("b", 1).index
+    thin(rng, model, np.concatenate([integers, booleans]))
+    thin(rng, model, integers)  # values listed twice: only common ones remain
+    assert_equivalent(model)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_different(seed):
+    rng = np.random.default_rng(seed)
+    model = Model("different")
+    integers = some_integers(rng, model, 4)
+    thin(rng, model, integers)
+    model.add(AllDifferent("different", np.concatenate([integers, model.booleans("b", 1).index])))
+    assert_equivalent(model)
+
+
+def test_all_different_of_one_variable_twice_is_infeasible():
+    model = Model("different")
+    x = model.integers("x", 1, 0, 2)
+    model.add(AllDifferent("different", np.repeat(x.index, 2)))
+    assert assert_equivalent(model) == 0
+
+
+@pytest.mark.parametrize("variable_capacity", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_cumulative(seed, variable_capacity):
+    rng = np.random.default_rng(seed)
+    model = Model("cumulative")
+    intervals = 2
+    start = some_integers(rng, model, intervals)
+    end = some_integers(rng, model, intervals)
+    booleans = some_booleans(rng, model, 2)
+    capacity = int(rng.integers(0, 5))
+    variable = int(model.integers("capacity", 1, capacity - 1, capacity)[0]) if variable_capacity else None
+    if seed % 3 == 0:
+        thin(rng, model, np.concatenate([start, end]))
+    presence = random_literals(rng, booleans, intervals, 0.4)
+    demand = rng.integers(0, 5, intervals)
+    model.add(Cumulative("use", start, end, demand, presence, capacity, variable))
+    assert_equivalent(model)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cumulative_with_shared_ends(seed):
+    """One interval begins where the other ends: half-open intervals do not meet."""
+    rng = np.random.default_rng(seed)
+    model = Model("chain")
+    x = model.integers("x", 4, 0, [2, 3, 3, 3]).index
+    presence = random_literals(rng, model.booleans("b", 2).index, 3, 0.5)
+    model.add(Cumulative("use", x[:-1], x[1:], np.array([2, 3, 2]), presence, 3))
+    assert assert_equivalent(model) > 0
+
+
+def test_negative_capacity_is_infeasible():
+    model = Model("cumulative")
+    x = model.integers("x", 2, 0, 1).index
+    model.add(Cumulative("use", x[:1], x[1:], np.array([0]), np.array([ALWAYS]), -1))
+    assert assert_equivalent(model) == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_reservoir(seed):
+    rng = np.random.default_rng(seed)
+    model = Model("reservoir")
+    times = some_integers(rng, model, 3)
+    booleans = some_booleans(rng, model, 3)
+    if seed % 3 == 0:
+        thin(rng, model, times)
+    events = 6
+    cut = int(rng.integers(0, events + 1))
+    model.add(
+        Reservoir(
+            "level",
+            np.array([0, cut, events]),
+            rng.choice(times, events),
+            rng.integers(-2, 3, events),
+            rng.integers(-2, 4, events),
+            random_literals(rng, booleans, events, 0.4),
+        )
+    )
+    assert_equivalent(model)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_share_one_encoding(seed):
+    rng = np.random.default_rng(seed)
+    model = Model("mixed")
+    x = model.integers("x", 3, 0, 3).index
+    b = model.booleans("b", 2).index
+    thin(rng, model, x)
+    model.add(
+        AllDifferent("different", x),
+        Cumulative("use", x[:2], x[1:], np.array([1, 2]), b, 2),
+        Reservoir("level", np.array([0, 2]), x[:2], np.array([0, 1]), np.array([1, -1]), np.array([ALWAYS, b[0]])),
+    )
+    assert_equivalent(model)
+    lowered = lower(model, {PlainLinear}).model
+    assert sum(block.index.size for block in lowered.blocks if block.name == "order") <= 9
+
+
+def test_extend_leaves_the_unknown_unknown():
+    model = Model("hints")
+    x = model.integers("x", 2, 0, 2).index
+    model.add(AllDifferent("different", x))
+    lowered = lower(model, {PlainLinear})
+    extended = lowered.extend(np.array([1.0, np.nan]))
+    assert extended[:1].tolist() == [1]
+    assert np.isnan(extended).tolist() == [False, True, False, False, True, True]
