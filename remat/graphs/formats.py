@@ -91,9 +91,7 @@ def graph_formats() -> Iterator[GraphFormat]:
     FormatError
         Naming a registered format that cannot be loaded.
     """
-    entries = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
-    entries += sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
-    for entry in entries:
+    for entry in _entries():
         try:
             graph_format = entry.load()
         except Exception as error:
@@ -101,3 +99,10 @@ def graph_formats() -> Iterator[GraphFormat]:
         if not isinstance(graph_format, GraphFormat):
             raise FormatError(f"graph format {entry.name!r} ({entry.value}) is not a GraphFormat")
         yield graph_format
+
+
+def _entries() -> Iterator[EntryPoint]:
+    for name, value in BUILT_IN.items():
+        yield EntryPoint(name, value, GROUP)
+    # Reading the metadata of all that is installed takes milliseconds: only when no format of this package will do.
+    yield from sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)

@@ -54,7 +54,9 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     if document.get("directed", True) is not True:
         raise FormatError("the graph is not directed")
     entries = _list(document, "nodes")
-    dialect = _dialect(entries)
+    if not entries:
+        raise FormatError("nodes is empty: a graph needs an op")
+    dialect = _dialect(entries[0])
     if dialect is None:
         raise FormatError(
             "nodes[0] has the attributes of no known dialect: cost_cpu and cost_ram, or duration and out_cost"
@@ -110,11 +112,11 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     )
 
 
-def _dialect(nodes: Any) -> str | None:
-    """The dialect of the first node."""
-    if isinstance(nodes, list) and nodes and isinstance(nodes[0], dict):
+def _dialect(node: Any) -> str | None:
+    """The dialect of a node."""
+    if isinstance(node, dict):
         for dialect, keys in DIALECTS.items():
-            if keys[0] in nodes[0] or keys[1] in nodes[0]:
+            if keys[0] in node or keys[1] in node:
                 return dialect
     return None
 

@@ -121,13 +121,9 @@ def _op_line(op: Op) -> str:
 
 
 def _tensor(value: Any, number: int) -> Tensor:
-    if type(value) is not dict or value.keys() != {"name", "size"}:
-        _check_keys(_object(value, f"tensors[{number}]"), _TENSOR, (), f"tensors[{number}]")
-    name, size = value["name"], value["size"]
-    if type(name) is not str or type(size) is not int:
-        _string(name, f"tensors[{number}].name")
-        _integer(size, f"tensors[{number}].size")
-    return Tensor(name, size)
+    at = f"tensors[{number}]"
+    _check_keys(_object(value, at), _TENSOR, (), at)
+    return Tensor(_string(value["name"], f"{at}.name"), _integer(value["size"], f"{at}.size"))
 
 
 def _op(value: Any, number: int) -> Op:

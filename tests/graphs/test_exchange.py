@@ -1,0 +1,86 @@
+import networkx as nx
+import pytest
+from graph_strategies import graphs
+from hypothesis import given
+
+from remat.errors import GraphError
+from remat.graphs import ComputeGraph, layered
+from remat.graphs.exchange import from_networkx, to_networkx
+
+
+@given(graphs())
+def test_bipartite_form_is_lossless(graph):
+    bipartite = graph.to_networkx()
+    assert len(bipartite) == len(graph.ops) + len(graph.tensors)
+    assert nx.is_directed_acyclic_graph(bipartite)
+    assert ComputeGraph.from_networkx(bipartite) == graph
+
+
+def test_plain_graph_of_ops():
+    graph = nx.MultiDiGraph(name="plain")
+    graph.add_node(3, size=5, cost=1)
+    graph.add_node(1, size=2, cost=4)
+    graph.add_node(2, size=7, cost=2)
+    graph.add_edges_from([(1, 3), (1, 3), (2, 3)])
+    read = from_networkx(graph)
+    assert read.name == "plain"
+    assert read.op_names == ("3", "1", "2")
+    assert read.order == ("1", "2", "3")
+    assert (read.num_edges, read.reference_peak, read.base_cost) == (2, 14, 7)
+    other = from_networkx(graph, order=[2, 1, 3], name="n", cost_unit="us", constant_memory=9)
+    assert (other.order, other.name, other.cost_unit, other.constant_memory) == (("2", "1", "3"), "n", "us", 9)
+
+
+def test_other_attributes_and_numpy_numbers():
+    source = layered(30, 0.3, 1)
+    graph = nx.DiGraph()
+    for number, op in enumerate(source.ops):
+        graph.add_node(op.name, bytes=source.arrays.size[number], us=source.arrays.cost[number])
+    graph.add_edges_from((p, op.name) for op in source.ops for p in op.inputs)
+    read = from_networkx(graph, size="bytes", cost="us", order=source.order)
+    assert read.digest == source.digest
+    assert all(type(t.size) is int for t in read.tensors)
+
+
+def with_nodes(**attributes):
+    graph = nx.DiGraph()
+    graph.add_node("a", **attributes)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "make,options,message",
+    [
+        (nx.Graph, {}, "not directed"),
+        (nx.DiGraph, {}, "no ops"),
+        (lambda: with_nodes(size=1), {}, "node 'a' has no attribute 'cost'"),
+        (lambda: with_nodes(size=1, cost=1), {"size": "bytes"}, "node 'a' has no attribute 'bytes'"),
+        (lambda: with_nodes(size=1.0, cost=1), {}, "size of node 'a' must be a whole number"),
+        (lambda: with_nodes(size=1, cost=-1), {}, "cost of node 'a' must not be negative"),
+        (lambda: with_nodes(size=1, cost=1), {"order": ["q"]}, "unknown op 'q'"),
+        (lambda: nx.DiGraph(format="remat-graph"), {}, "no attribute 'name'"),
+    ],
+)
+def test_refuses(make, options, message):
+    with pytest.raises(GraphError, match=message):
+        from_networkx(make(), **options)
+
+
+def test_nodes_with_the_same_text_and_cycles():
+    graph = nx.DiGraph()
+    graph.add_node(1, size=1, cost=1)
+    graph.add_node("1", size=1, cost=1)
+    with pytest.raises(GraphError, match="two nodes are named '1'"):
+        from_networkx(graph)
+    graph = nx.DiGraph([("a", "b"), ("b", "a")])
+    nx.set_node_attributes(graph, 1, "size")
+    nx.set_node_attributes(graph, 1, "cost")
+    with pytest.raises(GraphError, match="cycle"):
+        from_networkx(graph)
+
+
+def test_damaged_bipartite_form():
+    graph = to_networkx(layered(5, 0.4))
+    del graph.nodes["op:0"]["cost"]
+    with pytest.raises(GraphError, match="marked 'remat-graph' but has no attribute 'cost'"):
+        from_networkx(graph)
