@@ -155,7 +155,6 @@ class Result:
         rows = [("problem", f"{graph.name}: {len(graph.ops):,} ops, {order}, {budget}")]
         if found is None:
             rows.append(("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"))
-            rows.append(("feasible", f"budget {_memory(problem, self.least_feasible_budget)} is known to suffice"))
             return rows
         unit = "" if graph.cost_unit == "none" else f" {graph.cost_unit}"
         overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "

@@ -19,7 +19,7 @@ from remat.backends.base import (
     StopReason,
     Values,
 )
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.errors import BackendError, ModelError, ProblemError, RematError
 from remat.formulations.base import Formulation, Preliminary, Scope
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.modeling import Linear, Model
@@ -581,10 +581,10 @@ def test_options_out_of_range(options: dict, message: str) -> None:
 
 
 def test_unknown_names_are_errors_even_where_no_solver_is_needed() -> None:
-    with pytest.raises(ProblemError, match=r"checkmat.*checkmate"):
+    with pytest.raises(RematError, match=r"'checkmat'.*checkmate"):
         solve(Problem(skip_graph()), "checkmat")
-    with pytest.raises(ProblemError, match=r"gurob.*highs"):
-        solve(Problem(skip_graph()), "checkmate", "gurob")
+    with pytest.raises(BackendError, match=r"'higs'.*highs"):
+        solve(Problem(skip_graph()), "checkmate", "higs")
 
 
 # -- the result itself -------------------------------------------------------------------------------------------------

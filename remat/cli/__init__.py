@@ -10,7 +10,7 @@ import typer
 
 import remat
 from remat.cli import backends, convert, generate, plot, show, solve, validate
-from remat.cli.common import ERROR
+from remat.cli.common import ERROR, OK
 from remat.errors import RematError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as for a program that the signal ends
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = typer.main.get_command(app).main(words or ["--help"], prog_name="remat", standalone_mode=False)
+        code = _run(words or ["--help"])
         sys.stdout.flush()
     except RematError as error:
         return _complain(str(error))
@@ -62,7 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"cannot write: {error.strerror}")
     except MemoryError:
         return _complain("out of memory")
-    return code or 0
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """The exit code of a command; not by way of typer's ``main``, which has its own ideas on signals and pipes."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("remat", words) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return OK
 
 
 def _complain(message: str) -> int:

@@ -33,7 +33,7 @@ def command(
     from remat.graphs.io import write_graph
 
     check_output(output)
-    given = {"batch": batch, "image": None if image is None else _pair(image), "n": ops, "width": width, "seed": seed}
+    given = {"batch": batch, "image": None if image is None else _shape(image), "n": ops, "width": width, "seed": seed}
     write_graph(make(name, {key: value for key, value in given.items() if value is not None}), output)
 
 
@@ -65,8 +65,9 @@ def make(name: str, options: dict[str, Any]) -> ComputeGraph:
     return known[name](**options)
 
 
-def _pair(image: str) -> tuple[int, int]:
+def _shape(image: str) -> tuple[int, int, int]:
+    """Height, width and the three channels of an image."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", image, re.ASCII)
     if match is None:
         raise GraphError(f"image size {image[:40]!r} is not of the form 224x224")
-    return int(match[1]), int(match[2])
+    return int(match[1]), int(match[2]), 3

@@ -1,0 +1,331 @@
+"""The shell, through its real entry point, so that exit codes and error lines are those of the process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remat.cli import main
+from remat.graphs.families import unit_chain
+from remat.graphs.io import read_graph, write_graph
+from remat.schedule import Schedule
+from remat.schedule.io import read_schedule, write_schedule
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> str:
+    """A training chain of 9 ops: reference peak 6, structural bound 3."""
+    write_graph(unit_chain(4), tmp_path / "chain.json")
+    return str(tmp_path / "chain.json")
+
+
+def ok(*arguments: object, code: int = 0) -> None:
+    assert main([str(argument) for argument in arguments]) == code
+
+
+# -- solve -------------------------------------------------------------------------------------------------------------
+
+
+def test_solve_writes_a_schedule_that_validates(chain: str, tmp_path: Path, capsys: Capture) -> None:
+    out, picture = tmp_path / "s.json", tmp_path / "s.png"
+    ok("solve", chain, "--budget", 5, "-o", out, "--plot", picture, "--threads", 1, "--quiet")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("status    optimal (stopped: finished)\n")
+    assert shown.err == ""
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    ok("validate", chain, out, "--budget", 5, "--order", "fixed")
+    assert capsys.readouterr().out.startswith("verdict       valid\n")
+    ok("validate", chain, out, "--budget", 4, code=1)
+    assert "over budget" in capsys.readouterr().out
+
+
+def test_solve_json_is_only_json(chain: str, capsys: Capture) -> None:
+    ok("solve", chain, "--budget", "6", "--json")
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["status"], facts["objective"], facts["gap"]) == ("optimal", 9, 0.0)
+
+
+@pytest.mark.parametrize(("formulation", "backend"), [("retention-intervals", "cp-sat"), ("checkmate", "highs")])
+def test_solve_with_any_pair(chain: str, formulation: str, backend: str, capsys: Capture) -> None:
+    ok("solve", chain, "-b", 5, "-f", formulation, "--backend", backend, "--threads", 1, "--json", "-q")
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["status"], facts["objective"]) == ("optimal", 10)
+    assert facts["certificate"]["verdict"] == "valid"
+
+
+def test_solve_without_a_schedule_says_why(chain: str, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "s.json"
+    ok("solve", chain, "--budget", 2, "-o", out, code=1)
+    shown = capsys.readouterr().out
+    assert "budget 2 bytes is below the 3 bytes that op" in shown
+    assert "6 bytes (100 %) are known to suffice" in shown
+    assert not out.exists()
+
+
+def test_solve_from_a_warm_start(chain: str, tmp_path: Path, capsys: Capture) -> None:
+    graph = read_graph(chain)
+    write_schedule(Schedule.reference(graph), tmp_path / "warm.json")
+    ok("solve", chain, "--budget", "100%", "--warm-start", tmp_path / "warm.json", "-q")
+    assert "optimal" in capsys.readouterr().out
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+
+def test_show(chain: str, capsys: Capture) -> None:
+    ok("show", chain)
+    text = capsys.readouterr().out
+    assert "reference peak        6\n" in text
+    assert "structural bound      3 bytes (50 %), op " in text
+    ok("show", chain, "--json", "--top", 2)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ops"], facts["base_cost"], facts["structural_bound"]["peak"]) == (9, 9, 3)
+    assert len(facts["largest_tensors"]) == 2
+
+
+def test_show_takes_a_zoo_name_where_there_is_no_such_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ok("show", "vgg16", "--json")
+    assert json.loads(capsys.readouterr().out)["name"].startswith("vgg16")
+    write_graph(unit_chain(2), tmp_path / "chain.json")
+    (tmp_path / "chain.json").rename(tmp_path / "vgg16")
+    ok("show", "vgg16", "--json")
+    assert json.loads(capsys.readouterr().out)["name"] == "unit-chain-2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ops"),
+    [
+        (["layered", "-n", "20", "--width", "0.3", "--seed", "5"], 20),
+        (["unit-chain", "--ops", "3"], 7),
+        (["pyramid", "-n", "2"], 6),
+        (["u-chain", "-n", "3"], 6),
+        (["in-tree", "-n", "2"], 7),
+        (["path", "-n", "4"], 4),
+    ],
+)
+def test_generate(arguments: list[str], ops: int, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    ok("generate", *arguments, "-o", first)
+    ok("generate", *arguments, "-o", second)
+    assert len(read_graph(first).ops) == ops
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_generate_a_zoo_graph_of_another_size(tmp_path: Path) -> None:
+    ok("generate", "vgg16", "--batch", 2, "--image", "64x64", "-o", tmp_path / "small.json")
+    ok("generate", "vgg16", "--batch", 4, "--image", "64x64", "-o", tmp_path / "large.json")
+    small, large = read_graph(tmp_path / "small.json"), read_graph(tmp_path / "large.json")
+    assert small.op_names == large.op_names
+    assert small.reference_peak < large.reference_peak
+
+
+def test_convert_graphs_and_schedules(chain: str, tmp_path: Path) -> None:
+    graph = read_graph(chain)
+    ok("convert", chain, tmp_path / "copy.json")
+    assert (tmp_path / "copy.json").read_bytes() == Path(chain).read_bytes()
+    ok("convert", chain, tmp_path / "chain.dot")
+    assert "digraph" in (tmp_path / "chain.dot").read_text(encoding="utf-8")
+    reference = Schedule.reference(graph)
+    write_schedule(reference, tmp_path / "s.json")
+    ok("convert", tmp_path / "s.json", tmp_path / "t.json", "--graph", chain)
+    assert read_schedule(tmp_path / "t.json", graph) == reference
+
+
+def test_plot(chain: str, tmp_path: Path) -> None:
+    write_schedule(Schedule.reference(read_graph(chain)), tmp_path / "s.json")
+    ok("plot", chain, tmp_path / "s.json", "-o", tmp_path / "s.svg", "--budget", "80%")
+    assert b"<svg" in (tmp_path / "s.svg").read_bytes()
+
+
+def test_backends(capsys: Capture) -> None:
+    ok("backends")
+    text = capsys.readouterr().out
+    assert text.startswith("backends:\n")
+    assert "cp-sat" in text and "retention-intervals" in text
+    ok("backends", "--json")
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["backends"]["cp-sat"]["state"] == "ready"
+    assert "ortools" in facts["backends"]["cp-sat"]["reason"]
+    assert facts["formulations"]["checkmate"]["about"]
+
+
+def test_help_and_version(capsys: Capture) -> None:
+    import remat
+
+    ok("--version")
+    assert capsys.readouterr().out == f"remat {remat.__version__}\n"
+    ok()
+    assert "Commands:" in capsys.readouterr().out
+    for command in ("solve", "validate", "show", "plot", "generate", "convert", "backends"):
+        ok(command, "--help")
+        assert f"remat {command}" in capsys.readouterr().out
+
+
+# -- bad input: one line on standard error, exit code 2 ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["fly"], "fly"),
+        (["solve"], "GRAPH"),
+        (["solve", "CHAIN"], "--budget"),
+        (["solve", "CHAIN", "--budget", "80%", "--speed", "9"], "--speed"),
+        (["solve", "CHAIN", "--budget", "much"], "'much'"),
+        (["solve", "CHAIN", "--budget", "0.8"], "'0.8'"),
+        (["solve", "CHAIN", "--budget", "8 GX"], "'GX'"),
+        (["solve", "CHAIN", "--budget", "-5"], "-5"),
+        (["solve", "CHAIN", "--budget", "5", "--order", "random"], "'random'"),
+        (["solve", "CHAIN", "--budget", "5", "--formulation", "checkmat"], "checkmat"),
+        (["solve", "CHAIN", "--budget", "5", "--backend", "gurob"], "gurob"),
+        (["solve", "CHAIN", "--budget", "5", "--time-limit", "0"], "deadline"),
+        (["solve", "CHAIN", "--budget", "5", "--time-limit", "nan"], "deadline"),
+        (["solve", "CHAIN", "--budget", "5", "--time-limit", "soon"], "--time-limit"),
+        (["solve", "CHAIN", "--budget", "5", "--gap", "1"], "gap"),
+        (["solve", "CHAIN", "--budget", "5", "--threads", "0"], "threads"),
+        (["solve", "CHAIN", "--budget", "5", "--seed", "-1"], "seed"),
+        (["solve", "CHAIN", "--budget", "5", "--max-computes", "0"], "--max-computes"),
+        (["solve", "CHAIN", "--budget", "5", "--keep", "ghost"], "'ghost'"),
+        (["solve", "CHAIN", "--budget", "5", "--warm-start", "missing.json"], "missing.json"),
+        (["solve", "CHAIN", "--budget", "5", "--warm-start", "CHAIN"], "chain.json"),
+        (["solve", "CHAIN", "--budget", "5", "-o", "no/such/folder/s.json"], "no/such/folder"),
+        (["solve", "CHAIN", "--budget", "5", "-o", "CHAIN"], "overwrite"),
+        (["solve", "CHAIN", "--budget", "5", "-o", "."], "folder"),
+        (["solve", "CHAIN", "--budget", "5", "--plot", "s.bmp"], ".png"),
+        (["solve", "missing.json", "--budget", "5"], "missing.json"),
+        (["solve", "evil\x1b[2J\nname", "--budget", "5"], r"evil\x1b[2J name"),
+        (["solve", ".", "--budget", "5"], "."),
+        (["show", "garbage.json"], "garbage.json"),
+        (["show", "binary.json"], "binary.json"),
+        (["show", "list.json"], "list.json"),
+        (["show", "cycle.json"], "cycle"),
+        (["show", "CHAIN", "--top", "-1"], "--top"),
+        (["validate", "CHAIN"], "SCHEDULE"),
+        (["validate", "CHAIN", "missing.json"], "missing.json"),
+        (["validate", "CHAIN", "garbage.json"], "garbage.json"),
+        (["validate", "CHAIN", "CHAIN"], "chain.json"),
+        (["plot", "CHAIN", "garbage.json", "-o", "x.png"], "garbage.json"),
+        (["plot", "CHAIN", "garbage.json", "-o", "x.exe"], "x.exe"),
+        (["generate", "nothing", "-o", "g.json"], "'nothing'"),
+        (["generate", "layered", "-o", "g.json"], "--ops"),
+        (["generate", "layered", "-n", "1", "-o", "g.json"], "1"),
+        (["generate", "layered", "-n", "9", "--batch", "3", "-o", "g.json"], "--batch"),
+        (["generate", "pyramid", "-n", "3", "--seed", "3", "-o", "g.json"], "--seed"),
+        (["generate", "vgg16", "-n", "3", "-o", "g.json"], "--ops"),
+        (["generate", "vgg16", "--image", "64", "-o", "g.json"], "'64'"),
+        (["generate", "path", "-n", "3", "-o", "g.xyz"], ".xyz"),
+        (["generate", "path", "-n", "3"], "--output"),
+        (["convert", "CHAIN", "x.xyz"], ".xyz"),
+        (["convert", "missing.json", "x.json"], "missing.json"),
+        (["convert", "CHAIN", "x.json", "--graph", "CHAIN"], "chain.json"),
+        (["backends", "extra"], "extra"),
+    ],
+    ids=lambda value: " ".join(value)[:60].encode("ascii", "replace").decode() if isinstance(value, list) else "",
+)
+def test_bad_input(
+    arguments: list[str], culprit: str, chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("garbage.json").write_text("{'no': json", encoding="utf-8")
+    Path("binary.json").write_bytes(b"\x00\xff" * 50)
+    Path("list.json").write_text("[1, 2]", encoding="utf-8")
+    looping = {
+        "format": "remat-graph", "version": 1, "name": "c", "source": "", "cost_unit": "none", "constant_memory": 0,
+        "tensors": [{"name": "x", "size": 1}, {"name": "y", "size": 1}],
+        "ops": [{"name": "a", "type": "", "cost": 1, "inputs": ["y"], "outputs": ["x"]},
+                {"name": "b", "type": "", "cost": 1, "inputs": ["x"], "outputs": ["y"]}],
+        "order": ["a", "b"], "meta": {},
+    }  # fmt: skip
+    Path("cycle.json").write_text(json.dumps(looping), encoding="utf-8")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main([chain if word == "CHAIN" else word for word in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("remat: error: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert err[:-1].isprintable()
+    assert culprit in err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "an error leaves no file behind"
+
+
+def test_names_are_never_markup(tmp_path: Path, capsys: Capture) -> None:
+    from remat.graphs import GraphBuilder
+
+    b = GraphBuilder("[bold]g[/bold]")
+    b.op("[red]x[/red]", size=1, cost=1)
+    write_graph(b.build(), tmp_path / "g.json")
+    ok("show", tmp_path / "g.json")
+    ok("solve", tmp_path / "g.json", "-b", "100%", "-q")
+    text = capsys.readouterr().out
+    assert "[red]x[/red]" in text
+    assert text.count("[bold]g[/bold]") == 2
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import sys, remat.cli; sys.exit(remat.cli.main())", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_version_loads_nothing_heavy() -> None:
+    code = "import sys, remat.cli; remat.cli.main(['--version']); print(' '.join(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heavy = {"numpy", "scipy", "networkx", "ortools", "highspy", "matplotlib", "numba", "pydantic"}
+    assert not heavy & set(out.split())
+
+
+def test_a_budget_below_the_structural_bound_loads_no_solver(chain: str) -> None:
+    code = f"import sys, remat.cli; remat.cli.main(['solve', {chain!r}, '-b', '2', '-q']); print(' '.join(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "infeasible" in out
+    assert not {"ortools", "highspy", "matplotlib", "rich.live"} & set(out.split())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX pipes")
+def test_a_reader_that_goes_away_is_no_error(chain: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        command = [sys.executable, "-c", "import sys, remat.cli; sys.exit(remat.cli.main())", "show", chain]
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(chain: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "import sys, remat.cli; sys.exit(remat.cli.main())", "show", chain]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("remat: error: cannot write: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_without_unicode_is_enough(tmp_path: Path) -> None:
+    from remat.graphs import GraphBuilder
+
+    b = GraphBuilder("größe")
+    b.op("τ", size=1, cost=1)
+    write_graph(b.build(), tmp_path / "g.json")
+    done = run("show", str(tmp_path / "g.json"), env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.returncode == 0, done.stderr
+    assert r"gr\xf6\xdfe" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_is_found_out_before_the_solve(chain: str, tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    ok("solve", chain, "--budget", 2, "-o", folder / "s.json", code=2)
+    assert "cannot be written" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""Ctrl-C: what was found is reported and written; before that the exit code is 130."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+
+#: A backend that finds what the hint says and then broods until it is told to stop, as a native solver does.
+PROGRAM = """
+import sys, threading
+import remat.solve as unused
+from remat.backends.base import *
+from remat.cli import main
+
+class Brooding(Backend):
+    name, native = "brooding", frozenset()
+    finds = sys.argv.pop(1) == "finds"
+
+    @classmethod
+    def availability(cls):
+        return Availability(AvailabilityState.READY)
+
+    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
+        done = threading.Event()
+        def work():
+            if self.finds:
+                on_incumbent(Incumbent(0.0, model.objective.value(hint), None, hint))
+            print("brooding", file=sys.stderr, flush=True)
+            done.wait(50)
+        stopped = run_interruptible(work, done.set)
+        return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if stopped else StopReason.OTHER)
+
+module = sys.modules["remat.solve"]
+genuine = module.load
+module.load = lambda group, name: Brooding if name == "brooding" else genuine(group, name)
+module.START_HEURISTIC = ""
+sys.exit(main())
+"""
+
+
+def interrupted(tmp_path: Path, budget: str, finds: bool, *more: str) -> tuple[int, str, str]:
+    graph = tmp_path / "chain.json"
+    write_graph(unit_chain(4), graph)
+    command = [sys.executable, "-c", PROGRAM, "finds" if finds else "nothing", "solve", str(graph), "-b", budget]
+    command += ["--backend", "brooding", "-o", str(tmp_path / "s.json"), *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        seen = ""
+        for line in process.stderr:
+            seen += line
+            if line == "brooding\n":
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, seen + err
+
+
+def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
+    from remat.graphs.io import read_graph
+    from remat.schedule import Schedule
+    from remat.schedule.io import write_schedule
+
+    write_graph(unit_chain(4), tmp_path / "g.json")
+    graph = read_graph(tmp_path / "g.json")
+    # f0 is dropped while the gradients come back and computed again: one byte less than the reference order.
+    steps = ["f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "f0", "g0"]
+    warm = Schedule.of_computes(graph, [graph.op_index[op] for op in steps])
+    write_schedule(warm, tmp_path / "warm.json")
+    code, out, err = interrupted(tmp_path, "5", True, "--warm-start", str(tmp_path / "warm.json"), "--json")
+    assert code == 0, err
+    facts = json.loads(out)
+    assert (facts["status"], facts["stop"], facts["objective"]) == ("feasible", "interrupted", 10)
+    written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert [step[1] for step in written["steps"] if step[0] == "compute"] == steps
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_before_anything_is_found(tmp_path: Path) -> None:
+    code, out, err = interrupted(tmp_path, "5", False)
+    assert code == 130
+    assert "no schedule was found before the interruption" in out
+    assert "6 bytes (100 %) are known to suffice" in out
+    assert "Traceback" not in err
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_ctrl_c_outside_a_solve_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat.cli import main, show
+
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(show, "load_graph", interrupt)
+    assert main(["show", "x.json"]) == 130
