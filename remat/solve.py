@@ -83,8 +83,8 @@ def solve(
     Raises
     ------
     RematError
-        For a name that is not registered; a ProblemError for options out of range, a warm start that is not a valid schedule of the graph, or a problem
-        that the formulation cannot state.
+        For a name that is not registered; a ProblemError for options out of range, a warm start that is not a valid
+        schedule of the graph, or a problem that the formulation cannot state.
     BackendError
         If the backend is not available, fails with nothing found, or its answer is not what the schedule shows.
     KeyboardInterrupt

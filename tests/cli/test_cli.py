@@ -172,6 +172,24 @@ def test_help_and_version(capsys: Capture) -> None:
 # -- bad input: one line on standard error, exit code 2 ----------------------------------------------------------------
 
 
+@pytest.fixture
+def bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with files that are no graphs and no schedules."""
+    monkeypatch.chdir(tmp_path)
+    Path("garbage.json").write_text("{'no': json", encoding="utf-8")
+    Path("binary.json").write_bytes(b"\x00\xff" * 50)
+    Path("list.json").write_text("[1, 2]", encoding="utf-8")
+    looping = {
+        "format": "remat-graph", "version": 1, "name": "c", "source": "", "cost_unit": "none", "constant_memory": 0,
+        "tensors": [{"name": "x", "size": 1}, {"name": "y", "size": 1}],
+        "ops": [{"name": "a", "type": "", "cost": 1, "inputs": ["y"], "outputs": ["x"]},
+                {"name": "b", "type": "", "cost": 1, "inputs": ["x"], "outputs": ["y"]}],
+        "order": ["a", "b"], "meta": {},
+    }  # fmt: skip
+    Path("cycle.json").write_text(json.dumps(looping), encoding="utf-8")
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("arguments", "culprit"),
     [
@@ -230,22 +248,8 @@ def test_help_and_version(capsys: Capture) -> None:
     ],
     ids=lambda value: " ".join(value)[:60].encode("ascii", "replace").decode() if isinstance(value, list) else "",
 )
-def test_bad_input(
-    arguments: list[str], culprit: str, chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("garbage.json").write_text("{'no': json", encoding="utf-8")
-    Path("binary.json").write_bytes(b"\x00\xff" * 50)
-    Path("list.json").write_text("[1, 2]", encoding="utf-8")
-    looping = {
-        "format": "remat-graph", "version": 1, "name": "c", "source": "", "cost_unit": "none", "constant_memory": 0,
-        "tensors": [{"name": "x", "size": 1}, {"name": "y", "size": 1}],
-        "ops": [{"name": "a", "type": "", "cost": 1, "inputs": ["y"], "outputs": ["x"]},
-                {"name": "b", "type": "", "cost": 1, "inputs": ["x"], "outputs": ["y"]}],
-        "order": ["a", "b"], "meta": {},
-    }  # fmt: skip
-    Path("cycle.json").write_text(json.dumps(looping), encoding="utf-8")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+def test_bad_input(arguments: list[str], culprit: str, chain: str, bad_files: Path, capsys: Capture) -> None:
+    before = {path: path.read_bytes() for path in bad_files.iterdir()}
     assert main([chain if word == "CHAIN" else word for word in arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -254,7 +258,7 @@ def test_bad_input(
     assert err.count("\n") == 1
     assert err[:-1].isprintable()
     assert culprit in err
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "an error leaves no file behind"
+    assert {path: path.read_bytes() for path in bad_files.iterdir()} == before, "an error leaves no file behind"
 
 
 def test_names_are_never_markup(tmp_path: Path, capsys: Capture) -> None:
