@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure: property tests have no deadline for one example.
+settings.register_profile("remat", deadline=None, print_blob=True)
+settings.load_profile("remat")
 
 ROOT = Path(__file__).resolve().parent.parent
 

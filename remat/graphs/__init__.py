@@ -1,6 +1,10 @@
-"""What is computed: the graph, its builder, readers and writers, generators and the model zoo."""
+"""What is computed: the graph, its builder, readers and writers, generators and the model zoo.
+
+The zoo is in :mod:`remat.graphs.zoo`, families with known optima are in :mod:`remat.graphs.families`.
+"""
 
 from remat.graphs.builder import GraphBuilder, single_output_graph
+from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.formats import GraphFormat, Source, graph_formats
 from remat.graphs.graph import ComputeGraph, Op, StructuralBound, Tensor
 from remat.graphs.io import read_graph, write_graph
@@ -14,9 +18,11 @@ __all__ = [
     "Source",
     "StructuralBound",
     "Tensor",
+    "from_networkx",
     "graph_formats",
     "layered",
     "read_graph",
     "single_output_graph",
+    "to_networkx",
     "write_graph",
 ]

@@ -1,6 +1,7 @@
 import json
 import random
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,6 +16,7 @@ from remat.graphs.remat_json import graph_from_document, graph_to_text
 from remat.graphs.zoo import unet
 
 SCHEMA = json.loads(files("remat.graphs").joinpath("graph.schema.json").read_text(encoding="utf-8"))
+ROOT = Path(__file__).resolve().parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
@@ -94,6 +96,14 @@ def test_generated_graphs(graph, tmp_path):
     write_graph(graph, path)
     assert read_graph(path) == graph
     VALIDATOR.validate(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.json")), ids=lambda p: p.name)
+def test_examples_are_valid_and_canonical(path):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("format") == "remat-graph":
+        VALIDATOR.validate(content)
+        assert graph_to_text(read_graph(path)) == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
