@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -199,24 +200,40 @@ def run_interruptible(work: Callable[[], None], stop: Callable[[], None]) -> boo
 
     Native solvers hold the main thread where Python's signal handler cannot run; in a thread of its own the solver
     can be asked to stop and its incumbent survives. An exception in `work` is raised here.
+
+    `stop` is called again until `work` ends, since a solver that has not quite started may not hear the first call.
     """
     failure: list[BaseException] = []
+    finished = threading.Event()
+    interrupted = threading.Event()
 
     def guarded() -> None:
         try:
             work()
         except BaseException as error:  # handed to the waiting thread
             failure.append(error)
+        finally:
+            finished.set()
 
-    thread = threading.Thread(target=guarded, daemon=True, name="remat-solver")
-    interrupted = False
-    thread.start()
-    while thread.is_alive():
-        try:
-            thread.join(0.1)
-        except KeyboardInterrupt:
-            interrupted = True
-            stop()
+    # A flag, not an exception: a KeyboardInterrupt may strike between any two steps of this function, and one that
+    # strikes in Thread.join() makes Python 3.11 take a running thread for finished.
+    handled = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if handled:
+        signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        threading.Thread(target=guarded, daemon=True, name="remat-solver").start()
+        while not finished.is_set():
+            try:
+                finished.wait(0.1)
+                if interrupted.is_set() and not finished.is_set():
+                    stop()
+            except KeyboardInterrupt:  # somebody else's handler
+                interrupted.set()
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     if failure:
         raise failure[0]
-    return interrupted
+    return interrupted.is_set()
