@@ -1,1 +1,5 @@
 """How it is asked: one file per formulation; knows nothing of solvers."""
+
+from remat.formulations.base import Formulation, Preliminary, Scope
+
+__all__ = ["Formulation", "Preliminary", "Scope"]

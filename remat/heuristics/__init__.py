@@ -1,1 +1,5 @@
 """Answers without a solver: checkpointing baselines, dynamic programmes, local search."""
+
+from remat.heuristics.base import Heuristic
+
+__all__ = ["Heuristic"]

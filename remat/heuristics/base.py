@@ -1,0 +1,23 @@
+"""The interface of a heuristic: a schedule without a solver."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.timing import Deadline
+
+
+class Heuristic(ABC):
+    """A method that makes a schedule without a solver and proves nothing."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
+        """The best schedule found before `deadline`; it may miss the budget. None: nothing at all.
+
+        The same seed gives the same schedule, unless the deadline cuts the search short.
+        """
