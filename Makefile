@@ -62,7 +62,7 @@ format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
 	$(BIN)/ruff format
 
 docs: $(STAMP)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP)  ## the benchmarks; see benchmarks/README.md
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
