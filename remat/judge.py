@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -133,7 +133,7 @@ class Reader:
 
     def _decode(self, values: Values) -> Schedule:
         try:
-            return self._formulation.decode(values)
+            return replace(self._formulation.decode(values), source=self._source)
         except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise BackendError(f"{self._source} gives values that are no schedule: {one_line(error)}") from error
 

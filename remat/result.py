@@ -162,7 +162,7 @@ class Result:
         rows.append(("bound", f"cost {self.bound:,}{unit}, gap {100 * (self.gap or 0.0):.4g} %"))
         rows.append(("peak", _memory(problem, found.peak)))
         rows.append(
-            ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again; by {self.source}")
+            ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
         )
         return rows
 

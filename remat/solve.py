@@ -11,6 +11,7 @@ from typing import Any
 from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope
+from remat.heuristics.base import Heuristic
 from remat.judge import TOLERANCE, Judge, Reader, Seen, lower_bound, one_line
 from remat.modeling import Model
 from remat.problem import Problem
@@ -31,7 +32,7 @@ START_SHARE, PRELIMINARY_SHARE = 0.1, 0.5
 
 def solve(
     problem: Problem,
-    method: str | type[Formulation] = "retention-intervals",
+    method: str | type[Formulation] | type[Heuristic] = "retention-intervals",
     backend: str | Backend = "cp-sat",
     *,
     deadline: float | Deadline | None = None,
@@ -53,8 +54,8 @@ def solve(
     Parameters
     ----------
     problem : Problem
-    method : str or subclass of Formulation
-        Name of a registered formulation or heuristic, or a formulation itself.
+    method : str or subclass of Formulation or Heuristic
+        Name of a registered formulation or heuristic, or one itself.
     backend : str or Backend
         Name of a registered backend, or a backend itself; not used by heuristics.
     deadline : float, Deadline or None
@@ -129,7 +130,7 @@ class _Solve:
     """One call of :func:`solve`; its state is what is known so far."""
 
     problem: Problem
-    method: str | type[Formulation]
+    method: str | type[Formulation] | type[Heuristic]
     backend: str | Backend
     call: SolveOptions
     warm_start: Schedule | None
@@ -149,8 +150,10 @@ class _Solve:
     def __post_init__(self) -> None:
         self.begun = time.monotonic()
         self.judge = Judge(self.problem)
-        self.bound = self.problem.graph.base_cost
-        self.is_heuristic = isinstance(self.method, str) and self.method in heuristics()
+        self.bound = self.last_cost = self.problem.graph.base_cost
+        self.is_heuristic = (
+            self.method in heuristics() if isinstance(self.method, str) else issubclass(self.method, Heuristic)
+        )
         self.method_name = self.method if isinstance(self.method, str) else self.method.name
         self.backend_name = self.backend if isinstance(self.backend, str) else self.backend.name
         if self.is_heuristic:
@@ -193,15 +196,16 @@ class _Solve:
                 raise ProblemError(str(error)) from None
 
     def _run_heuristic(self) -> None:
-        name = self.method_name if self.is_heuristic else START_HEURISTIC
-        if name not in heuristics():
+        method: Any = self.method if self.is_heuristic else START_HEURISTIC
+        if not self.is_heuristic and method not in heuristics():
             return
+        heuristic: Heuristic = _named("heuristics", method)()
         deadline = self.call.deadline
         if not self.is_heuristic:
             deadline = deadline.earlier(START_SHARE * deadline.remaining)
-        schedule = load("heuristics", name)().run(self.problem, deadline, self.call.seed)
+        schedule = heuristic.run(self.problem, deadline, self.call.seed)
         if schedule is not None:
-            self.judge.see(schedule, name)
+            self.judge.see(schedule, heuristic.name)
         if self.is_heuristic and self.call.deadline.expired:
             self.stop = StopReason.DEADLINE
 
@@ -272,7 +276,7 @@ class _Solve:
         return True
 
     def _on_main(self, values: Values, objective: float) -> bool:
-        self.reader.main(values, objective)
+        self.last_cost = self.reader.main(values, objective).certificate.cost
         return False
 
     def _raise_bound(self, bound: float | None) -> bool:
@@ -373,7 +377,8 @@ class _Solve:
         self._raise_bound(raw.bound)
         closed = raw.bound is None or _reaches(raw.bound, raw.objective)
         if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
-            self._raise_bound(raw.objective)
+            self.bound = max(self.bound, self.last_cost)
+            self._tell()
         best = self.judge.best
         if best is not None and self.bound > best.certificate.cost and self._in_scope(formulation, best):
             raise BackendError(

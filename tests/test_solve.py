@@ -22,6 +22,7 @@ from remat.backends.base import (
 from remat.errors import BackendError, ModelError, ProblemError, RematError
 from remat.formulations.base import Formulation, Preliminary, Scope
 from remat.graphs import ComputeGraph, GraphBuilder
+from remat.heuristics.base import Heuristic
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.progress import Progress
@@ -197,6 +198,8 @@ def test_an_optimum_is_certified_and_names_its_scope() -> None:
     result = run(says(1))
     assert (result.status, result.objective, result.bound, result.gap) == (Status.OPTIMAL, 5, 5, 0.0)
     assert result.schedule == sequence("abcad")
+    assert result.schedule is not None
+    assert result.schedule.source == "menu by scripted"
     assert result.certificate is not None
     assert (result.certificate.peak, result.least_feasible_budget) == (8, 8)
     assert str(result.scope) == "fixed order, ≤ 3 computes per op"
@@ -485,6 +488,15 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wasteful, "run", lambda *_: sequence("abcad"))
     alone = solve(Problem(skip_graph(), 8), "greedy", seed=3)
     assert (alone.objective, alone.bound, alone.method, alone.backend) == (5, 4, "greedy", "")
+
+    class Own(Heuristic):
+        name = "own"
+
+        def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
+            return sequence("abcaad")
+
+    own = solve(Problem(skip_graph(), 8), Own)
+    assert (own.objective, own.source, own.method, own.backend) == (6, "own", "own", "")
 
     monkeypatch.setattr(Wasteful, "run", lambda *_: None)
     nothing = solve(Problem(skip_graph(), 8), "greedy")
