@@ -7,6 +7,7 @@ section 4. Node ``i`` is the ``i``-th op of the reference order; each op has one
 from __future__ import annotations
 
 import io
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -27,6 +28,12 @@ Bits = NDArray[np.bool_]
 MAX_ENTRIES = 25_000_000
 #: Solvers return 0 and 1 up to their integrality tolerance; anything further away is no answer.
 INTEGRALITY = 1e-4
+
+#: What the readers of .zip and .npy raise on bytes that make no sense.
+_BROKEN_ARCHIVE = (
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, ValueError, OverflowError, OSError,
+    EOFError, RuntimeError,
+)  # fmt: skip
 
 COMPUTE, FREE = int(StepKind.COMPUTE), int(StepKind.FREE)
 
@@ -190,12 +197,13 @@ def _list(value: Any, what: str) -> list[Any]:
 def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
     if matrix.ndim != 2 or matrix.shape[1] != columns or not len(matrix):
         raise FormatError(f"{name} has shape {matrix.shape}; the graph has {columns} ops, one column each")
-    nearest = np.rint(matrix)
-    wrong = ~((np.abs(matrix - nearest) <= INTEGRALITY) & ((nearest == 0) | (nearest == 1)))
+    value = matrix.astype(np.float64)
+    ones = np.abs(value - 1) <= INTEGRALITY
+    wrong = ~(ones | (np.abs(value) <= INTEGRALITY))
     if wrong.any():
         stage, i = np.argwhere(wrong)[0].tolist()
         raise FormatError(f"{name}[{stage}][{i}] is {matrix[stage, i].item()!r}, neither 0 nor 1")
-    return nearest.astype(np.bool_)
+    return ones
 
 
 # -- files -----------------------------------------------------------------------------------------------------
@@ -250,9 +258,9 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
                 computed, retained = (_zipped_matrix(archive, name) for name in "RS")
         except KeyError as error:
             raise FormatError(f"the archive misses a matrix: {error.args[0]}") from None
-        except (zipfile.BadZipFile, zlib.error, tokenize.TokenError, ValueError, OSError, EOFError, RuntimeError,
-                SyntaxError, OverflowError) as error:  # fmt: skip
-            raise FormatError(f"not an archive of matrices R and S: {str(error).splitlines()[:1]}") from None
+        except _BROKEN_ARCHIVE as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise FormatError(f"not an archive of matrices R and S: {reason}") from None
         return schedule_from_matrices(graph, computed, retained)
     document = source.json
     if "ops" in document:

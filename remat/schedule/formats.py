@@ -50,9 +50,7 @@ def schedule_formats() -> Iterator[ScheduleFormat]:
     FormatError
         Naming a registered format that cannot be loaded.
     """
-    own = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
-    others = sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
-    for entry in [*own[:-1], *others, own[-1]]:
+    for entry in _entries():
         try:
             schedule_format = entry.load()
         except Exception as error:
@@ -60,6 +58,13 @@ def schedule_formats() -> Iterator[ScheduleFormat]:
         if not isinstance(schedule_format, ScheduleFormat):
             raise FormatError(f"schedule format {entry.name!r} ({entry.value}) is not a ScheduleFormat")
         yield schedule_format
+
+
+def _entries() -> Iterator[EntryPoint]:
+    *own, last = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
+    yield from own
+    yield from sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
+    yield last
 
 
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:

@@ -1,0 +1,85 @@
+"""Schedules of other projects: verdict, peak, cost and first failing step as recorded with them."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from remat.graphs.io import read_graph
+from remat.schedule import Rule, Rules, Verdict, read_schedule, simulate, validate
+
+pytestmark = pytest.mark.shared
+
+RULES = {"reads a value that is not live": Rule.INPUT_NOT_LIVE}
+
+
+@cache
+def graph_of(path: Path):
+    return read_graph(path)
+
+
+@pytest.fixture
+def expected(shared):
+    entries = json.loads((shared / "data/schedules/EXPECTED.json").read_text())["schedules"]
+    folder = shared / "data/schedules"
+    assert {p.stem for p in folder.glob("*.json")} == {*entries, "EXPECTED"}
+    return {name: (graph_of(shared / f"data/graphs/{e['graph']}.json"), folder, e) for name, e in entries.items()}
+
+
+def assert_as_recorded(graph, schedule, entry):
+    certificate = validate(graph, schedule, max_violations=1000)
+    assert certificate.computes == entry["computes"]
+    if entry["valid"]:
+        assert certificate.accepted, certificate
+        assert (certificate.peak, certificate.cost, certificate.base_cost) == (
+            entry["peak"], entry["cost"], entry["base_cost"]
+        )  # fmt: skip
+        assert certificate.recomputations == entry["recomputes"]
+        assert certificate.overhead == pytest.approx(entry["overhead_percent"], abs=5e-5)  # as recorded: 4 decimals
+        assert certificate.pruned_peak <= certificate.peak
+        judged = validate(graph, schedule, Rules(budget=entry["budget"]))
+        assert judged.verdict is (Verdict.VALID if entry["within_budget"] else Verdict.OVER_BUDGET)
+        assert validate(graph, schedule, Rules(budget=entry["peak"])).accepted
+        assert not validate(graph, schedule, Rules(budget=entry["peak"] - 1)).accepted
+    else:
+        assert certificate.verdict is Verdict.INVALID
+        first = certificate.first
+        assert (first.step, first.op, first.tensor) == (entry["step"], entry["op"], entry["tensor"])
+        assert first.rule == RULES[entry["reason"]]
+        faults = entry["faults_in_all"]
+        rules = [v.rule for v in certificate.violations]
+        reads = rules.count(Rule.INPUT_NOT_LIVE) + rules.count(Rule.INPUT_INCOMPLETE)
+        assert reads == faults.get("reads of deleted data", 0) + faults.get("reads of incomplete gradients", 0)
+
+
+def test_converted_schedules(expected):
+    for name, (graph, folder, entry) in expected.items():
+        assert_as_recorded(graph, read_schedule(folder / f"{name}.json"), entry)
+
+
+def test_originals_read_as_the_same_schedules(expected):
+    for name, (graph, folder, entry) in expected.items():
+        original = read_schedule(folder / f"original/{name}.json", graph)
+        assert original == read_schedule(folder / f"{name}.json")
+        assert_as_recorded(graph, original, entry)
+
+
+def test_matrices_of_checkmate(expected):
+    """The program's own memory U is never below the simulated one, and its largest entry is the peak."""
+    seen = 0
+    for name, (graph, folder, entry) in expected.items():
+        path = folder / f"original/{name}.npz"
+        if not path.exists():
+            continue
+        seen += 1
+        schedule = read_schedule(path, graph)
+        assert_as_recorded(graph, schedule, entry)
+        done = simulate(graph, schedule)
+        with np.load(path, allow_pickle=False) as archive:
+            computed, memory = archive["R"].astype(bool), archive["U"]
+        assert memory.max() == done.peak
+        assert (done.memory[done.is_compute] <= memory[computed]).all()
+        assert (graph.arrays.order[np.nonzero(computed)[1]] == done.ops[done.is_compute]).all()
+    assert seen == 5

@@ -1,0 +1,406 @@
+"""Reading and writing schedules: round trips, strictness, other tools' formats, and bytes that make no sense."""
+
+import io
+import json
+import warnings
+import zipfile
+from random import Random
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_oracle import random_graph, random_valid_steps
+
+import remat.schedule.formats
+from remat.errors import FormatError, RematError, ScheduleError
+from remat.graphs import GraphBuilder
+from remat.schedule import Schedule, StepKind, read_schedule, simulate, validate, write_schedule
+from remat.schedule.checkmate import schedule_from_matrices, schedule_from_registers
+from remat.schedule.formats import BUILT_IN, ScheduleFormat, schedule_formats
+from remat.schedule.plain_list import schedule_from_list
+from remat.schedule.remat_json import schedule_from_document, schedule_to_text
+from remat.schedule.rockmate import schedule_from_operations
+
+GOOD = {"format": "remat-schedule", "version": 1, "graph": "g", "steps": [["compute", "a"], ["free", "t"]]}
+
+
+@pytest.fixture
+def chain():
+    """a (8) -> b (4) -> c (2) -> d (1)."""
+    b = GraphBuilder("chain")
+    for name, size, before in (("a", 8, []), ("b", 4, ["a"]), ("c", 2, ["b"]), ("d", 1, ["c"])):
+        b.op(name, inputs=before, size=size, cost=size)
+    return b.build()
+
+
+def words(schedule):
+    return " ".join(name if word == "compute" else "-" + name for word, name in schedule.steps())
+
+
+def read(tmp_path, content, graph=None):
+    path = tmp_path / "file"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_schedule(path, graph)
+
+
+# -- our own file ------------------------------------------------------------------------------------------------
+
+
+def test_round_trip(tmp_path):
+    steps = [("compute", 'name with "quotes" and ünicode'), ("free", "t"), ("compute", "b")]
+    schedule = Schedule.from_steps(steps, graph="g", graph_digest="d", source="s", meta={"b": [1], "a": None})
+    path = tmp_path / "s.json"
+    write_schedule(schedule, path)
+    again = read_schedule(path)
+    assert again == schedule
+    for name in ("graph", "graph_digest", "source", "meta"):
+        assert getattr(again, name) == getattr(schedule, name)
+    text = path.read_text()
+    assert schedule_to_text(again) == text
+    assert text.isascii()
+    assert '\n["free", "t"],\n' in text  # one step per line
+    schema_path = remat.schedule.formats.__file__.replace("formats.py", "schedule.schema.json")
+    with open(schema_path) as file:  # noqa: PTH123
+        schema = json.load(file)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(text), schema)
+    for key, value in (("version", 2), ("steps", [["compute"]]), ("steps", [["go", "a"]]), ("more", 1)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**GOOD, key: value}, schema)
+
+
+def test_the_text_does_not_depend_on_how_the_schedule_was_made(chain):
+    by_names = Schedule.from_steps([("compute", n) for n in "abcd"], graph="chain", graph_digest=chain.digest)
+    by_numbers = Schedule.of_computes(chain, [0, 1, 2, 3])
+    assert schedule_to_text(by_names) == schedule_to_text(by_numbers)
+    assert schedule_to_text(Schedule.from_steps([], meta={"a": 1, "b": 2})) == schedule_to_text(
+        Schedule.from_steps([], meta={"b": 2, "a": 1})
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version is 2"),
+        ({"version": True}, "version is True"),
+        ({"version": 1.0}, "version is 1.0"),
+        ({"stepz": []}, "unknown key 'stepz'"),
+        ({"steps": {}}, "steps must be a list, not an object"),
+        ({"steps": [["compute", "a"], "free"]}, r"steps\[1\] must be a list of two strings, not 'free'"),
+        ({"steps": [["offload", "a"]]}, "step 0 is "),
+        ({"steps": [["compute", 1]]}, "step 0 is "),
+        ({"steps": [["compute", ["a"]]]}, "step 0 is "),
+        ({"steps": [[["compute"], "a"]]}, "step 0 is "),
+        ({"steps": [["compute", "a", "b"]]}, "step 0 is "),
+        ({"steps": [["compute", ""]]}, "step 0 names"),
+        ({"steps": [["compute", "a\nb"]]}, "step 0 names"),
+        ({"steps": [["compute", "\ud800"]]}, "step 0 names"),
+        ({"steps": [["compute", "a" * 5000]]}, "step 0 names"),
+        ({"graph": 3}, "graph must be a string, not 3"),
+        ({"source": "\ud800"}, "source is not Unicode"),
+        ({"meta": []}, "meta must be an object"),
+    ],
+)
+def test_strict(tmp_path, change, message):
+    with pytest.raises((FormatError, ScheduleError), match=message) as caught:
+        read(tmp_path, json.dumps({**GOOD, **change}))
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_documents_that_are_something_else(tmp_path):
+    for document in ([], None, {"format": "remat-graph"}):
+        with pytest.raises(FormatError):
+            schedule_from_document(document)
+    with pytest.raises(FormatError, match="not a schedule in any known format"):
+        read(tmp_path, '{"format": "remat-graph"}')
+    with pytest.raises(FormatError, match=r"^[^:]*: line 2, column 1"):  # the file is named once
+        read(tmp_path, '{"format":\n')
+    with pytest.raises(FormatError, match="no such file"):
+        read_schedule(tmp_path / "nothing")
+    with pytest.raises(FormatError, match="meta"):
+        schedule_to_text(Schedule.from_steps([], meta={"a": {1}}))
+
+
+def test_the_registry(tmp_path, monkeypatch):
+    known = list(schedule_formats())
+    assert [f.name for f in known[:3]] == list(BUILT_IN)[:3]
+    assert known[-1].name == "plain-list"
+
+    class Entry:
+        name, value = "mine", "somewhere:MINE"
+
+        def __init__(self, loaded):
+            self.load = lambda: loaded
+
+    def entry_points(loaded):
+        return lambda group: [Entry(loaded)] if group == "remat.schedule_formats" else []
+
+    mine = ScheduleFormat(
+        "mine", "", lambda s: s.data.startswith(b"MINE"), lambda s, g: Schedule.from_steps([("compute", "m")])
+    )
+    monkeypatch.setattr(remat.schedule.formats, "entry_points", entry_points(mine))
+    assert words(read(tmp_path, "MINE a b")) == "m"
+    monkeypatch.setattr(remat.schedule.formats, "entry_points", entry_points(3))
+    with pytest.raises(FormatError, match=r"'mine' .* is not a ScheduleFormat"):
+        read(tmp_path, "MINE a b")
+
+
+# -- plain lists -------------------------------------------------------------------------------------------------
+
+
+def test_plain_lists(tmp_path):
+    assert words(read(tmp_path, "# comment\n a \n\nb c\r\na\n")) == "a b c a"
+    assert read(tmp_path, "a\nb c\n").computes() == ["a", "b c"]
+    assert words(read(tmp_path, ' ["a", "b", "a"]')) == "a b a"
+    for content, message in (("", "names no op"), ("# nothing\n", "names no op"), ("[]", "names no op"),
+                             ('["a", 1]', "entry 1 of the list"), ("a\tb", "step 0 names"),
+                             (b"\xff\xfe", "not UTF-8")):  # fmt: skip
+        with pytest.raises(RematError, match=message):
+            read(tmp_path, content)
+    with pytest.raises(FormatError):
+        read(tmp_path, b"a\0b")
+
+
+# -- Checkmate ---------------------------------------------------------------------------------------------------
+
+R = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 1]])
+S = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
+
+
+def test_matrices(chain):
+    schedule = schedule_from_matrices(chain, R, S)
+    assert words(schedule) == "a b -a c -b a b -a -b d -c -d"
+    assert validate(chain, schedule).accepted
+    # What the matrices keep stays, though nobody reads it: dead retention is the schedule's own.
+    kept = S.copy()
+    kept[2, 0] = kept[3, 0] = 1
+    assert words(schedule_from_matrices(chain, R, kept)) == "a b c -b a b -a -b d -c -d"
+    # Graph outputs stay in the last stage.
+    assert words(schedule_from_matrices(chain.with_outputs(["d"]), R, S)).endswith("d -c")
+
+
+def test_computing_what_is_retained_is_charged_once(chain):
+    """The integer program counts both the retained and the computed value; in memory there is one."""
+    both = S.copy()
+    both[1, 0] = 1
+    again = R.copy()
+    again[1, 0] = 1  # stage 1 computes a, though it is retained into it
+    done = simulate(chain, schedule_from_matrices(chain, again, both))
+    assert done.memory[done.is_compute].tolist()[:3] == [8, 8, 12]
+    assert done.redundant == 1
+
+
+def test_the_matrices_follow_the_reference_order():
+    b = GraphBuilder("listed otherwise")
+    b.op("late", inputs=["early"], size=1)
+    b.op("early", size=1)
+    g = b.build()
+    assert g.op_names[0] == "late"
+    assert words(schedule_from_matrices(g, np.eye(2), np.array([[0, 0], [1, 0]]))) == "early late -early -late"
+
+
+def test_solver_noise_is_rounded_and_nothing_else(chain):
+    assert schedule_from_matrices(chain, R - 9e-6 * R, S + 1e-6) == schedule_from_matrices(chain, R, S)
+    for value in (0.5, 2, -1, 0.999, np.nan, np.inf, -(2.0**63)):
+        wrong = R.astype(float)
+        wrong[1, 2] = value
+        with pytest.raises(FormatError, match=r"R\[1\]\[2\] is"):
+            schedule_from_matrices(chain, wrong, S)
+
+
+def test_matrices_that_do_not_fit(chain):
+    for computed, retained, message in (
+        (R[:, :3], S, "R has shape"),
+        (R[0], S, "R has shape"),
+        (R[:0], S[:0], "R has shape"),
+        (R, S[:3], "R has 4 stages, but S has 3"),
+        (R, np.ones_like(S), r"S\[0\]\[0\] retains the value of op 'a'"),
+        (R, np.where(np.arange(4)[:, None] == 3, np.eye(4)[1] + np.eye(4)[2] + np.eye(4)[3], S), r"S\[3\]\[3\]"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            schedule_from_matrices(chain, computed, retained)
+    b = GraphBuilder("two outputs")
+    b.op("a", outputs={"x": 1, "y": 1})
+    with pytest.raises(FormatError, match="op 'a' has 2 outputs"):
+        schedule_from_matrices(b.build(), np.eye(1), np.zeros((1, 1)))
+    b = GraphBuilder("buffer")
+    b.tensor("x", 1)
+    b.op("a", outputs=["x"])
+    b.op("b", outputs=["x"])
+    with pytest.raises(FormatError, match="'x' has several producers"):
+        schedule_from_matrices(b.build(), np.eye(2), np.zeros((2, 2)))
+
+
+def archive(**arrays):
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def test_matrix_files(tmp_path, chain):
+    expected = schedule_from_matrices(chain, R, S)
+    assert read(tmp_path, archive(R=R, S=S), chain) == expected
+    assert read(tmp_path, archive(R=R.astype(bool), S=S.astype(float), U=R), chain) == expected
+    assert read(tmp_path, json.dumps({"R": R.tolist(), "S": S.tolist()}), chain) == expected
+    with pytest.raises(FormatError, match="together with the graph"):
+        read(tmp_path, archive(R=R, S=S))
+    ragged, words_in, huge = R.tolist(), R.tolist(), R.tolist()
+    ragged[2] = [1]
+    words_in[0][0] = "1"
+    huge[0][0] = 10**400
+    for document, message in (
+        ({"R": ragged, "S": []}, r"R\[2\] has another length"),
+        ({"R": words_in, "S": []}, r"R\[0\] has an entry that is not a number"),
+        ({"R": huge, "S": []}, "R has an entry that is neither"),
+        ({"R": 1, "S": []}, "R must be a list"),
+        ({"R": [], "S": []}, "R has shape"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            read(tmp_path, json.dumps(document), chain)
+
+
+def test_archives_are_not_trusted(tmp_path, chain):
+    with pytest.raises(FormatError, match="R is an array of object"):
+        read(tmp_path, archive(R=np.array([[{}, 1]], dtype=object), S=S), chain)
+    with pytest.raises(FormatError, match=r"misses a matrix.*S\.npy"):
+        read(tmp_path, archive(R=R), chain)
+    with pytest.raises(FormatError, match="R has shape"):
+        read(tmp_path, archive(R=np.zeros((4, 4, 4)), S=S), chain)
+    with pytest.raises(FormatError, match="R is an array of <U1"):
+        read(tmp_path, archive(R=np.array([["a"]]), S=S), chain)
+    # A bomb: a few hundred bytes that declare 10^12 entries are refused before anything is unpacked.
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (10**6, 10**6)})
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
+        for name in "RS":
+            bomb.writestr(f"{name}.npy", header.getvalue() + bytes(1000))
+    with pytest.raises(FormatError, match="at most 25,000,000 entries"):
+        read(tmp_path, file.getvalue(), chain)
+
+
+REGISTERS = [
+    ["alloc", 0, 0, 8], ["compute", 0, 0, {}, 8], ["alloc", 1, 1, 4], ["compute", 1, 1, {"0": 0}, 4], ["free", 0, 0],
+    ["alloc", 0, 2, 2], ["compute", 2, 0, {"1": 1}, 2], ["alloc", 2, 3, 1], ["compute", 3, 2, {"2": 0}, 1],
+]  # fmt: skip
+
+
+def test_registers(chain):
+    assert words(schedule_from_registers(chain, REGISTERS)) == "a b -a c d"
+    for number, operation, message in (
+        (2, ["alloc", 0, 1, 4], "already in use"),
+        (2, ["alloc", 1, 0, 8], "already in use"),
+        (2, ["alloc", 1, 1, 5], "5 bytes for node 1"),
+        (2, ["alloc", 1, 9, 4], "node 9 is not one"),
+        (3, ["compute", 1, 0, {"0": 0}, 4], "register 0 was not taken for node 1"),
+        (3, ["compute", 1, 1, {"0": 7}, 4], "register 7 does not hold input node '0'"),
+        (3, ["compute", 1, 1, {"0": 0}, 5], "cost 5 of node 1"),
+        (4, ["free", 1, 0], "register 1 does not hold node 0"),
+        (4, ["drop", 1, 0], "is not an alloc, compute or free"),
+        (4, "free", "is not an alloc, compute or free"),
+        (4, ["free", "1", 0], "is not an alloc, compute or free"),
+    ):
+        wrong = [*REGISTERS[:number], operation, *REGISTERS[number + 1 :]]
+        with pytest.raises(FormatError, match=rf"ops\[{number}\].*{message}"):
+            schedule_from_registers(chain, wrong)
+    with pytest.raises(FormatError, match="ops must be a list"):
+        schedule_from_registers(chain, {})
+
+
+# -- Rockmate ----------------------------------------------------------------------------------------------------
+
+
+def on(**switches):
+    return {"disabled": False, **switches}
+
+
+def test_rockmate(tmp_path):
+    b = GraphBuilder("rk")
+    b.op("F", outputs={"x data": 2, "x phantoms": 5})
+    b.op("loss", inputs=["x data"], size=1)
+    b.op("B", inputs=["loss", "x phantoms"], size=1)
+    g = b.build()
+    slow, fast = on(fast_forward=False), on(fast_forward=True)
+    ops = [
+        ["compute", "F", fast], ["delete", "x phantoms", on()], ["compute", "loss", slow | {"disabled": True}],
+        ["delete", "x data", {"disabled": True}], ["delete", "x data", on()], ["compute", "F", slow],
+        ["compute", "F", fast], ["compute", "B", slow], ["compute", "B", slow | {"disabled": True}],
+    ]  # fmt: skip
+    expected = "F -x phantoms loss -x data F F B"
+    assert words(schedule_from_operations(g, ops, loss_index=2)) == expected
+    assert words(read(tmp_path, json.dumps({"ops": ops, "loss_index": 2}), g)) == expected
+    assert "loss" not in words(schedule_from_operations(g, ops))
+    for wrong, message in (
+        (["compute", "G", fast], r"ops\[0\] computes op 'G', which graph 'rk' lacks"),
+        (["compute", "F", on()], r"ops\[0\] is not"),
+        (["delete", "x data"], r"ops\[0\] is not"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            schedule_from_operations(g, [wrong])
+    for document, message in (
+        ({"ops": {}, "loss_index": 1}, "ops must be a list"),
+        ({"ops": [], "loss_index": "1"}, "loss_index must be"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            read(tmp_path, json.dumps(document), g)
+
+
+# -- anything ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32).map(Random))
+def test_random_schedules_survive_the_file(random):
+    graph = random_graph(random)
+    schedule = Schedule.from_steps(random_valid_steps(random, graph, frees=True))
+    again = schedule_from_document(json.loads(schedule_to_text(schedule)))
+    assert again == schedule
+    assert again.digest == schedule.digest
+    plain = schedule.without_frees()
+    if len(plain):
+        assert schedule_from_list("\n".join(plain.computes())) == plain
+    assert not (plain.kinds == StepKind.FREE).any()
+
+
+@pytest.mark.parametrize("kind", ["remat", "npz", "matrices", "registers", "rockmate", "plain"])
+def test_damaged_files_give_one_clear_line(tmp_path, chain, kind, monkeypatch):
+    monkeypatch.setattr(remat.schedule.formats, "entry_points", lambda group: [])  # looking for others takes long
+    content = {
+        "remat": schedule_to_text(Schedule.reference(chain)).encode(),
+        "npz": archive(R=R, S=S),
+        "matrices": json.dumps({"R": R.tolist(), "S": S.tolist()}).encode(),
+        "registers": json.dumps({"producer": "Checkmate", "ops": REGISTERS}).encode(),
+        "rockmate": json.dumps(
+            {"loss_index": 0, "ops": [["compute", "a", on(fast_forward=True)], ["delete", "a", on()]]}
+        ).encode(),
+        "plain": b"# all\na\nb\nc\nd\n",
+    }[kind]
+    assert len(read(tmp_path, content, chain)) > 0
+    random = Random(kind)
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(content)
+        for _ in range(random.choice([1, 1, 2, 5])):
+            place = random.randrange(len(damaged))
+            action = random.randrange(4)
+            if action == 0:
+                damaged[place] = random.randrange(256)
+            elif action == 1:
+                del damaged[place : place + random.randint(1, 20)]
+            elif action == 2:
+                damaged[place:place] = random.choice([b"9", b"[", b'"', b"\n", b"null", b"1e999", b"-", b"\xff"])
+            else:
+                damaged[place] ^= 1 << random.randrange(8)
+            damaged = damaged or bytearray(b" ")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                validate(chain, read(tmp_path, bytes(damaged), chain))
+        except RematError as error:
+            refused += 1
+            assert "\n" not in str(error)
+            assert str(error).startswith(f"{tmp_path / 'file'}: ")
+    assert refused > 0

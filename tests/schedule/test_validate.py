@@ -1,0 +1,280 @@
+"""A right schedule is broken in every way there is; each mutant is refused for the right reason at the right step."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedule_oracle import as_schedule, naive, random_graph, random_valid_steps
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.schedule import OrderRule, Rule, Rules, Schedule, Verdict, validate
+
+RIGHT = ["f1", "f2", "-a", "loss", "g1", "-b", "f1", "g2", "-a", "-l", "up", "-g"]
+PEAK = 21  # at step 1: x 4, a 8, b 6, workspace 3
+
+
+@pytest.fixture
+def graph():
+    """A training step: graph input x, graph output w, accumulation buffer g, f2 must not be recomputed."""
+    b = GraphBuilder("train")
+    b.input("x", 4)
+    b.tensor("g", 8)
+    b.op("f1", inputs=["x"], outputs={"a": 8}, cost=2)
+    b.op("f2", inputs=["a"], outputs={"b": 6}, workspace=3, cost=3, recomputable=False)
+    b.op("loss", inputs=["b"], outputs={"l": 1}, cost=1)
+    b.op("g1", inputs=["l", "b"], outputs=["g"], cost=4)
+    b.op("g2", inputs=["l", "a"], outputs=["g"], cost=5)
+    b.op("up", inputs=["g", "x"], outputs={"w": 4}, cost=1)
+    b.output("w")
+    return b.build()
+
+
+def schedule(words, **header):
+    return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in words], **header)
+
+
+def without(position):
+    return RIGHT[:position] + RIGHT[position + 1 :]
+
+
+def inserted(position, word):
+    return [*RIGHT[:position], word, *RIGHT[position:]]
+
+
+def swapped(i, j):
+    words = list(RIGHT)
+    words[i], words[j] = words[j], words[i]
+    return words
+
+
+def test_the_right_schedule_is_valid(graph):
+    c = validate(graph, schedule(RIGHT), Rules(budget=PEAK, order=OrderRule.FIXED, max_computes=2))
+    assert c.accepted, c
+    assert c.verdict is Verdict.VALID
+    assert (c.peak, c.peak_step, c.peak_op, c.workspace_at_peak) == (PEAK, 1, "f2", 3)
+    assert c.live_at_peak == (("a", 8), ("b", 6), ("x", 4))
+    assert (c.cost, c.base_cost, c.overhead) == (18, 16, 12.5)
+    assert (c.steps, c.computes, c.recomputations) == (12, 7, 1)
+    assert (c.first, c.violations, c.more_violations) == (None, (), 0)
+    assert (c.graph, c.graph_digest, c.schedule_digest) == ("train", graph.digest, schedule(RIGHT).digest)
+
+
+MUTANTS = {
+    "drop the only compute of an op": (without(3), (3, Rule.INPUT_NOT_LIVE, "g1", "l")),
+    "drop the last op": (without(10), (None, Rule.OP_NOT_COMPUTED, "up", None)),
+    "drop a recomputation": (without(6), (6, Rule.INPUT_NOT_LIVE, "g2", "a")),
+    "drop a contribution": (without(4), (9, Rule.INPUT_INCOMPLETE, "up", "g")),
+    "free early": (inserted(3, "-b"), (4, Rule.INPUT_NOT_LIVE, "loss", "b")),
+    "free an incomplete buffer": (inserted(5, "-g"), (11, Rule.INPUT_INCOMPLETE, "up", "g")),
+    "free twice": (inserted(6, "-b"), (6, Rule.FREE_NOT_LIVE, None, "b")),
+    "free what was never there": (inserted(0, "-w"), (0, Rule.FREE_NOT_LIVE, None, "w")),
+    "free a graph input": (inserted(2, "-x"), (2, Rule.FREE_GRAPH_INPUT, None, "x")),
+    "free a graph output": (inserted(11, "-w"), (None, Rule.OUTPUT_NOT_LIVE, None, "w")),
+    "swap dependent ops": (swapped(0, 1), (0, Rule.INPUT_NOT_LIVE, "f2", "a")),
+    "swap a read and its free": (swapped(4, 5), (5, Rule.INPUT_NOT_LIVE, "g1", "b")),
+    "swap a compute and a free of its output": (swapped(6, 8), (6, Rule.FREE_NOT_LIVE, None, "a")),
+    "recompute what must not be": (inserted(2, "f2"), (2, Rule.NOT_RECOMPUTABLE, "f2", None)),
+    "unknown op": (inserted(5, "f3"), (5, Rule.UNKNOWN_OP, "f3", None)),
+    "unknown tensor": (inserted(5, "-z"), (5, Rule.UNKNOWN_TENSOR, None, "z")),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_refused_at_the_right_step(graph, name):
+    words, expected = MUTANTS[name]
+    certificate = validate(graph, schedule(words))
+    v = certificate.first
+    assert certificate.verdict is Verdict.INVALID
+    assert not certificate.accepted
+    assert (v.step, v.rule, v.op, v.tensor) == expected
+    for part in (v.op, v.tensor):
+        assert part is None or repr(part) in v.message
+    assert v.step is None or f"step {v.step}" in v.message
+    assert (certificate.pruned_peak, certificate.overhead) == (None, None)
+
+
+def test_over_the_budget_by_one_byte(graph):
+    certificate = validate(graph, schedule(RIGHT), Rules(budget=PEAK - 1))
+    assert certificate.verdict is Verdict.OVER_BUDGET
+    v = certificate.first
+    assert (v.step, v.rule, v.op) == (1, Rule.BUDGET, "f2")
+    assert v.message == "step 1: op 'f2' needs 21 bytes, 1 more than the budget; 3 steps are over it"
+    assert (certificate.pruned_peak, certificate.overhead, certificate.budget) == (PEAK, 12.5, PEAK - 1)
+
+
+def test_invalid_beats_over_budget(graph):
+    certificate = validate(graph, schedule(without(10)), Rules(budget=PEAK - 1))
+    assert certificate.verdict is Verdict.INVALID
+    assert [v.rule for v in certificate.violations] == [Rule.BUDGET, Rule.OP_NOT_COMPUTED, Rule.OUTPUT_NOT_LIVE]
+
+
+def test_constant_memory_counts_in_the_budget_when_asked_to(graph):
+    heavy = replace(graph, constant_memory=100)
+    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK)).accepted
+    assert not validate(heavy, schedule(RIGHT), Rules(budget=PEAK, count_constant_memory=True)).accepted
+    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK + 100, count_constant_memory=True)).accepted
+
+
+def test_first_computes_out_of_order(graph):
+    words = ["f1", "f2", "loss", "g2", "g1", "up"]
+    assert validate(graph, schedule(words)).accepted
+    v = validate(graph, schedule(words), Rules(order=OrderRule.FIXED)).first
+    assert (v.step, v.rule, v.op) == (3, Rule.ORDER, "g2")
+    assert "before op 'g1'" in v.message
+    # A recomputation may come anywhere.
+    assert validate(
+        graph, schedule(["f1", "f2", "loss", "g1", "f1", "loss", "g2", "up"]), Rules(order=OrderRule.FIXED)
+    ).accepted
+
+
+def test_one_compute_too_many(graph):
+    words = inserted(7, "f1")
+    assert validate(graph, schedule(words), Rules(max_computes=3)).accepted
+    v = validate(graph, schedule(words), Rules(max_computes=2)).first
+    assert (v.step, v.rule, v.op) == (7, Rule.COMPUTES_PER_OP, "f1")
+    assert validate(graph, schedule(words), Rules(max_computes={"loss": 1})).accepted
+    v = validate(graph, schedule(words), Rules(max_computes={"f1": 1})).first
+    assert (v.step, v.rule, v.op) == (6, Rule.COMPUTES_PER_OP, "f1")
+    with pytest.raises(ProblemError, match="'nobody'"):
+        validate(graph, schedule(words), Rules(max_computes={"nobody": 1}))
+
+
+def test_a_kept_tensor_is_freed_or_incomplete(graph):
+    v = validate(graph, schedule(RIGHT), Rules(keep=frozenset({"g"}))).first
+    assert (v.step, v.rule, v.tensor) == (None, Rule.OUTPUT_NOT_LIVE, "g")
+    assert v.message == "at the end kept tensor 'g' is not live: it was freed at step 11"
+    b = GraphBuilder("half")
+    b.tensor("s", 1)
+    b.op("p", outputs=["s"])
+    b.op("q", outputs=["s"])
+    b.output("s")
+    v = validate(b.build(), schedule(["p", "q", "-s", "p"])).first
+    assert (v.step, v.rule, v.tensor) == (None, Rule.OUTPUT_INCOMPLETE, "s")
+    assert "'q'" in v.message
+
+
+def test_a_schedule_for_another_graph(graph):
+    assert validate(graph, schedule(RIGHT, graph_digest=graph.digest)).accepted
+    assert validate(graph, schedule(RIGHT, graph="another name")).accepted
+    other = replace(graph, order=("f1", "f2", "loss", "g2", "g1", "up"))
+    v = validate(other, schedule(RIGHT, graph_digest=graph.digest)).first
+    assert (v.step, v.rule) == (None, Rule.GRAPH_DIGEST)
+    assert graph.digest[:12] in v.message
+    assert other.digest[:12] in v.message
+
+
+def test_all_violations_in_the_order_of_steps(graph):
+    words = ["f1", "-x", "f2", "f2", "loss", "g2", "g1", "up", "f3", "up"]
+    rules = Rules(budget=20, order=OrderRule.FIXED, max_computes=1, keep=frozenset({"g"}))
+    found = [(v.step, v.rule) for v in validate(graph, schedule([*words, "-g"], graph_digest="0"), rules).violations]
+    assert found == [
+        (None, Rule.GRAPH_DIGEST),
+        (1, Rule.FREE_GRAPH_INPUT),
+        (2, Rule.BUDGET),
+        (3, Rule.NOT_RECOMPUTABLE),
+        (5, Rule.ORDER),
+        (8, Rule.UNKNOWN_OP),
+        (9, Rule.COMPUTES_PER_OP),
+        (None, Rule.OUTPUT_NOT_LIVE),
+    ]
+
+
+def test_overhead_is_unknown_when_nothing_costs():
+    b = GraphBuilder("free of cost")
+    b.op("a", size=1)
+    g = b.build()
+    c = validate(g, schedule(["a", "a"]))
+    assert (c.cost, c.base_cost, c.overhead, c.recomputations) == (0, 0, None, 1)
+    assert "overhead" not in str(c)
+
+
+def test_certificates_read_well(graph):
+    rules = Rules(budget=20, max_computes={"f1": 2}, keep=frozenset({"g"}))
+    certificate = validate(graph, schedule(RIGHT), rules, max_violations=1)
+    text = str(certificate)
+    assert text.startswith("verdict       invalid\ngraph         train (")
+    assert "peak          21 bytes at step 1 (f2)" in text
+    assert "budget        20 bytes" in text
+    assert "violation     step 1: op 'f2' needs 21 bytes" in text
+    assert "and 1 more violations" in text
+    assert all(line[13] == " " and line[14] != " " for line in text.splitlines())  # one column of values
+    document = json.loads(json.dumps(certificate.as_dict()))
+    assert document["verdict"] == "invalid"
+    assert document["violations"][0]["rule"] == "budget"
+    assert document["rules"] == {
+        "budget": 20,
+        "order": "free",
+        "max_computes": {"f1": 2},
+        "keep": ["g"],
+        "count_constant_memory": False,
+    }
+
+
+# -- the same at random ----------------------------------------------------------------------------------------
+
+randoms = st.integers(0, 2**32).map(Random)
+
+
+def some_case(random) -> tuple[ComputeGraph, list[tuple[str, str]]]:
+    graph = random_graph(random)
+    once = random.choice(graph.op_names)
+    graph = replace(graph, ops=[replace(op, recomputable=op.name != once) for op in graph.ops])
+    return graph, random_valid_steps(random, graph, frees=random.random() < 0.5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(randoms)
+def test_rules_by_their_definitions(random):
+    graph, steps = some_case(random)
+    most = random.randint(1, 3)
+    limits = {o: random.randint(1, 3) for o in graph.op_names if random.random() < 0.5}
+    budget = random.randint(0, 2 * graph.reference_peak)
+    expected, seen = [], []
+    for k, (word, name) in enumerate(steps):
+        if word == "compute":
+            before = graph.order[: graph.order.index(name)]
+            if name not in seen and any(o not in seen for o in before):
+                expected.append((k, Rule.ORDER, name))
+            if name in seen and not graph.ops[graph.op_index[name]].recomputable:
+                expected.append((k, Rule.NOT_RECOMPUTABLE, name))
+            elif seen.count(name) >= limits.get(name, 10**6):
+                expected.append((k, Rule.COMPUTES_PER_OP, name))
+            seen.append(name)
+    memory = naive(graph, steps).memory
+    over = [k for k, (word, _) in enumerate(steps) if word == "compute" and memory[k] > budget]
+    if over:
+        expected.append((over[0], Rule.BUDGET, steps[over[0]][1]))
+    schedule = as_schedule(random, graph, steps)
+    certificate = validate(graph, schedule, Rules(budget, OrderRule.FIXED, limits), max_violations=10**4)
+    assert sorted((v.step, v.rule, v.op) for v in certificate.violations) == sorted(expected)
+    assert [v.step for v in certificate.violations] == sorted(v.step for v in certificate.violations)
+    kinds = {rule for _, rule, _ in expected}
+    verdict = Verdict.VALID if not kinds else Verdict.OVER_BUDGET if kinds == {Rule.BUDGET} else Verdict.INVALID
+    assert certificate.verdict is verdict
+
+    same_for_all = validate(graph, schedule, Rules(max_computes=most), max_violations=10**4)
+    beyond = [v.step for v in same_for_all.violations]
+    computed = [name for word, name in steps if word == "compute"]
+    allowed = {op.name: most if op.recomputable else 1 for op in graph.ops}
+    assert len(beyond) == sum(max(0, computed.count(o) - allowed[o]) for o in graph.op_names)
+
+
+@settings(max_examples=300, deadline=None)
+@given(randoms)
+def test_a_dropped_step_is_found_wherever_it_matters(random):
+    """Leaving out a step gives either a schedule that is right as well, or the first step that misses something."""
+    graph = random_graph(random)
+    steps = random_valid_steps(random, graph, frees=True)
+    k = random.randrange(len(steps))
+    mutant = steps[:k] + steps[k + 1 :]
+    outcome = naive(graph, mutant)
+    certificate = validate(graph, as_schedule(random, graph, mutant))
+    assert certificate.accepted == (not outcome.faults)
+    if outcome.faults:
+        first = certificate.first
+        assert (first.step, first.rule) in {fault[:2] for fault in outcome.faults}
+        assert first.step == min((f[0] for f in outcome.faults if f[0] is not None), default=None)
