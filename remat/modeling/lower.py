@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from remat.errors import ModelError
 from remat.modeling.bridges import BRIDGES, Bridge, Workshop, kind_of
 from remat.modeling.model import Model
-from remat.modeling.records import Record
+from remat.modeling.records import Domain, Record
 
 Values = NDArray[np.float64]
 Kinds = Collection[type[Record]]
@@ -94,7 +94,10 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = ()) -> Lowe
         if bridge is None:
             bridge = _cheapest(record, workshop, native, costs)
         left = tuple(other for other in special if other is not bridge)  # an override sees nothing of its own making
-        todo.extend((new, left) for new in reversed(bridge.rewrite(record, workshop)) if len(new))
+        made = [new for new in bridge.rewrite(record, workshop) if len(new)]
+        if any(isinstance(new, Domain) for new in made):
+            raise ModelError(f"bridge {bridge} makes a Domain of record {record.name!r}, which no bridge may")
+        todo.extend((new, left) for new in reversed(made))
     return Lowered(model, workshop.model, workshop.extend)
 
 

@@ -36,7 +36,8 @@ class Bridge(ABC):
     source : type of Record
         The kind that is rewritten.
     targets : tuple of types of Record
-        The kinds that may come out; none of them leads back to `source`.
+        The kinds that may come out; none of them leads back to `source`. :class:`~remat.modeling.Domain` is not among
+        them: the values of the source's variables are settled before the first bridge.
     cost : float
         How unwelcome the rewriting is; the chain with the smallest sum is taken.
     condition : str

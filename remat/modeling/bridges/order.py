@@ -25,39 +25,53 @@ ENCODABLE = f"integer variables with at most {MAX_VALUES:,} values in all"
 
 
 class Domains:
-    """The values that integer variables can take, by their bounds and the model's :class:`Domain` records."""
+    """The values that integer variables can take, by their bounds and the source's :class:`Domain` records.
 
-    def __init__(self, model: Model) -> None:
-        records = [record for record in model.records if isinstance(record, Domain)]
+    Parameters
+    ----------
+    source : Model
+        Has the records.
+    model : Model
+        Has the variables of `source` and may grow more.
+    """
+
+    def __init__(self, source: Model, model: Model) -> None:
+        self._model = model
+        records = [record for record in source.records if isinstance(record, Domain)]
         listed = np.concatenate([record.variable for record in records] or [np.zeros(0, dtype=np.int64)])
         sizes = np.concatenate([np.diff(record.indptr) for record in records] or [np.zeros(0, dtype=np.int64)])
         values = np.concatenate([record.values for record in records] or [np.zeros(0, dtype=np.int64)])
         owner = np.repeat(listed, sizes)
-        times_listed = np.bincount(listed, minlength=model.num_vars)
+        times_listed = np.bincount(listed, minlength=source.num_vars)
         pairs = np.lexsort((values, owner))
         owner, values = owner[pairs], values[pairs]
         first = np.ones(len(owner), dtype=bool)
         first[1:] = (owner[1:] != owner[:-1]) | (values[1:] != values[:-1])
         at = np.flatnonzero(first)
         count = np.diff(np.append(at, len(owner)))  # a variable in several records takes only values in all of them
-        self._lower, self._upper = model.lower[: model.num_vars], model.upper[: model.num_vars]
-        keep = (count == times_listed[owner[at]]) & (values[at] >= self._lower[owner[at]])
-        keep &= values[at] <= self._upper[owner[at]]
+        keep = (count == times_listed[owner[at]]) & (values[at] >= source.lower[owner[at]])
+        keep &= values[at] <= source.upper[owner[at]]
         self._values = values[at][keep]
-        self._listed = times_listed > 0
-        self._indptr = np.zeros(model.num_vars + 1, dtype=np.int64)
-        np.cumsum(np.bincount(owner[at][keep], minlength=model.num_vars), out=self._indptr[1:])
-        self._kind = model.kind
+        # one more entry, for all variables that are not the source's
+        self._listed = np.append(times_listed > 0, False)
+        self._indptr = np.zeros(source.num_vars + 2, dtype=np.int64)
+        np.cumsum(np.bincount(owner[at][keep], minlength=source.num_vars + 1), out=self._indptr[1:])
+
+    def _table(self, variables: Int) -> tuple[NDArray[np.bool_], Int, Int]:
+        """Whether each variable has listed values, and where they begin and end in the table."""
+        known = np.minimum(variables, len(self._listed) - 1)
+        listed = self._listed[known]
+        return listed, np.where(listed, self._indptr[known], 0), np.where(listed, self._indptr[known + 1], 0)
 
     def integral(self, variables: Int) -> bool:
         """Whether all `variables` take integers only."""
-        return bool((self._kind[variables] != Kind.CONTINUOUS.value).all())
+        return bool((self._model.kind[variables] != Kind.CONTINUOUS.value).all())
 
     def sizes(self, variables: Int) -> Int:
         """Number of values of each variable."""
-        span = np.floor(self._upper[variables]) - np.ceil(self._lower[variables]) + 1
-        listed = self._indptr[variables + 1] - self._indptr[variables]
-        return np.where(self._listed[variables], listed, np.maximum(span, 0)).astype(np.int64)
+        span = np.floor(self._model.upper[variables]) - np.ceil(self._model.lower[variables]) + 1
+        listed, begin, end = self._table(variables)
+        return np.where(listed, end - begin, np.maximum(span, 0)).astype(np.int64)
 
     def values(self, variables: Int) -> tuple[Int, Int]:
         """(indptr, values): those of each variable, ascending."""
@@ -65,9 +79,10 @@ class Domains:
         indptr = np.zeros(len(variables) + 1, dtype=np.int64)
         np.cumsum(sizes, out=indptr[1:])
         # listed values by their place in the table, the others by counting up from the lower bound
-        begin = np.where(self._listed[variables], self._indptr[variables], np.ceil(self._lower[variables]).astype(int))
+        has_table, begin, _ = self._table(variables)
+        begin = np.where(has_table, begin, np.ceil(self._model.lower[variables]).astype(np.int64))
         owner, number = ranges(begin, begin + sizes)
-        listed = self._listed[variables][owner]
+        listed = has_table[owner]
         number[listed] = self._values[number[listed]]
         return indptr, number
 
@@ -76,7 +91,7 @@ class Domains:
         distinct = np.unique(variables)
         if not self.integral(distinct):
             return False
-        span = np.where(self._listed[distinct], 0, self._upper[distinct] - self._lower[distinct] + 1)
+        span = np.where(self._table(distinct)[0], 0, self._model.upper[distinct] - self._model.lower[distinct] + 1)
         return bool(span.sum() <= MAX_VALUES)
 
 
@@ -97,11 +112,12 @@ class OrderEncoding:
 
     def encode(self, variables: Int) -> list[Record]:
         """The rows for those of `variables` that have no encoding yet."""
+        model = self._workshop.model
+        self._slot = np.append(self._slot, np.full(model.num_vars - len(self._slot), -1))
         new = np.unique(variables)
         new = new[self._slot[new] < 0]
         if not len(new):
             return []
-        model = self._workshop.model
         indptr, values = self._workshop.domains.values(new)
         records: list[Record] = []
         empty = np.diff(indptr) == 0

@@ -33,7 +33,7 @@ class Workshop:
     def __init__(self, source: Model) -> None:
         self.model = source.copy(source.name)
         self.model.records = []
-        self.domains = Domains(source)
+        self.domains = Domains(source, self.model)
         self.order = OrderEncoding(self)
         self._blocks: list[tuple[Int, Complete]] = []
 

@@ -1,0 +1,305 @@
+"""HiGHS: answers, statuses, hints, deadlines."""
+
+import functools
+import importlib.metadata
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
+from remat.backends.highs import VERSIONS, Highs
+from remat.errors import BackendError
+from remat.modeling import AllDifferent, Clauses, Cumulative, Linear, Model, violations
+from remat.timing import Deadline
+
+
+def options(seconds=None, **other):
+    return SolveOptions(deadline=Deadline.after(seconds), threads=1, **other)
+
+
+def hard(size=60, rows=40, seed=0):
+    """A multi-dimensional knapsack with many incumbents, far from closed after seconds."""
+    rng = np.random.default_rng(seed)
+    weight = rng.integers(0, 100, (rows, size))
+    model = Model("hard")
+    take = model.booleans("take", size)
+    row, column = np.indices(weight.shape)
+    model.add(Linear.rows("weight", row, column, weight.ravel(), upper=weight.sum(axis=1) // 3))
+    model.minimize(take.index, -rng.integers(50, 150, size))
+    return model
+
+
+def tiny(seed):
+    """A mixed model whose continuous part is fixed by the integers: brute force can see all of it."""
+    rng = np.random.default_rng(seed)
+    model = Model("tiny")
+    b, x = model.booleans("b", 3).index, model.integers("x", 2, -2, 2).index
+    both = np.concatenate([b, x])
+    row, column, value = rng.integers(0, 3, 9), rng.choice(both, 9), rng.integers(-3, 4, 9)
+    literals = np.where(rng.random(4) < 0.5, rng.choice(b, 4), ~rng.choice(b, 4))
+    model.add(
+        Linear.rows("rows", row, column, value, upper=rng.integers(-3, 3, 3)),
+        Clauses.grouped("clauses", rng.integers(0, 2, 4), literals, 2),
+        Linear.rows("enforced", [0, 0], x, [1, 1], lower=[1], enforce=b[0]),
+    )
+    if seed % 2:
+        model.add(AllDifferent("different", x))
+    if seed % 3 == 0:
+        model.add(Cumulative("use", x[:1], x[1:], np.array([2]), b[1:2], 1))
+    model.minimize(both, rng.integers(-5, 6, 5), float(rng.integers(-3, 4)))
+    return model
+
+
+@functools.cache
+def best_by_hand(seed):
+    model = tiny(seed)
+    boxes = [np.arange(a, b + 1) for a, b in zip(model.lower, model.upper, strict=True)]
+    costs = [
+        model.objective.value(np.array(values))
+        for values in itertools.product(*boxes)
+        if not violations(model, np.array(values))
+    ]
+    return min(costs, default=None)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tiny_models_against_brute_force(seed):
+    model = tiny(seed)
+    wanted = best_by_hand(seed)
+    result = Highs().solve(model, options())
+    if wanted is None:
+        assert (result.status, result.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
+        assert result.objective is result.bound is result.values is None
+        return
+    assert (result.status, result.stop) == (Status.OPTIMAL, StopReason.FINISHED)
+    assert result.objective == result.bound == wanted == model.objective.value(result.values)
+    assert violations(model, result.values) == []
+    assert result.values.shape == (model.num_vars,)
+    assert result.incumbents[-1].objective == wanted
+    assert result.versions == {"highspy": importlib.metadata.version("highspy")}
+
+
+def test_brute_force_saw_both_kinds_of_model():
+    feasible = sum(best_by_hand(seed) is not None for seed in range(30))
+    assert 10 <= feasible <= 27
+
+
+def test_a_linear_programme():
+    model = Model("diet")
+    model.continuous("u", 2)
+    model.add(Linear.rows("need", [0, 0], [0, 1], [1, 2], lower=[3]))
+    model.minimize([0, 1], [2, 1], 10)
+    result = Highs().solve(model, options())
+    assert result.status is Status.OPTIMAL
+    assert result.values == pytest.approx([0, 1.5])
+    assert result.objective == result.bound == pytest.approx(11.5)
+
+
+def test_implied_variables_are_continuous_and_still_sharpen_the_bound():
+    model = hard()
+    u = model.implied("u", 1, 0, 5)
+    model.minimize(np.append(model.objective.index, u.index), np.append(model.objective.coefficient, 3))
+    result = Highs().solve(model, options(1))
+    assert result.bound == np.rint(result.bound)
+
+
+def test_empty_models():
+    model = Model("empty")
+    model.minimize([], [], 5)
+    result = Highs().solve(model, options())
+    assert (result.status, result.objective, result.bound, len(result.values)) == (Status.OPTIMAL, 5, 5, 0)
+    model.add(Linear.rows("never", [], [], [], lower=[1]))
+    assert Highs().solve(model, options()).status is Status.INFEASIBLE
+
+
+def test_variables_without_rows():
+    model = Model("free")
+    x = model.integers("x", 3, -2, 2)
+    model.minimize(x.index, [1, 0, -1])
+    result = Highs().solve(model, options())
+    assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, -4, -4)
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_unbounded_is_an_error_and_infeasible_is_not(integers):
+    model = Model("open")
+    u = model.continuous("u", 2).index
+    if integers:
+        x = model.integers("x", 1, 0, 3).index
+        model.add(Linear.rows("link", [0, 0], [u[1], x[0]], [1, -1], lower=[0]))
+    model.minimize(u, [-1, 0])
+    result = Highs().solve(model, options())
+    assert (result.status, result.message) == (Status.ERROR, "the objective is unbounded")
+    assert result.bound is None
+    model.add(Linear.rows("never", [0, 0], u, [0, 1], upper=[-1]))
+    assert Highs().solve(model, options()).status is Status.INFEASIBLE
+
+
+def test_an_unbounded_relaxation_of_an_infeasible_model():
+    model = Model("parity")
+    u, x = model.continuous("u", 1).index, model.integers("x", 2, 0, 9).index
+    model.add(Linear.rows("odd", [0, 0], x, [2, 4], lower=[7], upper=[7]))
+    model.minimize(u, [-1])
+    assert Highs().solve(model, options()).status is Status.INFEASIBLE
+
+
+def test_incumbents_and_bounds_are_streamed_in_order():
+    model, seen, bounds = hard(), [], []
+    clock = Deadline.after(2)
+    result = Highs().solve(
+        model,
+        SolveOptions(deadline=clock, threads=1),
+        on_incumbent=seen.append,  # returns None: go on
+        on_bound=lambda seconds, bound: bounds.append((seconds, bound)),
+    )
+    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
+    assert tuple(seen) == result.incumbents
+    assert len(seen) >= 2
+    assert all(a.objective > b.objective and a.time <= b.time for a, b in itertools.pairwise(seen))
+    assert all(violations(model, incumbent.values) == [] for incumbent in seen)
+    assert all(incumbent.objective == model.objective.value(incumbent.values) for incumbent in seen)
+    assert all(incumbent.bound is None or incumbent.bound <= incumbent.objective for incumbent in seen)
+    assert all(a < b for (_, a), (_, b) in itertools.pairwise(bounds))
+    assert result.bound == np.rint(result.bound) >= bounds[-1][1]
+    assert result.bound < result.objective == seen[-1].objective
+    assert clock.elapsed < 4
+
+
+def test_a_callback_can_stop():
+    result = Highs().solve(hard(), options(60), on_incumbent=lambda incumbent: incumbent.objective < -1000)
+    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
+    assert result.objective < -1000
+    assert result.solve_seconds < 30
+
+
+def test_an_error_in_a_callback_is_raised_when_the_solver_has_ended():
+    def fail(_):
+        raise RuntimeError("in the callback")
+
+    with pytest.raises(RuntimeError, match="in the callback"):
+        Highs().solve(hard(), options(30), on_incumbent=fail)
+
+
+def test_a_feasible_hint_starts_the_search_and_survives_an_expired_clock():
+    model, log = hard(), []
+    hint = np.zeros(model.num_vars)
+    hint[0] = 1
+    result = Highs().solve(model, options(1, log=log.append), hint=hint)
+    value = model.objective.value(hint)
+    assert any("MIP start solution is feasible" in line and line.endswith(f" {value:g}") for line in log)
+    assert result.incumbents[0].objective == value
+    assert result.incumbents[0].bound is None
+    stopped = Highs().solve(model, options(60), hint=hint, on_incumbent=lambda _: True)
+    assert (stopped.status, stopped.stop, stopped.objective) == (Status.FEASIBLE, StopReason.INTERRUPTED, value)
+
+
+def test_a_hint_is_extended_to_the_variables_of_bridges():
+    rng = np.random.default_rng(1)
+    model, log, count = Model("tour"), [], 6
+    x = model.integers("x", count, 0, count - 1).index
+    model.add(AllDifferent("different", x))
+    first, second = np.triu_indices(count, 1)
+    rows = np.arange(len(first))
+    apart = model.continuous("apart", len(first)).index
+    for sign in (1, -1):
+        column = np.concatenate([apart, x[first], x[second]])
+        value = np.repeat([1, sign, -sign], len(rows))
+        model.add(Linear.rows("distance", np.tile(rows, 3), column, value, lower=np.zeros(len(rows))))
+    model.minimize(apart, rng.integers(1, 9, len(first)))
+    hint = np.full(model.num_vars, np.nan)
+    hint[x] = np.arange(count)  # the distances are left to the solver
+    result = Highs().solve(model, options(20, log=log.append), hint=hint)
+    assert any("MIP start solution is feasible" in line for line in log)
+    assert result.status is Status.OPTIMAL
+    assert violations(model, result.values) == []
+
+
+def test_a_bad_hint_does_no_harm():
+    model = tiny(9)
+    wanted = best_by_hand(9)
+    for hint in (np.full(model.num_vars, 99.0), np.full(model.num_vars, np.nan), np.ones(model.num_vars)):
+        result = Highs().solve(model, options(), hint=hint)
+        assert (result.status, result.objective) == (Status.OPTIMAL, wanted)
+
+
+def test_an_expired_deadline():
+    result = Highs().solve(hard(), options(0))
+    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
+    assert result.values is result.bound is None
+
+
+def test_the_gap_is_a_reason_to_stop():
+    result = Highs().solve(hard(), options(60, relative_gap=0.2))
+    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.GAP)
+    assert result.bound < result.objective
+    assert (result.objective - result.bound) / abs(result.objective) <= 0.2
+
+
+def test_threads_can_change_from_solve_to_solve():
+    model = tiny(9)
+    wanted = best_by_hand(9)
+    for threads in (2, 1, None, 2):
+        assert Highs().solve(model, SolveOptions(threads=threads)).objective == wanted
+
+
+def test_solves_at_the_same_time_share_the_threads():
+    model, results = hard(), []
+
+    def work(threads):
+        results.append(Highs().solve(model, SolveOptions(Deadline.after(1.5), threads=threads)))
+
+    workers = [threading.Thread(target=work, args=(threads,)) for threads in (1, 2)]
+    for worker in workers:
+        worker.start()
+        time.sleep(0.3)
+    for worker in workers:
+        worker.join()
+    assert [result.status for result in results] == [Status.FEASIBLE] * 2
+
+
+def test_options_of_the_solver_are_passed_on():
+    log = []
+    Highs().solve(tiny(9), options(log=log.append, solver={"presolve": "off"}))
+    assert not any("Presolve reductions" in line for line in log)
+    assert any(line.startswith("Running HiGHS") for line in log)
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        ({"mip_presolve": 1}, "HiGHS has no option 'mip_presolve'"),
+        ({"mip_max_nodes": "many"}, "HiGHS does not take 'many' for its option 'mip_max_nodes'"),
+        ({"threads": "all"}, "HiGHS does not take 'all' for its option 'threads'"),
+    ],
+)
+def test_wrong_options_of_the_solver(solver, message):
+    with pytest.raises(BackendError, match=message):
+        Highs().solve(tiny(9), options(solver=solver))
+
+
+def test_limits_of_the_solver_are_another_reason():
+    result = Highs().solve(hard(), options(60, solver={"mip_max_nodes": 1}))
+    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.OTHER)
+
+
+def test_nothing_is_printed(capfd):
+    Highs().solve(tiny(9), options())
+    Highs().solve(tiny(9), options(log=lambda line: None))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_availability(monkeypatch):
+    lowest, below = VERSIONS
+    installed = tuple(int(part) for part in importlib.metadata.version("highspy").split(".")[:2])
+    assert lowest <= installed < below  # 1.14 gives wrong optima; 1.15 cannot share a process with ortools
+    assert Highs.availability().ready
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.14.0")
+    assert Highs.availability().state is AvailabilityState.WRONG_VERSION
+    assert "1.14.0" in Highs.availability().reason
+    with pytest.raises(BackendError, match=r"'highs' cannot be used: highspy 1.14.0"):
+        Highs().solve(Model("m"), options())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert Highs.availability().state is AvailabilityState.NOT_INSTALLED

@@ -1,0 +1,169 @@
+"""How lowering chooses."""
+
+import numpy as np
+import pytest
+
+from remat.errors import ModelError
+from remat.modeling import (
+    ALWAYS,
+    AllDifferent,
+    Bridge,
+    Clauses,
+    Cumulative,
+    Domain,
+    Linear,
+    Model,
+    PlainLinear,
+    Record,
+    Reservoir,
+    lower,
+)
+
+
+@pytest.fixture
+def mixed():
+    model = Model("mixed")
+    b, x = model.booleans("b", 2).index, model.integers("x", 2, 0, 3).index
+    model.add(
+        Clauses.pairs("either", b[:1], b[1:]),
+        Linear.rows("after", [0, 0], x, [-1, 1], lower=[1], enforce=b[:1]),
+        AllDifferent("different", x),
+    )
+    return model
+
+
+def test_native_records_stay_as_they_are(mixed):
+    lowered = lower(mixed, {Linear, Clauses, AllDifferent})
+    assert lowered.model is mixed
+    values = np.arange(4.0)
+    assert lowered.extend(values).tolist() == values.tolist()
+    assert lowered.extend(values) is not values
+
+
+def test_only_what_is_not_native_is_rewritten(mixed):
+    lowered = lower(mixed, {Linear, AllDifferent})
+    assert [type(record) for record in lowered.model.records] == [Linear, Linear, AllDifferent]
+    assert lowered.model.records[1] is mixed.records[1]
+    assert lowered.model.num_vars == mixed.num_vars
+    assert lowered.source is mixed
+
+
+def test_plain_linear_excludes_enforced_rows_and_linear_does_not(mixed):
+    assert lower(mixed, {Linear, Clauses, AllDifferent}).model.records[1].enforce is not None
+    assert lower(mixed, {PlainLinear, Clauses, AllDifferent}).model.records[1].enforce is None
+
+
+def test_the_source_is_left_alone(mixed):
+    before = (str(mixed), list(mixed.records), mixed.num_vars)
+    lowered = lower(mixed, {PlainLinear})
+    assert (str(mixed), list(mixed.records), mixed.num_vars) == before
+    assert lowered.model.num_vars > mixed.num_vars
+    assert lowered.model.blocks[: len(mixed.blocks)] == mixed.blocks
+    assert lowered.model.objective is mixed.objective
+
+
+class ClauseByReservoir(Bridge):
+    """An odd way to say it: something must be given where one is taken."""
+
+    source = Clauses
+    targets = (Reservoir,)
+    cost = 1000
+
+    def rewrite(self, record, workshop):
+        time = workshop.add_vars("now", 1, workshop.model.blocks[0].kind, (0, 0), lambda values: np.zeros(1))
+        literals = record.literals
+        return [
+            Reservoir(
+                record.name,
+                np.array([0, len(literals) + 1]),
+                np.repeat(time, len(literals) + 1),
+                np.zeros(len(literals) + 1, dtype=np.int64),
+                np.append(np.ones(len(literals), dtype=np.int64), -1),
+                np.append(literals, ALWAYS),
+            )
+        ]
+
+
+class Relabelled(Bridge):
+    """The same record under another name."""
+
+    source = Clauses
+    targets = (Clauses,)
+    cost = 0
+
+    def applies(self, record, workshop):
+        return record.name == "either"
+
+    def rewrite(self, record, workshop):
+        return [Clauses("either", record.indptr, record.literals)]
+
+
+def test_an_override_comes_before_native_records_and_before_bridges(mixed):
+    native = {Linear, Clauses, AllDifferent, Reservoir}
+    kinds = [type(record) for record in lower(mixed, native, [ClauseByReservoir()]).model.records]
+    assert kinds == [Reservoir, Linear, AllDifferent]
+    kinds = [type(record) for record in lower(mixed, {PlainLinear}, [ClauseByReservoir()]).model.records]
+    assert set(kinds) == {Linear}
+
+
+def test_an_override_does_not_see_its_own_records(mixed):
+    lowered = lower(mixed, {Linear, Clauses, AllDifferent}, [Relabelled()])
+    assert lowered.model.records[0] is not mixed.records[0]
+    assert type(lowered.model.records[0]) is Clauses
+
+
+class Strange(Record):
+    name = "strange"
+
+    def __len__(self):
+        return 1
+
+    def variables(self):
+        return np.zeros(0, dtype=np.int64)
+
+    def detail(self):
+        return ""
+
+
+def test_a_record_without_any_bridge():
+    model = Model("m")
+    model.add(Strange())
+    with pytest.raises(ModelError, match=r"'strange' \(Strange\) of model 'm'.*in PlainLinear: no bridge for it"):
+        lower(model, {PlainLinear})
+
+
+def test_the_error_lists_what_was_tried(mixed):
+    with pytest.raises(ModelError, match=r"'either'.*in Cumulative: ClausesToLinear leads to PlainLinear"):
+        lower(mixed, {Cumulative})
+
+
+def test_rows_without_bounds_cannot_be_enforced_by_a_big_m():
+    model = Model("m")
+    b, u = model.booleans("b", 1)[0], model.continuous("u", 1)[0]
+    model.add(Linear.rows("low", [0], [u], 1, lower=[2], enforce=b))
+    assert lower(model, {PlainLinear}).model.num_constraints == 1  # u >= 0 bounds it from this side
+    model.add(Linear.rows("high", [0], [u], 1, upper=[2], enforce=b))
+    with pytest.raises(ModelError, match=r"'high'.*EnforcedToLinear applies only to the variables' bounds"):
+        lower(model, {PlainLinear})
+
+
+def test_domains_too_wide_for_the_order_encoding():
+    model = Model("m")
+    x = model.integers("x", 2, 0, 10**12)
+    model.add(AllDifferent("different", x.index))
+    with pytest.raises(ModelError, match=r"'different'.*at most 20,000,000 values"):
+        lower(model, {PlainLinear})
+
+
+def test_bridges_make_no_domains():
+    class Listed(Bridge):
+        source, targets, cost = Clauses, (Domain,), 0
+
+        def rewrite(self, record, workshop):
+            return [Domain("late", record.literals[:1], np.array([0, 1]), np.array([1]))]
+
+    model = Model("m")
+    b = model.booleans("b", 2).index
+    model.add(Clauses.pairs("either", b[:1], b[1:]))
+    with pytest.raises(ModelError, match="Listed makes a Domain of record 'either'"):
+        lower(model, {PlainLinear}, [Listed()])

@@ -1,0 +1,66 @@
+"""Plug-ins by entry points."""
+
+import importlib.metadata
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from remat import registry
+from remat.backends.highs import Highs
+from remat.errors import BackendError, RematError
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Three plug-ins of somebody else: a good one, one that cannot be imported, one that is no class."""
+    real = importlib.metadata.entry_points
+
+    def entry_points(group):
+        others = {
+            "good": "collections:OrderedDict",
+            "broken": "no_such_package.module:Solver",
+            "function": "math:sqrt",
+            "highs": "aaa_another:Highs",
+        }
+        return [EntryPoint(name, value, group) for name, value in others.items()] + list(real(group=group))
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+
+
+def test_the_built_in_ones_come_through_the_same_door():
+    assert {"highs", "cp-sat"} <= set(registry.backends())
+    assert {"checkmate", "retention-intervals"} <= set(registry.formulations())
+    assert registry.load("backends", "highs") is Highs
+    assert registry.backends()["highs"] is Highs
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_broken_plug_in_breaks_only_itself():
+    found = registry.backends()
+    assert {"good", "broken", "function", "highs"} <= set(found)
+    assert "broken" in found
+    assert found["good"].__name__ == "OrderedDict"
+    with pytest.raises(BackendError, match=r"backend 'broken' \(no_such_package.module:Solver\).*No module named"):
+        registry.load("backends", "broken")
+    with pytest.raises(RematError, match=r"heuristic 'broken'"):
+        registry.load("heuristics", "broken")
+    with pytest.raises(BackendError, match=r"backend 'function' \(math:sqrt\) is not a class"):
+        registry.load("backends", "function")
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plug_in_does_not_replace_a_built_in_one():
+    assert registry.load("backends", "highs") is Highs
+
+
+@pytest.mark.usefixtures("plugins")
+def test_unknown_names_are_answered_with_the_nearest_first():
+    with pytest.raises(BackendError, match=r"there is no backend 'godo'; known are good, .*highs"):
+        registry.load("backends", "godo")
+    with pytest.raises(RematError, match=r"there is no formulation 'checkmat'; known are checkmate, "):
+        registry.load("formulations", "checkmat")
+
+
+def test_unknown_groups():
+    with pytest.raises(RematError, match="there is no group 'solvers' of plug-ins; known are formulations, backends"):
+        registry.load("solvers", "highs")
