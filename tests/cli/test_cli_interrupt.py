@@ -102,3 +102,26 @@ def test_ctrl_c_outside_a_solve_leaves_no_traceback(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(show, "load_graph", interrupt)
     assert main(["show", "x.json"]) == 130
+
+
+def test_ctrl_c_in_a_real_solver(tmp_path: Path) -> None:
+    """CP-SAT needs minutes to prove this one; what the heuristic or the solver has by then is written."""
+    from remat.cli import main
+
+    graph, out = str(tmp_path / "chain.json"), str(tmp_path / "s.json")
+    write_graph(unit_chain(60), graph)
+    program = "import sys, remat.cli; sys.exit(remat.cli.main())"
+    command = [sys.executable, "-c", program, "solve", graph, "-b", "45%", "--threads", "1", "-o", out]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert any("  solve  " in line and "overhead" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        shown, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    assert shown.startswith("status    feasible (stopped: interrupted)\n")
+    assert "Traceback" not in err
+    assert main(["validate", graph, out, "--budget", "45%", "--order", "fixed"]) == 0
