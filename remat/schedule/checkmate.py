@@ -224,6 +224,8 @@ def _json_matrix(value: Any, name: str) -> NDArray[np.float64]:
 
 def _zipped_matrix(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     """A matrix of an .npz archive, whose declared size is checked before anything is unpacked. Nothing is unpickled."""
+    if archive.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(f"{name} is compressed in a way that numpy does not write")
     with archive.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):

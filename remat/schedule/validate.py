@@ -115,7 +115,7 @@ def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation],
     """First computes of ops before an op that precedes them in the reference order."""
     if rules.order is not OrderRule.FIXED:
         return [], 0
-    graph, steps = done.graph, len(done.ops)
+    graph = done.graph
     at = np.flatnonzero(done.ops >= 0)
     first = np.full(len(graph.ops), -1, dtype=np.int64)
     first[done.ops[at[::-1]]] = at[::-1]  # the first compute is written last
@@ -127,7 +127,7 @@ def _order(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation],
         step = int(first[place])
         passed = int(np.flatnonzero(first[:place] > step)[0])
         op, other = (graph.op_names[graph.arrays.order[p]] for p in (place, passed))
-        message = f"step {step} of {steps}: op {op!r} is computed before op {other!r}, which precedes it in the order"
+        message = f"step {step}: op {op!r} is computed before op {other!r}, which precedes it in the order"
         found.append(Violation(step, op, None, Rule.ORDER, message))
     return found, len(early)
 

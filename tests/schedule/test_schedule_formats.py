@@ -271,6 +271,11 @@ def test_archives_are_not_trusted(tmp_path, chain):
         read(tmp_path, archive(R=np.zeros((4, 4, 4)), S=S), chain)
     with pytest.raises(FormatError, match="R is an array of <U1"):
         read(tmp_path, archive(R=np.array([["a"]]), S=S), chain)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as odd:
+        odd.writestr("R.npy", b"")
+    with pytest.raises(FormatError, match="R is compressed in a way"):
+        read(tmp_path, file.getvalue(), chain)
     # A bomb: a few hundred bytes that declare 10^12 entries are refused before anything is unpacked.
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (10**6, 10**6)})
