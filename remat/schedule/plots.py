@@ -195,7 +195,7 @@ class _Timeline:
         #: Number of compute steps before each step.
         before = np.concatenate([[0], np.cumsum(run.is_compute)])
         ops = run.ops[run.is_compute]
-        overhead = f", overhead {100 * (run.cost / graph.base_cost - 1):.2f} %" if graph.base_cost else ""
+        overhead = f", overhead {100 * (run.cost - graph.base_cost) / graph.base_cost:.4g} %" if graph.base_cost else ""
         title = f"{graph.name}: {len(ops):,} computes, {run.recomputations:,} of them recomputations{overhead}"
         broken = None
         if run.violations:
