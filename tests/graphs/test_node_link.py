@@ -126,6 +126,11 @@ def test_bad_documents(change, error, message, tmp_path):
     assert str(caught.value).isprintable()
 
 
+def test_document_that_is_no_object():
+    with pytest.raises(FormatError, match="must be an object"):
+        graph_from_node_link([])
+
+
 def test_mutated_files_raise_only_clear_errors():
     rng = random.Random(5)
     words = [b"-1", b"null", b"1.5", b"{}", b"[]", b'"id"', b"true", b"9" * 30, b'"0"', b""]
