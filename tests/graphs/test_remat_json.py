@@ -208,7 +208,7 @@ def test_bad_documents(change, error, message, schema, tmp_path):
 
 def test_document_of_another_format():
     for value in ({"format": "else"}, {}, [], 3):
-        with pytest.raises(FormatError, match="format is|must be an object"):
+        with pytest.raises(FormatError, match=r"format is|must be an object"):
             graph_from_document(value)
 
 
