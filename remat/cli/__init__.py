@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     except OSError as error:
+        if error.filename is not None:
+            return _complain(f"{error.filename}: {error.strerror}")
         _silence_stdout()
         return _complain(f"cannot write: {error.strerror}")
     except MemoryError:
