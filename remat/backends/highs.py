@@ -27,7 +27,7 @@ from remat.backends.base import (
     Values,
     run_interruptible,
 )
-from remat.errors import BackendError
+from remat.errors import BackendError, ModelError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
@@ -81,11 +81,18 @@ class Highs(Backend):
         run = _Run(lowered, to_matrix(lowered.model), options, on_incumbent, on_bound)
         run.load()
         if hint is not None:
-            run.start_from(np.asarray(hint, dtype=np.float64))
+            run.start_from(_checked(hint, model))
         build_seconds = time.monotonic() - began
         began = time.monotonic()
         run.solve()
         return run.result(build_seconds, time.monotonic() - began, versions)
+
+
+def _checked(hint: Values, model: Model) -> Values:
+    values = np.asarray(hint, dtype=np.float64)
+    if values.shape != (model.num_vars,):
+        raise ModelError(f"the hint has shape {values.shape}, but model {model.name!r} has {model.num_vars} variables")
+    return values
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.highs import VERSIONS, Highs
-from remat.errors import BackendError
+from remat.errors import BackendError, ModelError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Linear, Model, violations
 from remat.timing import Deadline
 
@@ -223,6 +223,11 @@ def test_a_bad_hint_does_no_harm():
     for hint in (np.full(model.num_vars, 99.0), np.full(model.num_vars, np.nan), np.ones(model.num_vars)):
         result = Highs().solve(model, options(), hint=hint)
         assert (result.status, result.objective) == (Status.OPTIMAL, wanted)
+
+
+def test_a_hint_of_the_wrong_length_is_an_error():
+    with pytest.raises(ModelError, match=r"the hint has shape \(2,\), but model 'tiny' has 5 variables"):
+        Highs().solve(tiny(9), options(), hint=np.zeros(2))
 
 
 def test_an_expired_deadline():
