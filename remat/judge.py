@@ -9,16 +9,18 @@ import numpy as np
 
 from remat.backends.base import Values
 from remat.errors import BackendError, RematError
-from remat.formulations.base import Formulation
+from remat.formulations.base import Formulation, Scope
 from remat.modeling import Model
 from remat.modeling.model import Kind
 from remat.problem import Problem
-from remat.schedule import Schedule
+from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate, Verdict
 from remat.schedule.validate import validate
 
 #: Solvers that compute with floats meet integrality and bounds up to about this much, relative to what they sum.
 TOLERANCE = 1e-6
+#: What holds for every schedule of the graph, whatever the rules.
+EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,21 @@ def lower_bound(bound: float | None) -> int | None:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,}"
+
+
+def covers(scope: Scope, problem: Problem) -> bool:
+    """Whether every schedule within the rules of `problem` is in `scope`."""
+    limited = scope.max_computes is not None and any(
+        limit is None or limit > scope.max_computes for limit in problem.compute_limits
+    )
+    narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
+    return not (scope.staged or scope.notes or limited or narrower)
+
+
+def structural_peak(problem: Problem) -> tuple[int, str]:
+    """Bytes below which no schedule exists, and what needs them."""
+    arrays, bound = problem.graph.arrays, problem.graph.structural_bound
+    at_end = int(arrays.size[problem.kept | arrays.is_input].sum()) + problem.constant_bytes
+    if bound.op is None or at_end > problem.structural_peak:
+        return max(at_end, problem.structural_peak), "the tensors alive at the end need"
+    return problem.structural_peak, f"op {bound.op!r} needs"

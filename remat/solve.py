@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
+from remat.calling import SolverFailedError, call_backend
+from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope
 from remat.heuristics.base import Heuristic
-from remat.judge import TOLERANCE, Judge, Reader, Seen, lower_bound, one_line
+from remat.judge import EVERY_SCHEDULE, TOLERANCE, Judge, Reader, Seen, covers, lower_bound, structural_peak
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.progress import OnProgress, Progress
 from remat.registry import heuristics, load
 from remat.result import Point, Result, base_versions
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.timing import Deadline
 
-#: What holds for every schedule of the graph, whatever the rules.
-EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
 #: The heuristic that starts a solver, where it is registered.
 START_HEURISTIC = "greedy"
 #: Shares of the time left that the start heuristic and the preliminary model may use.
@@ -166,7 +164,7 @@ class _Solve:
         kind: Any = None if self.is_heuristic else _named("formulations", self.method)
         backend: Any = None if self.is_heuristic else _named("backends", self.backend)
         self.reference = self.judge.see(Schedule.reference(self.problem.graph), "the reference order")
-        peak, where = _structural_peak(self.problem)
+        peak, where = structural_peak(self.problem)
         if self.problem.budget_bytes is not None and self.problem.budget_bytes < peak:
             self.infeasible = True
             return self._result(f"budget {self.problem.budget_bytes:,} bytes is below the {peak:,} bytes that {where}")
@@ -231,7 +229,7 @@ class _Solve:
             self.stop = StopReason.DEADLINE
             return
         self._enter("solve")
-        raw = self._call(backend, self.model, self.call.deadline, self._hint(formulation), self._on_main)
+        raw = self._call(backend, self.model, self.call, self._hint(formulation), self._on_main)
         if raw is not None:
             self._conclude(formulation, raw)
         self.notes.extend(sorted(self.reader.notes))
@@ -266,10 +264,11 @@ class _Solve:
         deadline = self.call.deadline
         part = deadline.earlier(PRELIMINARY_SHARE * deadline.remaining)
         start = None if hint is None else preliminary.extend(hint)
-        raw = self._call(backend, preliminary.model, part, start, on_values)
+        call = replace(self.call, deadline=part, relative_gap=0.0)
+        raw = self._call(backend, preliminary.model, call, start, on_values)
         if raw is None or self.stop is StopReason.INTERRUPTED:
             return False
-        lower = raw.objective if raw.status is Status.OPTIMAL else raw.bound
+        lower = raw.objective if raw.bound is None and raw.status is Status.OPTIMAL else raw.bound
         if raw.status is Status.INFEASIBLE or (lower is not None and lower > goal):
             self._prove_infeasible(formulation)
             return False
@@ -279,93 +278,46 @@ class _Solve:
         self.last_cost = self.reader.main(values, objective).certificate.cost
         return False
 
-    def _raise_bound(self, bound: float | None) -> bool:
-        """Take note of a bound on cost if it is better; False, which asks no solver to stop."""
+    def _raise_bound(self, bound: float | None) -> None:
+        """Take note of a solver's bound on cost if it is better."""
         better = lower_bound(bound)
         if better is not None and better > self.bound:
             self.bound = better
             self._tell()
-        return False
 
     def _call(
         self,
         backend: Backend,
         model: Model,
-        deadline: Deadline,
+        options: SolveOptions,
         hint: Values | None,
         on_values: Callable[[Values, float], bool],
     ) -> RawResult | None:
-        """Let the backend solve `model`; every solution goes to `on_values`, which may ask it to stop.
-
-        None if it failed with a schedule at hand. An error in a callback stops the solver and is raised here, since
-        solvers swallow exceptions of callbacks.
-        """
-        failures: list[BaseException] = []
-        asked = False
-        lock = threading.RLock()  # solvers call back from several threads
-
-        def guarded(work: Callable[[], bool]) -> bool:
-            nonlocal asked
-            with lock:
-                try:
-                    asked |= work()
-                except BaseException as error:
-                    failures.append(error)
-                    asked = True
-                return asked
+        """Let the backend solve `model`, every solution going to `on_values`; None if it failed with one at hand."""
 
         def take(values: Values, objective: float) -> bool:
-            if values.shape != (model.num_vars,):
-                raise BackendError(f"backend {self.backend_name!r} gives values of another shape than its model")
             enough = on_values(values, objective)
             self._tell()
             return enough
 
-        def on_incumbent(incumbent: Incumbent) -> bool:
-            return guarded(lambda: take(incumbent.values, incumbent.objective))
-
-        def on_bound(seconds: float, bound: float) -> None:
+        def on_bound(bound: float) -> None:
             if model is self.model:  # the bound of a preliminary model is not one on cost
-                guarded(lambda: self._raise_bound(bound))
+                self._raise_bound(bound)
 
         begun = time.monotonic()
-        raw: RawResult | None = None
-        crash: BackendError | None = None
         try:
-            raw = backend.solve(model, replace(self.call, deadline=deadline), hint, on_incumbent, on_bound)
-        except ModelError:
-            raise
-        except BackendError as error:
-            crash = error
-        except Exception as error:
-            crash = BackendError(f"backend {self.backend_name!r} crashed: {one_line(error)}")
-            crash.__cause__ = error
+            raw = call_backend(backend, model, options, hint, on_values=take, on_bound=on_bound)
+        except SolverFailedError as crash:
+            if self.judge.best is None:
+                raise
+            self.stop = StopReason.OTHER
+            self.notes.append(f"{crash}; the schedule found before is kept")
+            return None
         finally:
             self.timings[self.phase] = time.monotonic() - begun
-        stopped_here = asked
-        if raw is not None and raw.values is not None and raw.objective is not None:
-            values, objective = raw.values, raw.objective
-            guarded(lambda: take(values, objective))
-        if failures:
-            raise failures[0]
-        if raw is not None and raw.status is Status.ERROR:
-            crash = BackendError(f"backend {self.backend_name!r} failed: {raw.message}")
-        if crash is not None:
-            self._survive(crash)
-            return None
-        assert raw is not None
-        if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
-            raise BackendError(f"backend {self.backend_name!r} claims a solution ({raw.status}) and gives none")
         self.versions.update(raw.versions)
-        self.stop = StopReason.FINISHED if stopped_here else raw.stop
+        self.stop = raw.stop
         return raw
-
-    def _survive(self, crash: BackendError) -> None:
-        """A failed solver costs nothing that was found before."""
-        if self.judge.best is None:
-            raise crash
-        self.stop = StopReason.OTHER
-        self.notes.append(f"{crash}; the schedule found before is kept")
 
     # -- conclusions -------------------------------------------------------------------------------------------------
 
@@ -447,7 +399,7 @@ class _Solve:
             return f"no schedule exists: {reason}"
         if self.infeasible:
             proved = f"proved by {self.method_name} and {self.backend_name}"
-            if _covers(self.scope, self.problem):
+            if covers(self.scope, self.problem):
                 return f"no schedule exists ({proved})"
             return f"no schedule exists within {self.scope} ({proved}), which says nothing of schedules beyond that"
         if self.is_heuristic:
@@ -493,21 +445,3 @@ def _expressed(formulation: Formulation, seen: Seen) -> Values | None:
 
 def _reaches(bound: float, objective: float | None) -> bool:
     return objective is not None and bound >= objective - TOLERANCE * max(1.0, abs(objective))
-
-
-def _covers(scope: Scope, problem: Problem) -> bool:
-    """Whether every schedule within the rules of `problem` is in `scope`."""
-    limited = scope.max_computes is not None and any(
-        limit is None or limit > scope.max_computes for limit in problem.compute_limits
-    )
-    narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
-    return not (scope.staged or scope.notes or limited or narrower)
-
-
-def _structural_peak(problem: Problem) -> tuple[int, str]:
-    """Bytes below which no schedule exists, and what needs them."""
-    arrays, bound = problem.graph.arrays, problem.graph.structural_bound
-    at_end = int(arrays.size[problem.kept | arrays.is_input].sum()) + problem.constant_bytes
-    if bound.op is None or at_end > problem.structural_peak:
-        return max(at_end, problem.structural_peak), "the tensors alive at the end need"
-    return problem.structural_peak, f"op {bound.op!r} needs"

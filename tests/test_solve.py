@@ -439,10 +439,11 @@ def test_the_preliminary_model_finds_the_start() -> None:
         return RawResult(Status.OPTIMAL, StopReason.FINISHED, 5.0, 5.0, picked(1))
 
     backend = Scripted(script)
-    result = solve(Problem(skip_graph(), 8), Prudent, backend, deadline=100)
+    result = solve(Problem(skip_graph(), 8), Prudent, backend, deadline=100, relative_gap=0.1)
     assert [model.name for model, _, _ in backend.calls] == ["peak", "menu"]
     assert backend.calls[0][1].deadline.seconds < 60
     assert backend.calls[1][1].deadline.seconds == 100
+    assert [options.relative_gap for _, options, _ in backend.calls] == [0.0, 0.1], "phase 1 goes all the way"
     assert (result.status, result.objective) == (Status.OPTIMAL, 5)
     assert [(p.objective, p.bound) for p in result.incumbents] == [(6, 4), (5, 4), (5, 5)]
 

@@ -1,0 +1,105 @@
+"""Calling a backend safely: from any thread, with callbacks that fail, and with solvers that crash or contradict."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.errors import BackendError, ModelError
+from remat.judge import one_line
+from remat.modeling import Model
+
+
+class SolverFailedError(BackendError):
+    """The solver gave up or crashed; what it had found before is still good."""
+
+
+def call_backend(
+    backend: Backend,
+    model: Model,
+    options: SolveOptions,
+    hint: Values | None,
+    *,
+    on_values: Callable[[Values, float], bool],
+    on_bound: Callable[[float], object],
+) -> RawResult:
+    """Let the backend solve `model`.
+
+    Parameters
+    ----------
+    on_values : callable
+        Receives values and claimed objective of every solution, the last one included; a true answer stops the solver.
+    on_bound : callable
+        Receives every better lower bound.
+
+    Returns
+    -------
+    RawResult
+        Its `stop` is `FINISHED` where `on_values` asked for the stop, so that `INTERRUPTED` always means Ctrl-C.
+
+    Raises
+    ------
+    ModelError
+        If the backend cannot take the model.
+    SolverFailedError
+        If it crashed, or says that it failed.
+    BackendError
+        If what it gives does not fit the model or its own status.
+    Exception
+        The first one from a callback. It stops the solver and is raised after that, since solvers swallow exceptions
+        of callbacks.
+    """
+    failures: list[BaseException] = []
+    asked = False
+    lock = threading.RLock()  # solvers call back from several threads
+
+    def guarded(work: Callable[[], bool]) -> bool:
+        nonlocal asked
+        with lock:
+            try:
+                asked |= work()
+            except BaseException as error:
+                failures.append(error)
+                asked = True
+            return asked
+
+    def take(values: Values, objective: float) -> bool:
+        if values.shape != (model.num_vars,):
+            raise BackendError(f"backend {backend.name!r} gives values of another shape than its model")
+        return on_values(values, objective)
+
+    def on_incumbent(incumbent: Incumbent) -> bool:
+        return guarded(lambda: take(incumbent.values, incumbent.objective))
+
+    def better_bound(_seconds: float, bound: float) -> None:
+        def tell() -> bool:
+            on_bound(bound)
+            return False
+
+        guarded(tell)
+
+    crash: Exception | None = None
+    raw = RawResult(Status.ERROR, StopReason.OTHER)
+    try:
+        raw = backend.solve(model, options, hint, on_incumbent, better_bound)
+    except ModelError:
+        raise
+    except Exception as error:
+        crash = error
+    stopped_here = asked
+    if raw.values is not None and raw.objective is not None:
+        values, objective = raw.values, raw.objective
+        guarded(lambda: take(values, objective))
+    if failures:
+        raise failures[0]
+    if isinstance(crash, BackendError):
+        raise SolverFailedError(str(crash)) from crash
+    if crash is not None:
+        raise SolverFailedError(f"backend {backend.name!r} crashed: {one_line(crash)}") from crash
+    if raw.status is Status.ERROR:
+        raise SolverFailedError(f"backend {backend.name!r} failed: {raw.message}")
+    if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
+        raise BackendError(f"backend {backend.name!r} claims a solution ({raw.status}) and gives none")
+    return replace(raw, stop=StopReason.FINISHED) if stopped_here else raw
