@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Scope, Values
 from remat.formulations.retention_layout import expand
-from remat.formulations.sequence import Instances, op_sequence, stages_of
+from remat.formulations.sequence import Instances, op_sequence, stages_of, standing_buffers
 from remat.modeling import Linear, Model, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -78,7 +78,8 @@ class Checkmate(Formulation):
             raise ProblemError("the checkmate formulation keeps the reference order; ask for order 'fixed'")
         arrays = problem.graph.arrays
         self.n = len(arrays.cost)
-        self.unit = int(np.gcd.reduce(np.concatenate([arrays.size[~arrays.is_input], arrays.workspace]))) or 1
+        self.is_buffer, self.workspace = standing_buffers(problem)
+        self.unit = int(np.gcd.reduce(np.concatenate([arrays.size[~arrays.is_input], self.workspace]))) or 1
         self.held = arrays.input_bytes + problem.constant_bytes
         most = int(arrays.size.sum() + arrays.workspace.max()) + problem.constant_bytes
         budget = most if problem.budget_bytes is None else min(most, problem.budget_bytes)
@@ -96,10 +97,10 @@ class Checkmate(Formulation):
         np.minimum.at(writer, arrays.producers.rows, positions)
         np.maximum.at(self.last_writer, arrays.producers.rows, positions)
         self.writer = writer  # position of the (first) writer; n for graph inputs
-        self.is_buffer = arrays.producers.counts > 1
         self.size = arrays.size // self.unit
         self.kept = self.problem.kept & ~arrays.is_input
-        self.tensors = np.flatnonzero(~arrays.is_input)
+        fleeting = (arrays.producers.counts > 1) & ~self.is_buffer  # counted as workspace
+        self.tensors = np.flatnonzero(~arrays.is_input & ~fleeting)
         # uses: (tensor, position of reader), sorted by tensor, then position
         tensor = arrays.consumers.rows
         reader = arrays.position[arrays.consumers.indices]
@@ -113,7 +114,7 @@ class Checkmate(Formulation):
         own = own[several[self.writer[own]]]
         self.free_tensor = np.concatenate([self.use_tensor, own])
         self.free_op = np.concatenate([self.use_op, self.writer[own]])
-        self.s_count = np.maximum(0, self.n - 1 - self.writer)
+        self.s_count = np.where(fleeting, 0, np.maximum(0, self.n - 1 - self.writer))
         self.s_first = np.cumsum(self.s_count) - self.s_count
         self.free_count = self.n - self.free_op
         self.free_first = np.cumsum(self.free_count) - self.free_count
@@ -297,8 +298,7 @@ class Checkmate(Formulation):
 
     def _workspace(self, model: Model, x: _Blocks) -> None:
         """(9) where an op has a workspace, or may contribute to a buffer that is gone."""
-        arrays = self.problem.graph.arrays
-        workspace = (arrays.workspace[arrays.order] // self.unit).astype(np.float64)
+        workspace = (self.workspace[self.problem.graph.arrays.order] // self.unit).astype(np.float64)
         part, rank = expand(self.part_count)
         tensor, op = self.part_tensor[part], self.part_op[part]
         stage = self.last_writer[tensor] + 1 + rank

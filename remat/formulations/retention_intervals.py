@@ -14,6 +14,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope, Values
 from remat.formulations.retention_encoder import RetentionEncoder
 from remat.formulations.retention_layout import RetentionLayout, StageGrid, expand
+from remat.formulations.sequence import standing_buffers
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
@@ -111,7 +112,8 @@ class RetentionIntervals(Formulation):
         self.layout = RetentionLayout.of(problem, self.options.copies)
         self.grid = StageGrid(len(problem.graph.ops)) if problem.order is OrderRule.FIXED else None
         arrays = problem.graph.arrays
-        demands = np.concatenate([arrays.size[~arrays.is_input], arrays.workspace])
+        _, self.workspace = standing_buffers(problem)
+        demands = np.concatenate([arrays.size[~arrays.is_input], self.workspace])
         self.unit = int(np.gcd.reduce(demands)) or 1
         self.held = arrays.input_bytes + problem.constant_bytes
         if problem.budget_bytes is not None and problem.budget_bytes < self.held:
@@ -126,7 +128,7 @@ class RetentionIntervals(Formulation):
     def capacity(self) -> int:
         """The budget M in units of the common divisor, less what is always held, rounded down."""
         arrays = self.problem.graph.arrays
-        most = int(arrays.size.sum()) + int(arrays.workspace.max()) + self.problem.constant_bytes
+        most = int(arrays.size.sum()) + int(self.workspace.max()) + self.problem.constant_bytes
         budget = most if self.problem.budget_bytes is None else min(self.problem.budget_bytes, most)
         return (budget - self.held) // self.unit
 
@@ -180,7 +182,7 @@ class RetentionIntervals(Formulation):
     def singles(self) -> Int:
         """Copies that hold something for one event only: workspace, or a buffer's transient contribution."""
         layout, arrays = self.layout, self.problem.graph.arrays
-        needs = arrays.workspace[layout.copy_op] > 0
+        needs = self.workspace[layout.copy_op] > 0
         needs[self.contributions[0]] = True
         return np.flatnonzero(needs)
 
@@ -274,7 +276,7 @@ class RetentionIntervals(Formulation):
         after = np.zeros(len(layout.copy_op), dtype=np.int64)
         after[single] = x.after.index
         buffers = layout.buffers
-        working = single[arrays.workspace[layout.copy_op[single]] > 0]
+        working = single[self.workspace[layout.copy_op[single]] > 0]
         return Cumulative(
             "(4) memory",
             start=np.concatenate(
@@ -284,7 +286,7 @@ class RetentionIntervals(Formulation):
             demand=np.concatenate(
                 [
                     arrays.size[layout.instance_tensor],
-                    arrays.workspace[layout.copy_op[working]],
+                    self.workspace[layout.copy_op[working]],
                     arrays.size[buffers],
                     arrays.size[into],
                 ]

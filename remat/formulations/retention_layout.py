@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.formulations.sequence import standing_buffers
 from remat.problem import Problem
 from remat.schedule import OrderRule
 
@@ -78,8 +79,7 @@ class RetentionLayout:
         """Layout with at most `copies` computes for ops that the problem does not limit."""
         arrays = problem.graph.arrays
         num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-        writers = arrays.producers.counts
-        is_buffer = writers > 1
+        is_buffer, _ = standing_buffers(problem)
         last_stage = last_useful_stage(problem)
         limit = np.array([copies if c is None else c for c in problem.compute_limits], dtype=np.int64)
         limit[last_stage <= 0] = 1
@@ -88,7 +88,7 @@ class RetentionLayout:
         copy_op, copy_rank = expand(limit)
         copy_first = np.cumsum(limit) - limit
 
-        ordinary = ~is_buffer & ~arrays.is_input
+        ordinary = arrays.producers.counts == 1
         copy_outputs, _ = expand(arrays.op_outputs.counts[copy_op])
         tensors = _gather(arrays.op_outputs.indptr, arrays.op_outputs.indices, copy_op)
         instance_copy, instance_tensor = copy_outputs[ordinary[tensors]], tensors[ordinary[tensors]]

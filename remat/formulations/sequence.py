@@ -55,6 +55,25 @@ def useful_computes(problem: Problem, sequence: Int) -> NDArray[np.bool_]:
     return useful
 
 
+def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
+    """Accumulation buffers that are held until they are read, and the bytes each op holds for its own step only.
+
+    A buffer that nobody reads or keeps is needed during each contribution alone, like a workspace.
+
+    Returns
+    -------
+    buffers : bool array, shape (tensors,)
+    workspace : int64 array, shape (ops,)
+    """
+    arrays = problem.graph.arrays
+    shared = arrays.producers.counts > 1
+    wanted = (arrays.consumers.counts > 0) | problem.kept
+    fleeting = (shared & ~wanted)[arrays.op_outputs.indices]
+    workspace = arrays.workspace.copy()
+    np.add.at(workspace, arrays.op_outputs.rows[fleeting], arrays.size[arrays.op_outputs.indices[fleeting]])
+    return shared & wanted, workspace
+
+
 @dataclass(frozen=True)
 class Instances:
     """Every (step, output) of a compute sequence, with the step of its last use.
