@@ -42,7 +42,7 @@ demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, che
 	@mkdir -p $(OUT)
 	$(BIN)/remat solve resnet50 --budget 80% --time-limit 110 \
 	  -o $(OUT)/resnet50.schedule.json --plot $(OUT)/resnet50.png
-	$(BIN)/remat validate resnet50 $(OUT)/resnet50.schedule.json --budget 80%
+	$(BIN)/remat validate resnet50 $(OUT)/resnet50.schedule.json --budget 80% --order fixed
 	@echo "schedule: $(OUT)/resnet50.schedule.json"
 	@echo "picture:  $(OUT)/resnet50.png"
 
