@@ -108,3 +108,20 @@ def load(group: str, name: str) -> type[Any]:
     if name not in registered:
         raise registered.unknown(name)
     return registered[name]
+
+
+def make_backend(name: str) -> Any:
+    """A backend by its full name, ``name`` or ``name:variant``.
+
+    Raises
+    ------
+    BackendError
+        If there is none of that name, or the family has no such variant.
+
+    Examples
+    --------
+    >>> make_backend("highs").full_name
+    'highs'
+    """
+    family, _, variant = name.partition(":")
+    return load("backends", family)(variant)

@@ -16,7 +16,7 @@ from remat.judge import EVERY_SCHEDULE, TOLERANCE, Judge, Reader, Seen, covers, 
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.progress import OnProgress, Progress
-from remat.registry import heuristics, load
+from remat.registry import heuristics, load, make_backend
 from remat.result import Point, Result, base_versions
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -153,7 +153,7 @@ class _Solve:
             self.method in heuristics() if isinstance(self.method, str) else issubclass(self.method, Heuristic)
         )
         self.method_name = self.method if isinstance(self.method, str) else self.method.name
-        self.backend_name = self.backend if isinstance(self.backend, str) else self.backend.name
+        self.backend_name = self.backend if isinstance(self.backend, str) else self.backend.full_name
         if self.is_heuristic:
             self.backend_name = ""
 
@@ -162,7 +162,9 @@ class _Solve:
     def run(self) -> Result:
         # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
         kind: Any = None if self.is_heuristic else _named("formulations", self.method)
-        backend: Any = None if self.is_heuristic else _named("backends", self.backend)
+        backend: Any = None if self.is_heuristic else self.backend
+        if isinstance(backend, str):
+            backend = make_backend(backend)
         self.reference = self.judge.see(Schedule.reference(self.problem.graph), "the reference order")
         peak, where = structural_peak(self.problem)
         if self.problem.budget_bytes is not None and self.problem.budget_bytes < peak:
@@ -174,7 +176,7 @@ class _Solve:
             if not self._decided():
                 self._run_heuristic()
             if not self._decided() and not self.is_heuristic:
-                self._run_solver(kind, backend if isinstance(backend, Backend) else backend())
+                self._run_solver(kind, backend)
         except KeyboardInterrupt:
             if self.judge.best is None:
                 raise
@@ -208,9 +210,9 @@ class _Solve:
             self.stop = StopReason.DEADLINE
 
     def _run_solver(self, kind: type[Formulation], backend: Backend) -> None:
-        availability = backend.availability()
+        availability = backend.ready()
         if not availability.ready:
-            raise BackendError(f"backend {backend.name!r} cannot be used: {availability.state}, {availability.reason}")
+            raise BackendError(f"backend {backend.full_name!r} cannot be used: {availability.state}, {availability.reason}")
         self._enter("build")
         begun = time.monotonic()
         formulation = self._make_formulation(kind)

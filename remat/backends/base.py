@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.errors import BackendError
 from remat.modeling import Model, Record
 from remat.timing import Deadline
 
@@ -165,10 +166,29 @@ class Backend(ABC):
     native: ClassVar[frozenset[type[Record]]]
     """Kinds of records it takes as they are; the others reach it through bridges."""
 
+    def __init__(self, variant: str = "") -> None:
+        self.variant = variant
+        if variant and not self.variants():
+            raise BackendError(f"backend {self.name!r} is a single solver, so there is no {self.full_name!r}")
+
+    @property
+    def full_name(self) -> str:
+        """The name in configurations and results: ``name`` or ``name:variant``."""
+        return f"{self.name}:{self.variant}" if self.variant else self.name
+
     @classmethod
     @abstractmethod
     def availability(cls) -> Availability:
         """Whether it can be used here, and if not, why; imports nothing heavy."""
+
+    @classmethod
+    def variants(cls) -> tuple[str, ...]:
+        """The solvers behind a family that can be named as ``name:variant``; empty for a single solver."""
+        return ()
+
+    def ready(self) -> Availability:
+        """Whether this very variant can be used here, and if not, why."""
+        return self.availability()
 
     @abstractmethod
     def solve(

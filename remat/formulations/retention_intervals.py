@@ -181,7 +181,7 @@ class RetentionIntervals(Formulation):
     @cached_property
     def singles(self) -> Int:
         """Copies that hold something for one event only: workspace, or a buffer's transient contribution."""
-        layout, arrays = self.layout, self.problem.graph.arrays
+        layout = self.layout
         needs = self.workspace[layout.copy_op] > 0
         needs[self.contributions[0]] = True
         return np.flatnonzero(needs)
