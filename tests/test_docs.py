@@ -101,6 +101,22 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
                     assert words[0] in {"make", "pip", "git", "cd"}, f"{page}, line {block.line}: not tested"
 
 
+def test_the_budget_curve_falls() -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        from budget_curve import budget_curve
+    finally:
+        sys.path.pop(0)
+    from remat import layered
+
+    points = budget_curve(layered(16, seed=2), seconds=LIMIT)
+    assert [percent for percent, _, _ in points] == [60, 70, 80, 90, 100]
+    found = [overhead for _, _, overhead in points if overhead is not None]
+    assert len(found) >= 2
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == 0
+
+
 def test_make_targets_that_are_named_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:

@@ -73,7 +73,10 @@ def command(
         if output is not None:
             write_schedule(result.schedule, output)
         if plot is not None:
-            save_plot(loaded, result.schedule, plot, problem.budget_bytes)
+            save_plot(
+                loaded, result.schedule, plot, problem.budget_bytes,
+                keep=problem.keep, count_constant_memory=count_constant_memory,
+            )  # fmt: skip
     if as_json:
         print_json(result.as_dict())
     else:
