@@ -212,7 +212,8 @@ class _Solve:
     def _run_solver(self, kind: type[Formulation], backend: Backend) -> None:
         availability = backend.ready()
         if not availability.ready:
-            raise BackendError(f"backend {backend.full_name!r} cannot be used: {availability.state}, {availability.reason}")
+            reason = f"{availability.state}, {availability.reason}"
+            raise BackendError(f"backend {backend.full_name!r} cannot be used: {reason}")
         self._enter("build")
         begun = time.monotonic()
         formulation = self._make_formulation(kind)

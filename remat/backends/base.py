@@ -166,6 +166,9 @@ class Backend(ABC):
     native: ClassVar[frozenset[type[Record]]]
     """Kinds of records it takes as they are; the others reach it through bridges."""
 
+    variant: str = ""
+    """Which solver of a family; empty for a single solver."""
+
     def __init__(self, variant: str = "") -> None:
         self.variant = variant
         if variant and not self.variants():
