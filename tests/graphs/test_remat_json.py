@@ -107,7 +107,9 @@ def test_examples_are_valid_and_canonical(path):
 
 
 @pytest.mark.parametrize(
-    "meta", [{"a": object()}, {"a": float("nan")}, {1: 2, "a": 3}, {"a": {1, 2}}, {"a": 2 + 1j}], ids=repr
+    "meta",
+    [{"a": object()}, {"a": float("nan")}, {1: 2, "a": 3}, {"a": {1, 2}}, {"a": 2 + 1j}],
+    ids=["object", "nan", "number key", "set", "complex"],
 )
 def test_meta_that_is_not_json_is_refused(meta, tmp_path):
     graph = ComputeGraph("g", [Tensor("x", 4)], [Op("a", outputs=("x",))], meta=meta)
