@@ -79,6 +79,8 @@ class Formulation(ABC):
     """
 
     name: ClassVar[str]
+    options_type: ClassVar[type | None] = None
+    """The dataclass of its options, the constructor's second argument; None where it has none."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -105,6 +105,7 @@ class RetentionIntervals(Formulation):
     """
 
     name = "retention-intervals"
+    options_type = RetentionIntervalsOptions
 
     def __init__(self, problem: Problem, options: RetentionIntervalsOptions | None = None) -> None:
         super().__init__(problem)
