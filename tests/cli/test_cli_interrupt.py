@@ -37,8 +37,8 @@ class Brooding(Backend):
         return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if stopped else StopReason.OTHER)
 
 module = sys.modules["remat.solve"]
-genuine = module.load
-module.load = lambda group, name: Brooding if name == "brooding" else genuine(group, name)
+genuine = module.make_backend
+module.make_backend = lambda name: Brooding() if name == "brooding" else genuine(name)
 module.START_HEURISTIC = ""
 sys.exit(main())
 """
