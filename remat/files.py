@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,35 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
+
+
+def check_output(
+    path: str | os.PathLike[str] | None,
+    inputs: Iterable[str | os.PathLike[str] | None] = (),
+    suffixes: Iterable[str] = (),
+) -> None:
+    """Find out that `path` cannot be written before the work is done, not after.
+
+    Raises
+    ------
+    FormatError
+        If its folder is missing or cannot be written to, its suffix is none of `suffixes` (where there are any), or it
+        is one of the `inputs`.
+    """
+    if path is None:
+        return
+    path = Path(path)
+    if path.is_dir():
+        raise FormatError(f"{path}: cannot be written: it is a folder")
+    allowed = tuple(suffixes)
+    if allowed and path.suffix.lower() not in allowed:
+        raise FormatError(f"{path}: the suffix must be one of {', '.join(allowed)}")
+    for other in inputs:
+        if other is not None and path.exists() and Path(other).exists() and path.samefile(other):
+            raise FormatError(f"{path}: would overwrite the input")
+    try:
+        handle, probe = tempfile.mkstemp(dir=path.parent, prefix=".remat.", suffix=".part")
+        os.close(handle)
+        Path(probe).unlink()
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None

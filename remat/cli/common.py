@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.errors import FormatError
+from remat.files import check_output
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
+
+__all__ = [
+    "BUDGET_HELP", "ERROR", "NO", "OK", "ConstantMemory", "Graph", "Json", "Keep", "MaxComputes", "Order",
+    "check_output", "load_graph", "print_json", "print_table",
+]  # fmt: skip
 
 #: Exit codes; also: 130 for Ctrl-C, 141 for a broken pipe.
 OK, NO, ERROR = 0, 1, 2
@@ -33,49 +35,10 @@ BUDGET_HELP = "Bytes (123456, 10GiB) or a share of the reference peak (80%)."
 
 
 def load_graph(name: str) -> ComputeGraph:
-    """The graph in the file `name`, or the zoo graph of that name.
+    """See :func:`remat.graphs.io.load_graph`, which is imported only now."""
+    from remat.graphs.io import load_graph
 
-    Raises
-    ------
-    FormatError, GraphError
-        If there is neither, or the file is no well-formed graph.
-    """
-    if Path(name).exists():
-        from remat.graphs.io import read_graph
-
-        return read_graph(name)
-    from remat.graphs.zoo import ZOO
-
-    if name in ZOO:
-        return ZOO[name]()
-    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(sorted(ZOO))})")
-
-
-def check_output(path: Path | None, inputs: Iterable[str | Path | None] = (), suffixes: Iterable[str] = ()) -> None:
-    """Find out that `path` cannot be written before the work is done, not after.
-
-    Raises
-    ------
-    FormatError
-        If its folder is missing or cannot be written to, its suffix is none of `suffixes` (where there are any), or it
-        is one of the `inputs`.
-    """
-    if path is None:
-        return
-    if path.is_dir():
-        raise FormatError(f"{path}: cannot be written: it is a folder")
-    allowed = tuple(suffixes)
-    if allowed and path.suffix.lower() not in allowed:
-        raise FormatError(f"{path}: the suffix must be one of {', '.join(allowed)}")
-    for other in inputs:
-        if other is not None and path.exists() and Path(other).exists() and path.samefile(other):
-            raise FormatError(f"{path}: would overwrite the input")
-    try:
-        handle, probe = tempfile.mkstemp(dir=path.parent, prefix=".remat.", suffix=".part")
-        os.close(handle)
-        Path(probe).unlink()
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+    return load_graph(name)
 
 
 def print_json(value: Any) -> None:

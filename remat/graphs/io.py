@@ -35,6 +35,28 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
     raise FormatError(f"{source.name}: not a graph in any known format ({', '.join(known)}){_hint(source)}")
 
 
+def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
+    """The graph in the file `name`, or the graph of the model zoo of that name where there is no such file.
+
+    Raises
+    ------
+    FormatError, GraphError
+        If there is neither, or the file is no well-formed graph.
+
+    Examples
+    --------
+    >>> load_graph("vgg16").name
+    'vgg16-b256'
+    """
+    if Path(name).exists():
+        return read_graph(name)
+    from remat.graphs.zoo import ZOO
+
+    if str(name) in ZOO:
+        return ZOO[str(name)]()
+    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(sorted(ZOO))})")
+
+
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
     """Write a graph, whole or not at all, in the format that the suffix of `path` names.
 
