@@ -4,34 +4,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from remat.files import check_output
-
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
+    from remat.result import Result
 
-__all__ = [
-    "BUDGET_HELP", "ERROR", "NO", "OK", "ConstantMemory", "Graph", "Json", "Keep", "MaxComputes", "Order",
-    "check_output", "load_graph", "print_json", "print_table",
-]  # fmt: skip
-
-#: Exit codes; also: 130 for Ctrl-C, 141 for a broken pipe.
-OK, NO, ERROR = 0, 1, 2
+#: Exit codes; the last two as for a program that the signal ends: Ctrl-C, a reader that goes away.
+OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 Graph = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph file, or the name of a zoo graph (resnet50).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help="Order of first computations.")]
+ORDER_HELP = "Whether first computations follow the reference order"
+Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{ORDER_HELP}.")]
+SolveOrder = Annotated[str | None, typer.Option("--order", metavar="fixed|free", help=f"{ORDER_HELP}; default: fixed.")]
 MaxComputes = Annotated[int | None, typer.Option("--max-computes", min=1, help="Limit of computes for every op.")]
 Keep = Annotated[
     list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; may be repeated.")
 ]
 ConstantMemory = Annotated[
-    bool, typer.Option("--count-constant-memory", help="Count the graph's constant memory in peak and budget.")
+    bool | None,
+    typer.Option(
+        "--count-constant-memory/--no-constant-memory", help="Count the graph's constant memory in peak and budget."
+    ),
 ]
-BUDGET_HELP = "Bytes (123456, 10GiB) or a share of the reference peak (80%)."
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%)."),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--formulation", "--method", "-f",
+        help="Formulation or heuristic; `remat backends` lists them. Default: retention-intervals.",
+    ),
+]  # fmt: skip
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", help="Solver, NAME or NAME:VARIANT; `remat backends` lists them. Default: cp-sat."
+    ),
+]  # fmt: skip
+TimeLimit = Annotated[
+    float | None, typer.Option("--time-limit", "-t", help="Seconds for everything; default: until it is proved.")
+]
+Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 0: prove optimality.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule to this file.")]
+Picture = Annotated[Path | None, typer.Option("--plot", help="Draw the schedule into this file (.png, .svg).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def load_graph(name: str) -> ComputeGraph:
@@ -39,6 +64,27 @@ def load_graph(name: str) -> ComputeGraph:
     from remat.graphs.io import load_graph
 
     return load_graph(name)
+
+
+def chosen(**options: Any) -> dict[str, Any]:
+    """The options that were given, paths as words."""
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
+    }
+
+
+def end_of_solve(result: Result, as_json: bool) -> NoReturn:
+    """Print a result and leave with its exit code."""
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        print(result)
+    raise typer.Exit(exit_code(result))
+
+
+def exit_code(result: Result) -> int:
+    """Of a command that looks for a schedule."""
+    return OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.common import check_output, load_graph
+from remat.cli.common import load_graph
+from remat.files import check_output
 
 
 def command(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import check_output
 from remat.errors import GraphError
+from remat.files import check_output
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph

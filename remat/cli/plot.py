@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.common import BUDGET_HELP, Graph, check_output, load_graph
+from remat.cli.common import Budget, Graph, load_graph
+from remat.files import check_output
 
 
 def command(
@@ -15,7 +16,7 @@ def command(
     schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write (.png, .svg).")],
-    budget: Annotated[str | None, typer.Option("--budget", "-b", help=BUDGET_HELP)] = None,
+    budget: Budget = None,
 ) -> None:
     """Draw the memory and the retention intervals of SCHEDULE."""
     from remat.problem import Problem

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import (
-    BUDGET_HELP,
     NO,
     OK,
+    Budget,
     ConstantMemory,
     Graph,
     Json,
@@ -26,11 +26,11 @@ def command(
     graph: Graph,
     schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
     *,
-    budget: Annotated[str | None, typer.Option("--budget", "-b", help=BUDGET_HELP)] = None,
+    budget: Budget = None,
     order: Order = "free",
     max_computes: MaxComputes = None,
     keep: Keep = None,
-    count_constant_memory: ConstantMemory = False,
+    count_constant_memory: ConstantMemory = None,
     as_json: Json = False,
 ) -> None:
     """Validate SCHEDULE against GRAPH and print its certificate.
@@ -42,7 +42,7 @@ def command(
     from remat.schedule.validate import validate
 
     loaded = load_graph(graph)
-    rules = Problem(loaded, budget, order, max_computes, keep or (), count_constant_memory).rules
+    rules = Problem(loaded, budget, order, max_computes, keep or (), count_constant_memory or False).rules
     certificate = validate(loaded, read_schedule(schedule, loaded), rules)
     if as_json:
         print_json(certificate.as_dict())

@@ -1,0 +1,392 @@
+"""A run in a file: everything that solve() takes, read from TOML and checked before any work is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from remat import registry
+from remat.errors import FormatError, ProblemError
+from remat.files import check_output, read_text
+from remat.graphs.io import load_graph
+from remat.problem import Problem
+from remat.progress import OnProgress
+from remat.schedule.io import read_schedule, write_schedule
+
+if TYPE_CHECKING:
+    from remat.result import Result
+
+#: Largest configuration file that is read, in bytes.
+MAX_CONFIG_BYTES = 1024 * 1024
+
+_Positive = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    """A table of the file: immutable, nothing converted silently, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class ProblemSection(_Section):
+    """The question: a graph, a budget and rules; see :class:`remat.problem.Problem`."""
+
+    graph: str
+    """Graph file, or the name of a zoo graph."""
+    budget: str | int | float | None = None
+    """Bytes (123456, "10GiB") or a share of the reference peak ("80%", 0.8); absent: as much as needed."""
+    order: Literal["fixed", "free"] = "fixed"
+    """Whether first computations follow the reference order."""
+    max_computes: _Positive | dict[str, _Positive] | None = None
+    """Limit of computes for every op, or a table of limits by op."""
+    keep: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Tensors to be alive at the end, besides the graph's outputs."""
+    count_constant_memory: bool = False
+    """Count the graph's constant memory in peak and budget."""
+
+
+class SolveSection(_Section):
+    """Who answers, and how long it may take; see :func:`remat.solve.solve`."""
+
+    method: str = "retention-intervals"
+    """Formulation or heuristic."""
+    backend: str = "cp-sat"
+    """Solver, as name or name:variant; not used by heuristics."""
+    time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Seconds for everything; absent: until it is proved."""
+    gap: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Stop at this relative gap; 0: prove optimality."""
+    threads: _Positive | None = None
+    """Absent: as many as the machine has."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of everything random."""
+    warm_start: str | None = None
+    """Schedule file to start from, in any format that is known."""
+
+
+class OutputSection(_Section):
+    """Where the answer goes."""
+
+    schedule: str | None = None
+    """Schedule file to write."""
+    plot: str | None = None
+    """Picture to write (.png, .svg)."""
+    json_: Annotated[bool, Field(alias="json")] = False
+    """Print the result as JSON."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+class Config(_Section):
+    """Everything that a run needs.
+
+    Attributes
+    ----------
+    problem : ProblemSection
+    solve : SolveSection
+    output : OutputSection
+    formulations : mapping of name to mapping
+        Options of formulations; only those of the one that is named in ``solve.method`` have an effect.
+    backends : mapping of name or name:variant to mapping
+        Passed to that solver untouched, by the names of its manual; what is said of a variant goes before what is said
+        of the whole family.
+
+    Examples
+    --------
+    >>> config = Config.from_mapping({"problem": {"graph": "vgg16"}, "solve": {"method": "checkmate"}})
+    >>> config.solve.backend
+    'cp-sat'
+    >>> Config.from_mapping({"problem": {"graph": "vgg16"}, "solve": {"backnd": "highs"}})
+    Traceback (most recent call last):
+    remat.errors.FormatError: configuration: unknown key 'solve.backnd'; did you mean 'backend'?
+    """
+
+    problem: ProblemSection
+    solve: SolveSection = SolveSection()
+    output: OutputSection = OutputSection()
+    formulations: dict[str, dict[str, Any]] = {}
+    backends: dict[str, dict[str, Any]] = {}
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], overrides: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Config:
+        """The configuration in a TOML file; its paths are relative to its folder.
+
+        Parameters
+        ----------
+        overrides : mapping of section to mapping of key to value, optional
+            Take the place of what the file says; their paths are relative to the current folder.
+
+        Raises
+        ------
+        FormatError
+            Naming the file and the line or the key; for an unknown key also the nearest one that is known.
+        ProblemError
+            For options that the formulation refuses.
+        RematError
+            For a formulation or heuristic that is not registered.
+        """
+        return cls.from_mapping(read_toml(path), str(path), Path(path).parent, overrides)
+
+    @classmethod
+    def from_mapping(
+        cls,
+        mapping: Mapping[str, Any],
+        name: str = "configuration",
+        folder: str | os.PathLike[str] = "",
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Config:
+        """The same from a mapping of sections; `name` stands in errors, `folder` is what paths are relative to."""
+        merged = _resolved(mapping, Path(folder))
+        for section, values in (overrides or {}).items():
+            table = merged.setdefault(section, {})
+            if isinstance(table, dict):
+                table.update(values)
+        try:
+            config = cls.model_validate(merged)
+        except ValidationError as error:
+            place, fault = _first(error, merged)
+            if len(place) > 1 and place[1] in (overrides or {}).get(place[0], {}):
+                raise FormatError(f"option --{place[1].replace('_', '-')} {fault}") from None
+            raise FormatError(f"{name}: {_shown(place, fault)}") from None
+        for group, tables in (("formulations", config.formulations), ("backends", config.backends)):
+            known = registry.Registered(group)
+            for word in tables:
+                if word.partition(":")[0] not in known:
+                    raise FormatError(f"{name}: {_unknown(f'{group}.{word}', word, list(known))}")
+        for method, given in config.formulations.items():
+            make_options(method, given, f"{name}: ")
+        return config
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    @property
+    def options(self) -> Any:
+        """The options of the formulation, None where none are given."""
+        given = self.formulations.get(self.solve.method)
+        return make_options(self.solve.method, given) if given else None
+
+    @property
+    def solver_options(self) -> dict[str, Any]:
+        """What is passed to the solver untouched."""
+        name = self.solve.backend
+        return {**self.backends.get(name.partition(":")[0], {}), **self.backends.get(name, {})}
+
+    def make_problem(self) -> Problem:
+        """The graph, read, with budget and rules."""
+        p = self.problem
+        return Problem(load_graph(p.graph), p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
+
+    def run(self, on_progress: OnProgress | None = None, log: Callable[[str], None] | None = None) -> Result:
+        """Read what is to be read, solve, and write the schedule and the picture that are asked for.
+
+        Raises
+        ------
+        RematError
+            As :func:`remat.solve.solve`, and for files that cannot be read or written; the latter before the solve.
+        """
+        from remat.schedule.plots import SUFFIXES
+        from remat.solve import solve
+
+        chosen, output = self.solve, self.output
+        inputs = (self.problem.graph, chosen.warm_start)
+        check_output(output.schedule, inputs)
+        check_output(output.plot, inputs, SUFFIXES)
+        problem = self.make_problem()
+        start = None if chosen.warm_start is None else read_schedule(chosen.warm_start, problem.graph)
+        result = solve(
+            problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=start,
+            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, options=self.options,
+            solver_options=self.solver_options, on_progress=on_progress, log=log,
+        )  # fmt: skip
+        self.write(result)
+        return result
+
+    def write(self, result: Result) -> None:
+        """Write the schedule of `result`, and its picture, where there is one and they are asked for."""
+        from remat.schedule.plots import save_plot
+
+        if result.schedule is None:
+            return
+        if self.output.schedule is not None:
+            write_schedule(result.schedule, self.output.schedule)
+        if self.output.plot is not None:
+            problem = result.problem
+            save_plot(
+                problem.graph, result.schedule, self.output.plot, problem.budget_bytes,
+                keep=problem.keep, count_constant_memory=problem.count_constant_memory,
+            )  # fmt: skip
+
+
+def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
+    """The options of a formulation from names and values.
+
+    Raises
+    ------
+    FormatError
+        Beginning with `where`, for an option that the formulation does not have or a value of the wrong type.
+    ProblemError
+        For a value that the options refuse themselves.
+    RematError
+        If there is no such formulation.
+
+    Examples
+    --------
+    >>> make_options("retention-intervals", {"copies": 3})
+    RetentionIntervalsOptions(copies=3, precedence='cover')
+    """
+    options_type: Any = registry.load("formulations", method).options_type
+    if options_type is None:
+        raise FormatError(f"{where}formulation {method!r} has no options")
+    known = [field.name for field in dataclasses.fields(options_type)]
+    for key in given:
+        if key not in known:
+            raise FormatError(where + _unknown(f"formulations.{method}.{key}", key, known))
+    try:  # by way of JSON, whose strict reading takes lists for tuples and words for enums, but "3" not for 3
+        return TypeAdapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
+    except ValidationError as error:
+        place, fault = _first(error, given)
+        raise FormatError(where + _shown(["formulations", method, *place], fault)) from None
+    except ProblemError as error:
+        raise ProblemError(f"{where}formulations.{method}: {error}") from None
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, and the line where there is one.
+    """
+    text = read_text(path, MAX_CONFIG_BYTES)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FormatError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # of TOML, or a number with thousands of digits
+        raise FormatError(f"{path}: not TOML: {error}") from None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration, with the options of every formulation that is installed."""
+    result = Config.model_json_schema(by_alias=True)
+    tables: dict[str, Any] = {}
+    for name, kind in sorted(registry.formulations().items()):
+        if kind.options_type is not None:
+            tables[name] = {**TypeAdapter(kind.options_type).json_schema(), "additionalProperties": False}
+    families = "|".join(sorted(registry.backends()))
+    result["properties"]["formulations"].update(properties=tables, additionalProperties=False)
+    result["properties"]["backends"]["propertyNames"] = {"pattern": f"^({families})(:.+)?$"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result}
+
+
+#: Keys of the example that are shown with another value than the default, and those that are only a comment.
+_GIVEN = {"graph": "vgg16", "budget": "90%", "time_limit": 60}
+_SHOWN = {"max_computes": 2, "threads": 2, "keep": ["tensor"], "warm_start": "start.json",
+          "schedule": "schedule.json", "plot": "schedule.png"}  # fmt: skip
+
+
+def example() -> str:
+    """A configuration with every key and its meaning; it is itself valid."""
+    lines = ["# A run of `remat solve --config FILE`. Keys after a # are examples, all others have their default."]
+    for section in ("problem", "solve", "output"):
+        kind: Any = Config.model_fields[section].annotation
+        lines += ["", f"# {_summary(kind)}", f"[{section}]"]
+        for name, entry in kind.model_fields.items():
+            key = entry.alias or name
+            value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
+            lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
+    lines += ["", "# Options of formulations: those of the chosen one count, the others wait for their turn."]
+    for name, member in sorted(registry.formulations().items()):
+        if member.options_type is not None:
+            lines += [f"[formulations.{name}]"]
+            lines += [f"{key} = {json.dumps(value)}" for key, value in vars(member.options_type()).items()]
+            lines += [""]
+    lines += ["# Passed to solvers untouched, by the names of their manuals.", "[backends.cp-sat]"]
+    lines += ["# linearization_level = 2", "", "[backends.highs]", "# mip_heuristic_effort = 0.1"]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(kind: type) -> str:
+    return (kind.__doc__ or "").partition("\n")[0].partition(";")[0].rstrip(".") + "."
+
+
+def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy with the paths of the file relative to the current folder; names of the zoo are no paths."""
+    from remat.graphs.zoo import ZOO
+
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
+    for section, key in (("problem", "graph"), ("solve", "warm_start"), ("output", "schedule"), ("output", "plot")):
+        table = merged.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            path = folder / table[key]
+            if key != "graph" or path.exists() or table[key] not in ZOO:
+                table[key] = str(path)
+    return merged
+
+
+#: pydantic's words for types, in those of TOML.
+_WORDS = {
+    "Input should be a valid string": "a string",
+    "Input should be a valid integer": "a whole number",
+    "Input should be a valid number": "a number",
+    "Input should be a valid boolean": "true or false",
+    "Input should be a valid dictionary": "a table",
+    "Input should be a valid tuple": "a list",
+}
+
+
+def _first(error: ValidationError, given: Any) -> tuple[list[str], str]:
+    """Keys and description of the first fault in `given`, unknown keys before others."""
+    faults = [(_place(fault, given), fault) for fault in error.errors(include_url=False)]
+    strange = [(place, fault) for place, fault in faults if fault["type"] == "extra_forbidden"]
+    if strange:
+        return strange[0][0], "is not known"
+    # A union has a fault for each of its members; the deepest is the one that was meant.
+    place = max((place for place, _ in faults if place[:2] == faults[0][0][:2]), key=len)
+    here = [fault for where, fault in faults if where == place]
+    if here[0]["type"] == "missing":
+        return place, "is missing"
+    if here[0]["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return place, "must be a table"
+    wanted = dict.fromkeys(_WORDS.get(fault["msg"], fault["msg"].removeprefix("Input should be ")) for fault in here)
+    return place, f"should be {' or '.join(wanted)}, not {repr(here[0]['input'])[:60]}"
+
+
+def _shown(place: list[str], fault: str) -> str:
+    """A fault with its key, and the nearest one that is known."""
+    if fault != "is not known":
+        return f"{'.'.join(place)!r} {fault}"
+    kind: Any = Config
+    for word in place[:-1]:
+        kind = kind.model_fields[word].annotation
+    return _unknown(".".join(place), place[-1], [field.alias or name for name, field in kind.model_fields.items()])
+
+
+def _place(fault: Any, given: Any) -> list[str]:
+    """The keys of a fault; pydantic also names members of unions, which are no keys."""
+    place = []
+    for word in fault["loc"]:
+        inside = isinstance(given, Mapping) and word in given
+        inside |= isinstance(given, list | tuple) and isinstance(word, int) and word < len(given)
+        if inside:
+            given = given[word]
+            place.append(str(word))
+    return [*place, str(fault["loc"][-1])] if fault["type"] == "missing" else place
+
+
+def _unknown(key: str, word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
