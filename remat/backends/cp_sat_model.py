@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class CpSatModel:
         self.cp_model = cp_model.CpModel()
         self.proto = self.cp_model.proto
         self.lengths: list[tuple[int, int, int]] = []  # (length, start, end) variables, for the hint
+        self.negations: dict[int, int] = {}  # variable -> the one that is its negation
         self.always: int | None = None
         self._add_variables()
         for record in model.records:
@@ -76,13 +78,12 @@ class CpSatModel:
                 raise ModelError(f"record {record.name!r} gives variable {variable} a second domain")
             listed = record.values[record.indptr[k] : record.indptr[k + 1]]
             inside = listed[(listed >= self.lower[variable]) & (listed <= self.upper[variable])]
+            if not len(inside):  # an empty domain would be refused as invalid: the contradiction becomes a row
+                self._row((variable,), (0,), (1, 1))
+                continue
             breaks = np.flatnonzero(np.diff(inside) > 1)
             firsts, lasts = inside[np.append(0, breaks + 1)], inside[np.append(breaks, len(inside) - 1)]
-            # No value left: an empty interval would be refused as invalid, so the contradiction is stated as a row.
-            if len(inside):
-                domains[variable] = np.stack([firsts, lasts], axis=1).ravel().tolist()
-            else:
-                self.proto.constraints.add().bool_or.literals.extend([])
+            domains[variable] = np.stack([firsts, lasts], axis=1).ravel().tolist()
 
     def _new_variable(self, low: int, high: int) -> int:
         self.proto.variables.add().domain.extend((low, high))
@@ -136,14 +137,15 @@ class CpSatModel:
             linear.domain.extend((low[k] or finite_low[k], high[k] or finite_high[k]))
 
     def _cumulative(self, record: Cumulative) -> None:
-        intervals = []
-        used = record.demand > 0
-        demands = record.demand[used].tolist()
-        presences = self._literals(record.presence[used], keep_always=True).tolist()
-        for start, end, presence in zip(
-            record.start[used].tolist(), record.end[used].tolist(), presences, strict=True
+        intervals, demands = [], []
+        for start, end, demand, presence in zip(
+            record.start.tolist(), record.end.tolist(), record.demand.tolist(), record.presence.tolist(), strict=True
         ):  # fmt: skip
-            intervals.append(self._interval(start, end, presence))
+            if demand:
+                intervals.append(self._interval(start, end, presence))
+                demands.append(demand)
+            else:  # holds nothing, but does not end before it starts
+                self._row((end, start), (1, -1), (0, INFINITE), presence)
         cumulative = self.proto.constraints.add().cumulative
         cumulative.intervals.extend(intervals)
         for demand in demands:
@@ -170,17 +172,26 @@ class CpSatModel:
         self.lengths.append((length, start, end))
         _affine(interval.start, start)
         _affine(interval.size, length)
-        row = self.proto.constraints.add()
-        if presence != ALWAYS:
-            row.enforcement_literal.append(presence)
-        row.linear.vars.extend((start, length, end))
-        row.linear.coeffs.extend((1, 1, -1))
-        row.linear.domain.extend((0, 0))
+        self._row((start, length, end), (1, 1, -1), (0, 0), presence)
         return number
+
+    def _row(
+        self, variables: Sequence[int], coefficients: Sequence[int], domain: tuple[int, int], enforce: int = ALWAYS
+    ) -> None:
+        """One linear row."""
+        row = self.proto.constraints.add()
+        if enforce != ALWAYS:
+            row.enforcement_literal.append(enforce)
+        row.linear.vars.extend(variables)
+        row.linear.coeffs.extend(coefficients)
+        row.linear.domain.extend(domain)
 
     def _reservoir(self, record: Reservoir) -> None:
         times, offsets = record.time.tolist(), record.offset.tolist()
-        changes, actives = record.change.tolist(), self._literals(record.active).tolist()
+        changes = record.change.tolist()
+        actives = [
+            literal if literal >= 0 else self._negation(~literal) for literal in self._literals(record.active).tolist()
+        ]
         ends = record.indptr.tolist()
         for first, last in itertools.pairwise(ends):
             reservoir = self.proto.constraints.add().reservoir
@@ -190,6 +201,17 @@ class CpSatModel:
                 _affine(reservoir.time_exprs.add(), times[event], offsets[event])
                 reservoir.level_changes.add().offset = changes[event]
             reservoir.active_literals.extend(actives[first:last])
+
+    def _negation(self, variable: int) -> int:
+        """A variable that is 1 − `variable`.
+
+        The solution checker of CP-SAT 9.15 takes a negated active literal of a reservoir for a false one and aborts
+        the process over a correct solution, so reservoirs are given positive literals alone.
+        """
+        if variable not in self.negations:
+            self.negations[variable] = self._new_variable(0, 1)
+            self._row((variable, self.negations[variable]), (1, 1), (1, 1))
+        return self.negations[variable]
 
     def _literals(self, literals: Int, keep_always: bool = False) -> Int:
         """Literals in CP-SAT's code, which is ours; the one that is always true becomes a variable."""
@@ -210,6 +232,10 @@ class CpSatModel:
         if self.always is not None:
             target.vars.append(self.always)
             target.values.append(1)
+        for variable, negation in self.negations.items():
+            if not np.isnan(values[variable]):
+                target.vars.append(negation)
+                target.values.append(1 - round(values[variable]))
         for length, start, end in self.lengths:
             if not np.isnan(values[start]) and not np.isnan(values[end]):
                 target.vars.append(length)
@@ -220,10 +246,13 @@ class CpSatModel:
         return np.array(solution, dtype=np.float64)[: self.model.num_vars]
 
     def bound(self, solver_bound: float) -> float | None:
-        """A bound on the source's objective, or None for CP-SAT's way of saying that it has none."""
-        if not np.isfinite(solver_bound) or abs(solver_bound) >= LARGEST:
+        """A bound on the source's objective, or None for CP-SAT's way of saying that it has none.
+
+        Coefficients are whole, so the solver's bound is too, but for the last bits of its conversion to a float.
+        """
+        if not math.isfinite(solver_bound) or abs(solver_bound) >= LARGEST:
             return None
-        return float(solver_bound + self.model.objective.constant)
+        return math.ceil(solver_bound - max(1e-6, 1e-15 * abs(solver_bound))) + self.model.objective.constant
 
 
 def whole(values: NDArray[np.float64], what: str) -> Int:

@@ -53,6 +53,9 @@ class Scope:
 class Preliminary:
     """A model that is solved first, for a feasible start; its first variables are those of the main model.
 
+    It must be a relaxation of the budget alone: that its optimum exceeds `goal` proves that no schedule in the scope
+    of the formulation keeps the budget.
+
     Attributes
     ----------
     model : Model
@@ -105,7 +108,10 @@ class Formulation(ABC):
 
     @abstractmethod
     def decode(self, values: Values) -> Schedule:
-        """The schedule that `values` stand for, frees implied; ``decode(encode(s))`` has the cost of ``s``."""
+        """The schedule that `values` stand for, frees implied.
+
+        ``decode(encode(s))`` has the cost of ``s``, less that of recomputations whose results nobody reads.
+        """
 
     def preliminary(self) -> Preliminary | None:
         """A model to find a feasible start with, if the formulation comes with one."""

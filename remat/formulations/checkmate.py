@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Scope, Values
 from remat.formulations.retention_layout import expand
-from remat.formulations.sequence import Instances, op_sequence, stages_of, standing_buffers
+from remat.formulations.sequence import Instances, op_sequence, stages_of, standing_buffers, useful_schedule
 from remat.modeling import Linear, Model, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -384,8 +384,8 @@ class Checkmate(Formulation):
         _, x = self.statement
         runs = np.flatnonzero(values[x.R.index] > 0.5)  # the triangle row by row is the sequence
         _, slot = expand(np.arange(1, self.n + 1, dtype=np.int64))
-        order = self.problem.graph.arrays.order
-        return Schedule.of_computes(self.problem.graph, order[slot[runs]], source=self.name)
+        sequence = self.problem.graph.arrays.order[slot[runs]]
+        return useful_schedule(self.problem, sequence, self.name)
 
 
 def _at_most_zero(name: str, parts: list[tuple[Int, Int, int]], num_rows: int) -> Linear:

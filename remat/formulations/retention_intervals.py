@@ -14,7 +14,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope, Values
 from remat.formulations.retention_encoder import RetentionEncoder
 from remat.formulations.retention_layout import RetentionLayout, StageGrid, expand
-from remat.formulations.sequence import standing_buffers
+from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
@@ -407,7 +407,7 @@ class RetentionIntervals(Formulation):
         _, x = self.statement
         runs = values[x.active.index] > 0.5
         in_time = np.argsort(values[x.start.index][runs], kind="stable")
-        return Schedule.of_computes(self.problem.graph, self.layout.copy_op[runs][in_time], source=self.name)
+        return useful_schedule(self.problem, self.layout.copy_op[runs][in_time], self.name)
 
 
 def _at_least(

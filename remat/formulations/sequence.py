@@ -74,6 +74,14 @@ def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
     return shared & wanted, workspace
 
 
+def useful_schedule(problem: Problem, sequence: Int, source: str) -> Schedule:
+    """The schedule of a compute sequence without recomputations whose results nobody reads, frees implied.
+
+    Solvers leave such recomputations in where they cost nothing; without them the schedule is shorter and holds less.
+    """
+    return Schedule.of_computes(problem.graph, sequence[useful_computes(problem, sequence)], source=source)
+
+
 @dataclass(frozen=True)
 class Instances:
     """Every (step, output) of a compute sequence, with the step of its last use.
