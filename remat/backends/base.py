@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,6 +109,11 @@ class SolveOptions:
         Receives the solver's own log.
     solver : mapping
         Passed to the solver untouched (names as in its manual).
+    isolate : bool
+        Run the solver in a process of its own, by :class:`remat.backends.isolated.Isolated`. Looked at by
+        :func:`remat.solve.solve`, not by the backend itself.
+    memory_limit : int or None
+        Bytes that this process may hold; needs `isolate`, or a backend that has a process of its own anyway.
     """
 
     deadline: Deadline = field(default_factory=Deadline)
@@ -119,6 +122,8 @@ class SolveOptions:
     relative_gap: float = 0.0
     log: Callable[[str], None] | None = None
     solver: Mapping[str, Any] = field(default_factory=dict)
+    isolate: bool = False
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class RawResult:
         Translating the model; running the solver.
     versions : mapping of str to str
     message : str
-        Reason of an error.
+        Reason of an error, or what else happened: a limit of memory, a process that died.
     """
 
     status: Status
@@ -216,47 +221,3 @@ class Backend(ABC):
         BackendError
             If the solver is not available or crashes.
         """
-
-
-def run_interruptible(work: Callable[[], None], stop: Callable[[], None]) -> bool:
-    """Run `work` in a thread and wait; on Ctrl-C call `stop`, wait for `work` to end, and return True.
-
-    Native solvers hold the main thread where Python's signal handler cannot run; in a thread of its own the solver
-    can be asked to stop and its incumbent survives. An exception in `work` is raised here.
-
-    `stop` is called again until `work` ends, since a solver that has not quite started may not hear the first call.
-    """
-    failure: list[BaseException] = []
-    finished = threading.Event()
-    interrupted = threading.Event()
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:  # handed to the waiting thread
-            failure.append(error)
-        finally:
-            finished.set()
-
-    # A flag, not an exception: a KeyboardInterrupt may strike between any two steps of this function, and one that
-    # strikes in Thread.join() makes Python 3.11 take a running thread for finished.
-    handled = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if handled:
-        signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    try:
-        threading.Thread(target=guarded, daemon=True, name="remat-solver").start()
-        while not finished.is_set():
-            try:
-                finished.wait(0.1)
-                if interrupted.is_set() and not finished.is_set():
-                    stop()
-            except KeyboardInterrupt:  # somebody else's handler
-                interrupted.set()
-    finally:
-        if handled:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-    if failure:
-        raise failure[0]
-    return interrupted.is_set()

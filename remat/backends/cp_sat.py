@@ -22,8 +22,8 @@ from remat.backends.base import (
     Status,
     StopReason,
     Values,
-    run_interruptible,
 )
+from remat.backends.running import run_interruptible
 from remat.errors import BackendError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir
 

@@ -25,8 +25,8 @@ from remat.backends.base import (
     Status,
     StopReason,
     Values,
-    run_interruptible,
 )
+from remat.backends.running import run_interruptible
 from remat.errors import BackendError, ModelError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix

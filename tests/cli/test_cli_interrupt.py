@@ -16,6 +16,7 @@ PROGRAM = """
 import sys, threading
 import remat.solve as unused
 from remat.backends.base import *
+from remat.backends.running import run_interruptible
 from remat.cli import main
 
 class Brooding(Backend):
