@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.errors import ModelError
+from remat.modeling.minizinc import MiniZincStatement
 from remat.modeling.records import Record
 
 Int = NDArray[np.int64]
@@ -97,6 +98,8 @@ class Model:
     _upper: list[Float] = field(default_factory=list)
     _kind: list[NDArray[np.int8]] = field(default_factory=list)
     num_vars: int = 0
+    minizinc: Callable[[], MiniZincStatement] | None = None
+    """The same model in MiniZinc, where its formulation has written it; a copy does not have it."""
 
     # -- variables -------------------------------------------------------------------------------------------------
 

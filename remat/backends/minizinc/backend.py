@@ -1,0 +1,329 @@
+"""The MiniZinc backend: from a model to a command line, and from a stream of messages to a result."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from remat.backends.base import (
+    Availability,
+    AvailabilityState,
+    Backend,
+    Incumbent,
+    OnBound,
+    OnIncumbent,
+    RawResult,
+    SolveOptions,
+    Status,
+    StopReason,
+    Values,
+)
+from remat.backends.minizinc import driver
+from remat.backends.minizinc.process import GroupProcess
+from remat.backends.minizinc.program import Program, RecordProgram, to_json
+from remat.backends.running import run_interruptible
+from remat.errors import BackendError, ModelError
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Lowered, Model, PlainLinear, Reservoir
+from remat.modeling import lower as lowered_to
+from remat.modeling import violations
+from remat.modeling.minizinc import LIBRARY
+
+OLDEST = (2, 6)
+#: The solver is told to end this many seconds before it is made to, so that its last words are heard.
+LAST_WORDS = 0.3
+#: Solvers whose own `cumulative` lets intervals of length 0 be anywhere; see ``interval_use.mzn``.
+EXACT_INTERVALS = frozenset({"cp-sat", "com.google.ortools.sat", "org.remat.cp-sat"})
+#: Solvers that count in 32 bits.
+SMALL_NUMBERS = frozenset({"org.gecode.gecode"})
+
+
+class MiniZinc(Backend):
+    """Any solver that the ``minizinc`` program lists: ``minizinc:gecode``, ``minizinc:cp-sat``, ``minizinc:highs``...
+
+    A model goes in one of two ways. Where its formulation has written it in MiniZinc itself
+    (:class:`~remat.modeling.minizinc.MiniZincStatement`), that text is used. Any other goes through ``records.mzn``,
+    a text that never changes: it states each kind of record once, over arrays that come in a data file. No name of the
+    model enters either. Solvers of linear rows (tag ``mip``) get the model lowered by this package's bridges, which
+    know more of it than MiniZinc's own linearisation.
+
+    ``SolveOptions.solver`` are options of the MiniZinc solver by the names that its configuration lists, without
+    dashes, for example ``{"decay": 0.9}`` for Gecode. One is this backend's own: ``generic``, true for the way by
+    records and false for the formulation's text, where there is one.
+
+    The program is called directly. The ``minizinc`` package of PyPI needs the same program, keeps the flattened model
+    of Python objects besides, and ends the driver at a timeout but not always the solver behind it.
+    """
+
+    name = "minizinc"
+    native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent})
+
+    @classmethod
+    def availability(cls) -> Availability:
+        program = driver.executable()
+        if program is None:
+            reason = "no program 'minizinc' on the path; apt-get install minizinc, or the bundle from www.minizinc.org"
+            return Availability(AvailabilityState.NOT_INSTALLED, reason)
+        try:
+            version = driver.version(program)
+        except BackendError as error:
+            return Availability(AvailabilityState.CONFLICT, str(error))
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+            return Availability(AvailabilityState.WRONG_VERSION, f"minizinc {version} is older than 2.6")
+        return Availability(AvailabilityState.READY, f"minizinc {version}")
+
+    @classmethod
+    def variants(cls) -> tuple[str, ...]:
+        if not cls.availability().ready:
+            return tuple(driver.SHORT_NAMES)
+        return tuple(driver.solvers(driver.executable() or ""))
+
+    def ready(self) -> Availability:
+        state = self.availability()
+        if not state.ready:
+            return state
+        try:
+            solver = self.solver()
+        except BackendError as error:
+            return Availability(AvailabilityState.NOT_INSTALLED, str(error))
+        return Availability(AvailabilityState.READY, f"{state.reason}, {solver.id} {solver.version}".strip())
+
+    def solver(self) -> driver.Solver:
+        """The solver of this variant; the best there is where none is named.
+
+        Raises
+        ------
+        BackendError
+            If the program does not list it.
+        """
+        listed = driver.solvers(driver.executable() or "minizinc")
+        if self.variant:
+            found = listed.get(self.variant) or next((s for s in listed.values() if s.id == self.variant), None)
+        else:
+            found = next((listed[name] for name in driver.PREFERENCE if name in listed), None)
+        if found is None:
+            wanted = f"no solver {self.variant!r}" if self.variant else "no solver that it can use"
+            raise BackendError(f"minizinc lists {wanted}; it has {', '.join(listed) or 'none'}")
+        return found
+
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        state = self.ready()
+        if not state.ready:
+            raise BackendError(f"backend {self.full_name!r} cannot be used: {state.state}: {state.reason}")
+        if hint is not None and np.shape(hint) != (model.num_vars,):
+            raise ModelError(
+                f"the hint has shape {np.shape(hint)}, model {model.name!r} has {model.num_vars} variables"
+            )
+        began = time.monotonic()
+        solver = self.solver()
+        own = dict(options.solver)
+        program = _program(model, solver, hint, own.pop("generic", None))
+        run = _Run(model, solver, program, replace(options, solver=own), on_incumbent, on_bound)
+        if hint is not None and not violations(model, hint):
+            run.found(np.array(hint, dtype=np.float64))  # survives even if the solver never looks at it
+        with tempfile.TemporaryDirectory(prefix="remat-") as folder:
+            data = Path(folder, "data.json")
+            data.write_text(to_json({**program.data, "empty_intervals_are_free": _exact(solver)}), encoding="utf-8")
+            built = time.monotonic() - began
+            began = time.monotonic()
+            if not run.stop and not options.deadline.expired:
+                run.solve(Path(folder), data)
+            elif not run.stop:
+                run.stop = StopReason.DEADLINE
+        version = driver.version(driver.executable() or "minizinc")
+        versions = {"minizinc": version, solver.id: solver.version}
+        return run.result(built, time.monotonic() - began, versions)
+
+
+def _exact(solver: driver.Solver) -> bool:
+    return solver.mip or solver.id in EXACT_INTERVALS
+
+
+def _program(model: Model, solver: driver.Solver, hint: Values | None, generic: bool | None) -> Program:
+    """`model` for `solver`: the formulation's own text where there is one and it serves, or the records as data."""
+    if generic is not None and not isinstance(generic, bool):
+        raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}")
+    if generic is False and model.minizinc is None:
+        raise BackendError(f"model {model.name!r} has no MiniZinc text of its own")
+    if model.minizinc is not None and not (solver.mip if generic is None else generic):
+        statement = model.minizinc()
+        return Program(
+            statement.text, statement.data, statement.values, statement.cost_unit, statement.cost_offset
+        )  # fmt: skip
+    lowered = lowered_to(model, {PlainLinear} if solver.mip else MiniZinc.native)
+    program = RecordProgram(lowered.model, reals=solver.mip).program(None if hint is None else lowered.extend(hint))
+    return replace(program, values=lambda output: _of_source(lowered, program.values(output)))
+
+
+def _of_source(lowered: Lowered, values: Values) -> Values:
+    return values[: lowered.source.num_vars]
+
+
+@dataclass
+class _Run:
+    """One run of the program: what its messages said, and what came of it."""
+
+    model: Model
+    solver: driver.Solver
+    program: Program
+    options: SolveOptions
+    on_incumbent: OnIncumbent | None
+    on_bound: OnBound | None
+    incumbents: list[Incumbent] = field(default_factory=list)
+    bound: float | None = None
+    stop: StopReason | None = None
+    status: str = ""
+    errors: list[str] = field(default_factory=list)
+    code: int = 0
+    process: GroupProcess | None = None
+
+    def solve(self, folder: Path, data: Path) -> None:
+        """Start the program, and follow it to its end."""
+        deadline = self.options.deadline
+        limit = None
+        if math.isfinite(deadline.seconds):
+            limit = max(1, int(1000 * (deadline.remaining - LAST_WORDS)))
+        line = driver.command(
+            driver.executable() or "minizinc", self.solver, [self.program.text, data], include=[LIBRARY],
+            milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
+        )  # fmt: skip
+        self.process = GroupProcess(line, folder, driver.environment(), self._message, self._error_line)
+        process = self.process
+        try:
+
+            def work() -> None:
+                self.code = process.run(deadline)
+
+            if run_interruptible(work, process.stop):
+                self.stop = self.stop or StopReason.INTERRUPTED
+        finally:
+            process.end()
+        if not self.stop and (deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS)):
+            self.stop = StopReason.DEADLINE
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _message(self, line: str) -> None:
+        """One line of the program's JSON stream."""
+        try:
+            message = json.loads(line) if line.startswith("{") else {}
+        except ValueError:  # cut off by the end of the program
+            message = {}
+        kind = message.get("type")
+        if kind == "solution":
+            self.found(self._values(message))
+        elif kind == "statistics":
+            self._new_bound(message.get("statistics", {}).get("objectiveBound"))
+        elif kind == "status":
+            self.status = str(message.get("status"))
+        elif kind == "error":
+            self.errors.append(f"{message.get('what', 'error')}: {message.get('message', '')}")
+        if self.options.log and kind not in {"solution", "status"} and line:
+            self.options.log(line)
+
+    def _error_line(self, line: str) -> None:
+        if line and not line.lower().startswith("warning"):
+            self.errors.append(line)
+        if self.options.log:
+            self.options.log(line)
+
+    def _values(self, message: Mapping[str, Any]) -> Values:
+        try:
+            return self.program.values(message["output"]["json"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise BackendError(f"{self._who} gives a solution that cannot be read: {error!r}") from error
+
+    def found(self, values: Values) -> None:
+        """Take a solution, if it is better than the last."""
+        objective = self.model.objective.value(values)
+        if self.incumbents and objective >= self.incumbents[-1].objective:
+            return
+        self.incumbents.append(Incumbent(self.options.deadline.elapsed, objective, self.bound, values))
+        if self.on_incumbent and self.on_incumbent(self.incumbents[-1]):
+            self._ask_to_stop(StopReason.INTERRUPTED)
+        self._look_at_gap()
+
+    def _new_bound(self, bound: Any) -> None:
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) < 2**62:
+            return
+        better = self.program.cost_unit * bound + self.program.cost_offset
+        if self.bound is not None and better <= self.bound:
+            return
+        self.bound = better
+        if self.on_bound:
+            self.on_bound(self.options.deadline.elapsed, better)
+        self._look_at_gap()
+
+    def _look_at_gap(self) -> None:
+        if not self.incumbents or self.bound is None or not self.options.relative_gap:
+            return
+        best = self.incumbents[-1].objective
+        if best - self.bound <= self.options.relative_gap * abs(best):
+            self._ask_to_stop(StopReason.GAP)
+
+    def _ask_to_stop(self, reason: StopReason) -> None:
+        self.stop = self.stop or reason
+        if self.process:
+            self.process.stop()
+
+    # -- afterwards --------------------------------------------------------------------------------------------------
+
+    def result(self, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
+        """What the solver found, in the words of all backends."""
+        best = self.incumbents[-1] if self.incumbents else None
+        status, stop, message = self._verdict(best)
+        if status is Status.OPTIMAL and best:
+            self.bound = best.objective
+        if status is Status.INFEASIBLE:
+            self.bound = None
+        if best and self.bound is not None:
+            self.bound = min(self.bound, best.objective)
+        return RawResult(
+            status, stop, best.objective if best else None, self.bound, best.values if best else None,
+            tuple(self.incumbents), built, solved, versions, message,
+        )  # fmt: skip
+
+    def _verdict(self, best: Incumbent | None) -> tuple[Status, StopReason, str]:
+        if self.status == "OPTIMAL_SOLUTION" and best:
+            return Status.OPTIMAL, StopReason.FINISHED, ""
+        if self.status == "UNSATISFIABLE":
+            if best is None:
+                return Status.INFEASIBLE, StopReason.FINISHED, ""
+            return Status.ERROR, StopReason.OTHER, f"{self._who} finds no solution, but there is one"
+        some = Status.FEASIBLE if best else Status.UNKNOWN
+        if self.stop:
+            return some, self.stop, ""
+        if self.status in {"UNBOUNDED", "UNSAT_OR_UNBOUNDED"}:
+            return Status.ERROR, StopReason.OTHER, f"{self._who} says that the objective is unbounded"
+        if self.code or self.errors or self.status in {"ERROR", ""}:
+            return Status.ERROR, StopReason.OTHER, f"{self._who} {self._failure()}"
+        return some, StopReason.OTHER, ""
+
+    @property
+    def _who(self) -> str:
+        return f"MiniZinc's solver {self.solver.name!r}"
+
+    def _failure(self) -> str:
+        """Why the program failed, in one line."""
+        said = [" ".join(line.split()) for line in self.errors]
+        telling = [line for line in said if "error" in line.lower()] or said
+        if telling:
+            small = " (it counts in 32 bits)" if self.solver.id in SMALL_NUMBERS and "literal" in telling[0] else ""
+            return f"failed: {telling[0][:300]}{small}"
+        if self.code < 0:
+            return f"failed: minizinc was ended by signal {-self.code}"
+        return f"ended before it was done (exit code {self.code}): it may have been killed, or out of memory"

@@ -1,0 +1,206 @@
+"""The MiniZinc program: where it is, which solvers it lists, how it is called."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remat.errors import BackendError
+
+#: Seconds that asking the program for its version or its solvers may take.
+PATIENCE = 30.0
+
+#: Short names of solvers, and the ids they stand for, best first. Other solvers go by the last part of their id.
+SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
+    "cp-sat": ("cp-sat", "com.google.ortools.sat", "org.remat.cp-sat"),
+    "highs": ("org.minizinc.mip.highs", "org.remat.highs"),
+    "cbc": ("org.minizinc.mip.coin-bc",),
+    "gecode": ("org.gecode.gecode",),
+    "chuffed": ("org.chuffed.chuffed",),
+}
+#: Which solver is taken when none is named: the first that is there.
+PREFERENCE = ("cp-sat", "chuffed", "gecode", "highs", "cbc")
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A solver that the driver lists.
+
+    Attributes
+    ----------
+    name : str
+        The short name by which it is chosen.
+    id, version : str
+    tags, flags : frozenset of str
+        What it is good for; which of the standard options it takes.
+    options : mapping of str to (option, type)
+        Its own options by their names without dashes.
+    plugin : bool
+        Whether the driver calls it as a library rather than as a program that reads FlatZinc.
+    """
+
+    name: str
+    id: str
+    version: str
+    tags: frozenset[str]
+    flags: frozenset[str]
+    options: Mapping[str, tuple[str, str]]
+    plugin: bool
+
+    @property
+    def mip(self) -> bool:
+        """Whether it wants linear rows only."""
+        return "mip" in self.tags
+
+
+def executable() -> str | None:
+    """The program, if it is on the path."""
+    return shutil.which("minizinc")
+
+
+def environment() -> dict[str, str]:
+    """Variables of the program's environment: this one's, with the FlatZinc solvers of this package."""
+    folders = [folder for folder in (_own_solvers(), os.environ.get("MZN_SOLVER_PATH")) if folder]
+    return {**os.environ, **({"MZN_SOLVER_PATH": os.pathsep.join(folders)} if folders else {})}
+
+
+def _own_solvers() -> str | None:
+    try:
+        from remat.backends.flatzinc import solver_path
+    except ImportError:
+        return None
+    return str(solver_path())
+
+
+@functools.lru_cache(maxsize=4)
+def version(program: str) -> str:
+    """Version of `program`, for example ``2.6.4``."""
+    text = _ask(program, "--version")
+    return next((word.strip(",") for word in text.replace("version", "").split() if word[0].isdigit()), "unknown")
+
+
+def solvers(program: str) -> Mapping[str, Solver]:
+    """Usable solvers by short name; asked of `program` once for each value of ``MZN_SOLVER_PATH``."""
+    return _solvers(program, environment().get("MZN_SOLVER_PATH", ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
+    try:
+        listed = json.loads(_ask(program, "--solvers-json"))
+        usable = [config for config in listed if _usable(config)]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BackendError(f"MiniZinc lists its solvers in a way that cannot be read: {error}") from None
+    by_id = {str(config["id"]): config for config in usable}
+    found: dict[str, Solver] = {}
+    taken: set[str] = set()
+    for name, ids in SHORT_NAMES.items():
+        present = [each for each in ids if each in by_id]
+        if present:
+            found[name] = _solver(name, by_id[present[0]])
+            taken.update(present)
+    for identity, config in by_id.items():
+        name = identity.rpartition(".")[2]
+        if identity not in taken:
+            found.setdefault(name if name not in found else identity, _solver(name, config))
+    return found
+
+
+def _usable(config: Mapping[str, Any]) -> bool:
+    """Whether a solver reads FlatZinc, shows no window, and its own library, if it needs one, is installed."""
+    extra = config.get("extraInfo") or {}
+    missing = set(config.get("requiredFlags") or ()) - {flag for flag, *_ in extra.get("defaultFlags") or ()}
+    return bool(config.get("id")) and not config.get("isGUIApplication") and not missing and "gist" not in config["id"]
+
+
+def _solver(name: str, config: Mapping[str, Any]) -> Solver:
+    options = {str(flag).lstrip("-"): (str(flag), str(kind)) for flag, _, kind, *_ in config.get("extraFlags") or ()}
+    return Solver(
+        name,
+        str(config["id"]),
+        str(config.get("version", "")),
+        frozenset(config.get("tags") or ()),
+        frozenset(config.get("stdFlags") or ()),
+        options,
+        "api" in (config.get("tags") or ()) or not config.get("executable"),
+    )
+
+
+def _ask(program: str, question: str) -> str:
+    try:
+        answer = subprocess.run(
+            [program, question], capture_output=True, timeout=PATIENCE, env=environment(), stdin=subprocess.DEVNULL,
+            check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BackendError(f"the program 'minizinc' does not answer {question}: {error}") from None
+    return answer.stdout.decode(errors="replace")
+
+
+def command(
+    program: str,
+    solver: Solver,
+    files: Sequence[Path],
+    *,
+    include: Sequence[Path],
+    milliseconds: int | None,
+    threads: int | None,
+    seed: int,
+    options: Mapping[str, Any],
+) -> list[str]:
+    """The command line that solves `files`.
+
+    Raises
+    ------
+    BackendError
+        For an option that the solver does not have, with those it has, or a value of another type.
+    """
+    line = [program, "--solver", solver.id, "--json-stream", "--output-mode", "json", "--statistics"]
+    line += [part for folder in include for part in ("-I", str(folder))]
+    if milliseconds is not None:
+        line += ["--time-limit", str(milliseconds)]
+    if "-a" in solver.flags:
+        line.append("--all-solutions")
+    elif "-i" in solver.flags:
+        line.append("--intermediate-solutions")
+    if threads is not None and "-p" in solver.flags:
+        line += ["--parallel", str(threads)]
+    if "-r" in solver.flags:
+        line += ["--random-seed", str(seed)]
+    for name, value in options.items():
+        parts = _option(solver, name, value)
+        # The driver of 2.6 refuses some options of FlatZinc solvers that it lists, so they are handed through.
+        line += parts if solver.plugin else [word for part in parts for word in ("--fzn-flag", part)]
+    return [*line, *(str(path) for path in files)]
+
+
+def _option(solver: Solver, name: str, value: Any) -> list[str]:
+    found = solver.options.get(str(name).lstrip("-"))
+    if found is None:
+        known = ", ".join(sorted(solver.options)) or "none"
+        raise BackendError(f"MiniZinc's solver {solver.name!r} has no option {name!r}; it has {known}")
+    flag, kind = found
+    if kind.startswith("bool"):
+        if not isinstance(value, bool):
+            raise BackendError(f"option {name!r} of MiniZinc's solver {solver.name!r} is true or false, not {value!r}")
+        on, off = [*kind.split(":")[1:], "", ""][:2] if kind.count(":") > 1 else ("", "")
+        return [flag, on if value else off] if on or off else [flag] * value
+    choices = kind.split(":")[1:] if kind.startswith("opt") else []
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        "int": numeric and isinstance(value, int),
+        "float": numeric,
+        "opt": str(value) in choices,
+        "string": isinstance(value, str),
+    }
+    if not fits.get(kind.split(":")[0], isinstance(value, str | int | float)):
+        wanted = " or ".join(choices) if choices else kind
+        raise BackendError(f"option {name!r} of MiniZinc's solver {solver.name!r} takes {wanted}, not {value!r}")
+    return [flag, str(value)]

@@ -1,0 +1,125 @@
+"""A program in a process group of its own, read line by line, and stopped with all its children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from remat.timing import Deadline
+
+#: Seconds between the polite request to end and the one that cannot be refused.
+GRACE = 0.3
+#: Most characters of error output that are kept.
+KEPT = 20_000
+
+
+class GroupProcess:
+    """Runs `command` in a session of its own, so that a signal reaches the solver behind a driver as well.
+
+    Parameters
+    ----------
+    on_line : callable
+        Receives each line of standard output, in the thread of :meth:`run`.
+    on_error_line : callable, optional
+        Receives each line of standard error, likewise.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        on_line: Callable[[str], None],
+        on_error_line: Callable[[str], None],
+    ) -> None:
+        self._lines: queue.SimpleQueue[tuple[Callable[[str], None], str] | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._process = subprocess.Popen(
+            list(command), cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, sink), daemon=True, name="remat-reader")
+            for stream, sink in ((self._process.stdout, on_line), (self._process.stderr, on_error_line))
+        ]
+
+    @property
+    def group(self) -> int:
+        """Number of the process group."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask for the end, from any thread; :meth:`run` sees to it."""
+        self._stop.set()
+
+    def run(self, deadline: Deadline) -> int:
+        """Read until the program ends; at the deadline, or when asked, the whole group is ended. Its exit code.
+
+        Lines that were written before the end are read in any case. On an error in a callback the group is ended too.
+        """
+        for reader in self._readers:
+            reader.start()
+        try:
+            self._follow(deadline)
+        finally:
+            code = self.end()
+        self._drain()
+        return code
+
+    def _follow(self, deadline: Deadline) -> None:
+        left = len(self._readers)
+        while left and not self._stop.is_set() and not deadline.expired:
+            try:
+                item = self._lines.get(timeout=min(0.05, deadline.remaining + 0.001))
+            except queue.Empty:
+                continue
+            if item is None:
+                left -= 1
+            else:
+                item[0](item[1])
+        if not left:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE)
+
+    def _drain(self) -> None:
+        """What is still in the pipes; a grandchild that left the group may hold them open, so not for ever."""
+        for reader in self._readers:
+            reader.join(GRACE)
+        while not self._lines.empty():
+            item = self._lines.get()
+            if item is not None:
+                item[0](item[1])
+
+    def end(self) -> int:
+        """End every process of the group that still runs."""
+        for request, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, request)
+            self._wait_for_group(patience)
+        return self._process.wait()
+
+    def _wait_for_group(self, seconds: float | None) -> None:
+        until = time.monotonic() + (GRACE if seconds is None else seconds)
+        while time.monotonic() < until:
+            self._process.poll()  # takes the driver itself out of the group
+            try:
+                os.killpg(self.group, 0)
+            except (ProcessLookupError, PermissionError):
+                return
+            time.sleep(0.01)
+
+    def _read(self, stream: IO[bytes], sink: Callable[[str], None]) -> None:
+        with contextlib.suppress(ValueError, OSError), stream:
+            for line in stream:
+                self._lines.put((sink, line.decode(errors="replace").rstrip("\n")))
+        self._lines.put(None)

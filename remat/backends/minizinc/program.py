@@ -1,0 +1,345 @@
+"""A model and its data as files for the MiniZinc program, and the way back from its output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ModelError
+from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Kind, Linear, Model, Record, Reservoir
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+HERE = Path(__file__).parent
+
+#: Whole numbers beyond this are refused: a sum of two would not fit into 64 bits.
+LARGEST = 2**62
+#: Bounds from this on are none, in the text as well.
+UNBOUNDED = 1e300
+
+
+@dataclass(frozen=True)
+class Program:
+    """What MiniZinc is given, and how to read what it gives.
+
+    Attributes
+    ----------
+    text : Path
+        A ``.mzn`` file of the package.
+    data : mapping
+        Its parameters; see :func:`to_json`.
+    values : callable
+        From output arrays by name to values of the model's variables.
+    cost_unit, cost_offset : float
+        The model's objective is ``cost_unit * objective of the text + cost_offset``.
+    """
+
+    text: Path
+    data: Mapping[str, Any]
+    values: Callable[[Mapping[str, Any]], Float]
+    cost_unit: float = 1
+    cost_offset: float = 0
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """`data` in MiniZinc's JSON; sets of ints become ``{"set": [...]}`` in ranges.
+
+    Examples
+    --------
+    >>> to_json({"n": 2, "values": [{1, 2, 3, 5}, set()]})
+    '{"n": 2, "values": [{"set": [[1, 3], [5, 5]]}, {"set": []}]}'
+    """
+    return json.dumps(data, default=_encode, allow_nan=False)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, range):
+        return {"set": [[value.start, value.stop - 1]] if len(value) else []}
+    if isinstance(value, set | frozenset):
+        members = np.array(sorted(value), dtype=np.int64)
+        breaks = np.flatnonzero(np.diff(members) > 1)
+        firsts, lasts = (
+            members[np.append(0, breaks + 1)[: len(members)]],
+            members[np.append(breaks, -1)[: len(members)]],
+        )
+        return {"set": np.stack([firsts, lasts], axis=1).tolist() if len(members) else []}
+    raise TypeError(f"{type(value).__name__} is no MiniZinc data")
+
+
+class RecordProgram:
+    """Translates the records of a model into data for ``records.mzn``, whose text never changes.
+
+    Variables are numbered anew: Booleans, then integers, then reals, each in the order of the model.
+
+    Parameters
+    ----------
+    model : Model
+    reals : bool
+        Whether variables that are only implied to be integral stay real numbers, as a MIP solver wants them.
+
+    Raises
+    ------
+    ModelError
+        Naming the record, for a kind or a number that cannot be expressed.
+    """
+
+    def __init__(self, model: Model, *, reals: bool) -> None:
+        self.model = model
+        kind = model.kind
+        real = (kind == Kind.CONTINUOUS.value) | (reals & (kind == Kind.IMPLIED.value))
+        boolean = kind == Kind.BOOLEAN.value
+        self.real = np.flatnonzero(real)
+        self.boolean = np.flatnonzero(boolean)
+        self.integer = np.flatnonzero(~real & ~boolean)
+        self.is_real = real
+        self.number = np.empty(model.num_vars, dtype=np.int64)
+        self.number[np.concatenate([self.boolean, self.integer, self.real])] = np.arange(1, model.num_vars + 1)
+        self.rows = _Rows()
+        self.real_rows = _Rows()
+        self.clauses = _Ragged()
+        self.uses = _Ragged()
+        self.use: dict[str, list[Int]] = {name: [] for name in ("start", "end", "demand", "presence")}
+        self.capacity: list[tuple[int, int]] = []
+        self.levels = _Ragged()
+        self.level: dict[str, list[Int]] = {name: [] for name in ("time", "offset", "change", "active")}
+        self.different = _Ragged()
+        self.domains: dict[int, set[int]] = {}
+        for record in model.records:
+            self._translate(record)
+
+    def program(self, hint: Float | None) -> Program:
+        """The whole, with `hint` as a start."""
+        unit, cost = self._cost()
+        data: dict[str, Any] = {**self._variables(), **self._records(), **cost, **self._hint(hint)}
+        text = HERE / ("whole_cost.mzn" if unit else "real_cost.mzn")
+        return Program(text, data, self.values, unit or 1, self.model.objective.constant)
+
+    def values(self, output: Mapping[str, Any]) -> Float:
+        """Values of the model's variables."""
+        values = np.empty(self.model.num_vars, dtype=np.float64)
+        for name, where in (("boolean", self.boolean), ("integer", self.integer), ("real", self.real)):
+            values[where] = output[name]
+        return values
+
+    # -- variables and cost ------------------------------------------------------------------------------------------
+
+    def _variables(self) -> dict[str, Any]:
+        lower, upper = self.model.lower, self.model.upper
+        low = _whole(np.ceil(lower[self.integer] - 1e-9), "a lower bound")
+        high = _whole(np.floor(upper[self.integer] + 1e-9), "an upper bound")
+        values: list[Any] = [range(a, b + 1) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+        place = {v: k for k, v in enumerate(self.integer.tolist())}
+        impossible = any(len(each) == 0 for each in values)
+        for variable, listed in self.domains.items():
+            if variable in place:
+                inside = {value for value in listed if value in values[place[variable]]}
+                impossible |= not inside
+                values[place[variable]] = inside
+            else:
+                self._allow(variable, listed)
+        if impossible:  # an empty set of values is an error to some versions, an empty clause to none
+            self.clauses.add(np.zeros(0, dtype=np.int64))
+            values = [each or {0} for each in values]
+        fixed = self.boolean[lower[self.boolean] > 0.5]
+        never = self.boolean[upper[self.boolean] < 0.5]
+        for literal in (*self.number[fixed].tolist(), *(-self.number[never]).tolist()):
+            self.clauses.add(np.array([literal], dtype=np.int64))
+        return {
+            "booleans": len(self.boolean),
+            "integers": len(self.integer),
+            "integer_values": values,
+            "real_lower": np.clip(lower[self.real], -UNBOUNDED, UNBOUNDED),
+            "real_upper": np.clip(upper[self.real], -UNBOUNDED, UNBOUNDED),
+        }
+
+    def _allow(self, boolean: int, listed: set[int]) -> None:
+        """A Boolean variable takes only listed values."""
+        number = int(self.number[boolean])
+        for value, literal in ((0, number), (1, -number)):
+            if value not in listed:
+                self.clauses.add(np.array([literal], dtype=np.int64))
+
+    def _cost(self) -> tuple[float, dict[str, Any]]:
+        """Unit of the cost (0 for a real one) and its terms."""
+        objective = self.model.objective
+        index, inverse = np.unique(objective.index, return_inverse=True)
+        coefficient = np.bincount(inverse, objective.coefficient, minlength=len(index))
+        used = coefficient != 0
+        index, coefficient = index[used], coefficient[used]
+        if self.is_real[index].any() or (coefficient != np.rint(coefficient)).any():
+            return 0, {"cost_variable": self.number[index], "cost_coefficient": coefficient}
+        whole = _whole(coefficient, "a cost")
+        unit = int(np.gcd.reduce(whole)) if len(whole) else 1  # many solvers count in 32 bits
+        return unit, {"cost_variable": self.number[index], "cost_coefficient": whole // unit}
+
+    def _hint(self, hint: Float | None) -> dict[str, Any]:
+        known = {"boolean": self.boolean, "integer": self.integer, "real": self.real}
+        data: dict[str, Any] = {}
+        for name, where in known.items():
+            values = np.full(len(where), np.nan) if hint is None else hint[where]
+            at = np.flatnonzero(np.isfinite(values))
+            data[f"hint_{name}"] = at + 1
+            values = values[at] if name == "real" else np.rint(values[at]).astype(np.int64)
+            data[f"hint_{name}_value"] = values > 0 if name == "boolean" else values
+        return data
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def _translate(self, record: Record) -> None:
+        if isinstance(record, Linear):
+            self._linear(record)
+        elif isinstance(record, Clauses):
+            self.clauses.extend(record.indptr, self._literals(record.literals))
+        elif isinstance(record, Domain):
+            self._domain(record)
+        elif isinstance(record, Cumulative):
+            self._cumulative(record)
+        elif isinstance(record, Reservoir):
+            self.levels.extend(record.indptr, self._numbers(record, record.time))
+            for name, values in (("offset", record.offset), ("change", record.change)):
+                self.level[name].append(values)
+            self.level["active"].append(self._literals(record.active))
+        elif isinstance(record, AllDifferent):
+            self.different.add(self._numbers(record, record.variable))
+        else:
+            raise ModelError(f"MiniZinc does not take record {record.name!r} of kind {type(record).__name__}")
+
+    def _linear(self, record: Linear) -> None:
+        """Rows as ``<=`` and ``=``; where anything is not whole, over real numbers."""
+        place = record.row * self.model.num_vars + record.column
+        place, inverse = np.unique(place, return_inverse=True)  # sorted by row
+        value = np.bincount(inverse, record.value, minlength=len(place))
+        row, column = place // self.model.num_vars, place % self.model.num_vars
+        count = len(record)
+        fraction = (value != np.rint(value)) | self.is_real[column]
+        real = np.bincount(row, fraction, minlength=count) > 0
+        for bound in (record.lower, record.upper):
+            # a whole sum is at most the whole part of its bound, but it never equals a fraction
+            real |= np.isfinite(bound) & (bound != np.rint(bound)) & (record.lower == record.upper)
+        where = np.zeros(count, dtype=np.int64)
+        if record.enforce is not None:
+            where = self._literals(record.enforce)
+        same = record.lower == record.upper
+        for kind, rows in ((real, self.real_rows), (~real, self.rows)):
+            whole = kind is not real
+            for sign, bound, chosen in (
+                (1, record.upper, kind & same),
+                (1, record.upper, kind & ~same & np.isfinite(record.upper)),
+                (-1, -record.lower, kind & ~same & np.isfinite(record.lower)),
+            ):
+                if not chosen.any():
+                    continue
+                limit = np.floor(bound + 1e-9) if whole else bound
+                rows.add(row, self.number[column], sign * value, limit, where, chosen,
+                         equal=bool(same[chosen].all()), what=record.name if whole else None)  # fmt: skip
+        impossible = np.isposinf(record.lower) | np.isneginf(record.upper)
+        for literal in where[impossible].tolist():
+            self.clauses.add(np.array([-literal] if literal else [], dtype=np.int64))
+
+    def _domain(self, record: Domain) -> None:
+        self._numbers(record, record.variable)
+        for k, variable in enumerate(record.variable.tolist()):
+            listed = set(record.values[record.indptr[k] : record.indptr[k + 1]].tolist())
+            self.domains[variable] = self.domains.get(variable, listed) & listed
+
+    def _cumulative(self, record: Cumulative) -> None:
+        self.uses.add(self._numbers(record, record.start))
+        self.use["end"].append(self._numbers(record, record.end))
+        self.use["demand"].append(record.demand)
+        self.use["presence"].append(self._literals(record.presence))
+        variable = 0
+        if record.capacity_variable is not None:
+            variable = int(self._numbers(record, np.array([record.capacity_variable]))[0])
+        self.capacity.append((record.capacity, variable))
+
+    def _records(self) -> dict[str, Any]:
+        data = {**self.rows.data(""), **self.real_rows.data("real_")}
+        data["clause_first"], data["clause_literal"] = self.clauses.data()
+        data["use_first"], data["use_start"] = self.uses.data()
+        data |= {f"use_{name}": _joined(self.use[name]) for name in ("end", "demand", "presence")}
+        data["use_capacity"] = [capacity for capacity, _ in self.capacity]
+        data["use_capacity_variable"] = [variable for _, variable in self.capacity]
+        data["level_first"], data["level_time"] = self.levels.data()
+        data |= {f"level_{name}": _joined(self.level[name]) for name in ("offset", "change", "active")}
+        data["different_first"], data["different_variable"] = self.different.data()
+        return data
+
+    def _numbers(self, record: Record, variables: Int) -> Int:
+        if self.is_real[variables].any():
+            raise ModelError(f"record {record.name!r} ({type(record).__name__}) needs integer variables")
+        return self.number[variables]
+
+    def _literals(self, literals: Int) -> Int:
+        """Literals as in the text: 0 for the one that always holds, else plus or minus the variable's number."""
+        known = literals != ALWAYS
+        variable = np.where(known, np.where(literals < 0, ~literals, literals), 0)
+        number = self.number[variable] if self.model.num_vars else variable
+        return np.where(known, np.where(literals < 0, -number, number), 0)
+
+
+@dataclass
+class _Ragged:
+    """Lists of different lengths, one after the other."""
+
+    lengths: list[Int] = field(default_factory=list)
+    members: list[Int] = field(default_factory=list)
+
+    def add(self, members: Int) -> None:
+        self.extend(np.array([0, len(members)]), members)
+
+    def extend(self, indptr: Int, members: Int) -> None:
+        self.lengths.append(np.diff(indptr))
+        self.members.append(members)
+
+    def data(self) -> tuple[Int, Int]:
+        """Where each list begins, from 1, with the end of the last one; all members."""
+        return np.concatenate([[0], np.cumsum(_joined(self.lengths))]) + 1, _joined(self.members)
+
+
+@dataclass
+class _Rows:
+    """Linear rows of one kind of number, as ``<=`` and as ``=``."""
+
+    parts: dict[bool, list[tuple[Int, Int, Float, Float, Int]]] = field(default_factory=lambda: {False: [], True: []})
+
+    def add(
+        self, row: Int, number: Int, value: Float, bound: Float, where: Int, chosen: NDArray[np.bool_],
+        *, equal: bool, what: str | None,
+    ) -> None:  # fmt: skip
+        """Take the `chosen` rows; `what` names them where they must be whole."""
+        inside = chosen[row]
+        lengths = np.bincount(row[inside], minlength=len(chosen))[chosen]
+        value, bound = value[inside], bound[chosen]
+        if what is not None:
+            value, bound = _whole(value, f"a coefficient of {what!r}"), _whole(bound, f"a bound of {what!r}")
+        self.parts[equal].append((lengths, number[inside], value, bound, where[chosen]))
+
+    def data(self, prefix: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for equal, name in ((False, f"{prefix}at_most"), (True, f"{prefix}equal")):
+            columns = list(zip(*self.parts[equal], strict=True)) or [(), (), (), (), ()]
+            lengths, number, value, bound, where = (_joined(list(column)) for column in columns)
+            found[f"{name}_first"] = np.concatenate([[0], np.cumsum(lengths)]) + 1
+            found |= {f"{name}_variable": number, f"{name}_coefficient": value}
+            found |= {f"{name}_bound": bound, f"{name}_where": where}
+        return found
+
+
+def _joined(parts: list[Any]) -> Any:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _whole(values: Float, what: str) -> Int:
+    rounded = np.rint(values)
+    if not np.array_equal(rounded, values) or (len(values) and np.abs(values).max() >= LARGEST):
+        odd = values[(rounded != values) | (np.abs(values) >= LARGEST)][0]
+        raise ModelError(f"MiniZinc needs whole numbers below 2^62 here, but {what} is {odd:g}")
+    return rounded.astype(np.int64)

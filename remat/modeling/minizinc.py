@@ -1,0 +1,40 @@
+"""A model's second form: MiniZinc text written by hand, with the same variables behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Folder of what such texts may include besides MiniZinc's own library.
+LIBRARY = Path(__file__).parent / "mzn"
+
+
+@dataclass(frozen=True)
+class MiniZincStatement:
+    """A model in MiniZinc, as a person would write it.
+
+    Its objective, up to `cost_unit` and `cost_offset`, is that of the :class:`~remat.modeling.Model` it belongs to, and
+    so are the best values. Data and output are named by the text, never by a user.
+
+    Attributes
+    ----------
+    text : Path
+        A ``.mzn`` file of the package. May include the files of :data:`LIBRARY`.
+    data : mapping of str to numbers, Booleans, (nested) lists of them, or sets of ints
+        Its parameters.
+    values : callable
+        From the arrays that the text outputs, by name, to values of the model's variables.
+    cost_unit, cost_offset : int
+        The model's objective is ``cost_unit * objective of the text + cost_offset``.
+    """
+
+    text: Path
+    data: Mapping[str, Any]
+    values: Callable[[Mapping[str, Any]], NDArray[np.float64]]
+    cost_unit: int = 1
+    cost_offset: int = 0
