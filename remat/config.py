@@ -171,17 +171,14 @@ class Config(_Section):
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    @property
-    def options(self) -> Any:
-        """The options of the formulation, None where none are given."""
-        given = self.formulations.get(self.solve.method)
-        return make_options(self.solve.method, given) if given else None
+    def options_of(self, formulation: str) -> Any:
+        """The options of a formulation, None where none are given."""
+        given = self.formulations.get(formulation)
+        return make_options(formulation, given) if given else None
 
-    @property
-    def solver_options(self) -> dict[str, Any]:
-        """What is passed to the solver untouched."""
-        name = self.solve.backend
-        return {**self.backends.get(name.partition(":")[0], {}), **self.backends.get(name, {})}
+    def solver_options_of(self, backend: str) -> dict[str, Any]:
+        """What is passed to that solver untouched."""
+        return {**self.backends.get(backend.partition(":")[0], {}), **self.backends.get(backend, {})}
 
     def make_problem(self) -> Problem:
         """The graph, read, with budget and rules."""
@@ -207,8 +204,8 @@ class Config(_Section):
         start = None if chosen.warm_start is None else read_schedule(chosen.warm_start, problem.graph)
         result = solve(
             problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=start,
-            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, options=self.options,
-            solver_options=self.solver_options, on_progress=on_progress, log=log,
+            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, options=self.options_of(chosen.method),
+            solver_options=self.solver_options_of(chosen.backend), on_progress=on_progress, log=log,
         )  # fmt: skip
         self.write(result)
         return result

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from remat.config import Config
     from remat.graphs import ComputeGraph
     from remat.result import Result
 
@@ -30,6 +31,13 @@ ConstantMemory = Annotated[
     typer.Option(
         "--count-constant-memory/--no-constant-memory", help="Count the graph's constant memory in peak and budget."
     ),
+]
+OptionalGraph = Annotated[
+    str | None,
+    typer.Argument(metavar="GRAPH", help="Graph file, or the name of a zoo graph (resnet50).", show_default=False),
+]
+BaseConfig = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Read the run from this TOML file; other options go before it.")
 ]
 Budget = Annotated[
     str | None,
@@ -71,6 +79,31 @@ def chosen(**options: Any) -> dict[str, Any]:
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
     }
+
+
+def base_config(
+    config: Path | None, graph: str | None, options: dict[str, dict[str, Any]], required: tuple[str, ...] = ()
+) -> Config:
+    """The configuration in the file, where there is one, with the options in place of what it says.
+
+    Raises
+    ------
+    RematError
+        As :meth:`remat.config.Config.from_file`.
+    typer.BadParameter
+        Without a file, if the graph or a `required` key of the problem is not given.
+    """
+    from remat.config import Config
+
+    options["problem"] |= chosen(graph=graph)
+    if config is not None:
+        return Config.from_file(config, options)
+    if graph is None:
+        raise typer.BadParameter("Missing argument 'GRAPH' (or '--config').")
+    for key in required:
+        if key not in options["problem"]:
+            raise typer.BadParameter(f"Missing option '--{key}' (or '--config').")
+    return Config.from_mapping({}, "options", overrides=options)
 
 
 def end_of_solve(result: Result, as_json: bool) -> NoReturn:

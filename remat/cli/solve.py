@@ -9,6 +9,7 @@ import typer
 
 from remat.cli.common import (
     Backend,
+    BaseConfig,
     Budget,
     ConstantMemory,
     Gap,
@@ -16,6 +17,7 @@ from remat.cli.common import (
     Keep,
     MaxComputes,
     Method,
+    OptionalGraph,
     Output,
     Picture,
     Quiet,
@@ -23,21 +25,16 @@ from remat.cli.common import (
     SolveOrder,
     Threads,
     TimeLimit,
+    base_config,
     chosen,
     end_of_solve,
 )
 
 
 def command(
-    graph: Annotated[
-        str | None,
-        typer.Argument(metavar="GRAPH", help="Graph file, or the name of a zoo graph (resnet50).", show_default=False),
-    ] = None,
+    graph: OptionalGraph = None,
     *,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="Read the run from this TOML file; other options go before it."),
-    ] = None,
+    config: BaseConfig = None,
     budget: Budget = None,
     method: Method = None,
     backend: Backend = None,
@@ -65,12 +62,11 @@ def command(
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
     """
-    from remat.config import Config
     from remat.progress import Reporter
 
-    overrides = {
+    options = {
         "problem": chosen(
-            graph=graph, budget=budget, order=order, max_computes=max_computes, keep=keep or None,
+            budget=budget, order=order, max_computes=max_computes, keep=keep or None,
             count_constant_memory=count_constant_memory,
         ),
         "solve": chosen(
@@ -79,14 +75,7 @@ def command(
         ),
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
-    if config is None:
-        if graph is None:
-            raise typer.BadParameter("Missing argument 'GRAPH' (or --config FILE).")
-        if budget is None:
-            raise typer.BadParameter("Missing option '--budget' (or --config FILE).")
-        run = Config.from_mapping({}, "options", overrides=overrides)
-    else:
-        run = Config.from_file(config, overrides)
+    run = base_config(config, graph, options, required=("budget",))
     with Reporter(run.output.quiet) as reporter:
         result = run.run(reporter)
     end_of_solve(result, run.output.json_)

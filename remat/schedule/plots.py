@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +112,7 @@ def plot_schedule(
     """Both pictures, one above the other, over the same steps; parameters as above."""
     timeline = _Timeline.of(graph, schedule, keep, count_constant_memory)
     rows = _height(timeline, max_tensors)
-    figure = _figure((10, 3.6 + rows))
+    figure = empty_figure((10, 3.6 + rows))
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.2, rows]})
     _draw_memory(above, timeline, budget)
     _draw_intervals(below, timeline, max_tensors, legend=False)
@@ -136,6 +136,19 @@ def save_plot(
     FormatError
         Naming the file, if its name has another suffix or it cannot be written.
     """
+    write_figure(
+        path, lambda: plot_schedule(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
+    )
+
+
+def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
+    """Write what `draw` makes to a ``.png`` or ``.svg`` file, whole or not at all; same figure, same bytes.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -148,9 +161,18 @@ def save_plot(
     metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "remat"}):
-        figure = plot_schedule(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
-        figure.savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
+        draw().savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
     write_atomic(path, buffer.getvalue())
+
+
+def empty_figure(size: tuple[float, float]) -> Figure:
+    """A figure of `size` inches that is no window and nobody's current figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,16 +244,7 @@ def _repeated(values: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    return ax if ax is not None else _figure(size).subplots()
-
-
-def _figure(size: tuple[float, float]) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return ax if ax is not None else empty_figure(size).subplots()
 
 
 def _height(timeline: _Timeline, max_tensors: int) -> float:

@@ -1,0 +1,225 @@
+"""``remat compare``: several methods at several budgets, one after the other."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.common import (
+    INTERRUPTED,
+    NO,
+    OK,
+    BaseConfig,
+    ConstantMemory,
+    Gap,
+    Keep,
+    MaxComputes,
+    OptionalGraph,
+    Quiet,
+    Seed,
+    SolveOrder,
+    Threads,
+    TimeLimit,
+    base_config,
+    chosen,
+)
+from remat.files import check_output, write_atomic
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from remat.compare import Comparison, Method, Run
+    from remat.config import Config
+    from remat.progress import OnProgress
+
+
+def command(
+    graph: OptionalGraph = None,
+    *,
+    config: BaseConfig = None,
+    budgets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budget", "-b", metavar="B[,B...]", help="Budgets (90%,80% or 10GiB), by commas or by repetition."
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="FORMULATION[/BACKEND]|HEURISTIC",
+            help="A method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; to be repeated.",
+        ),
+    ] = None,
+    order: SolveOrder = None,
+    max_computes: MaxComputes = None,
+    keep: Keep = None,
+    count_constant_memory: ConstantMemory = None,
+    time_limit: TimeLimit = None,
+    gap: Gap = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this JSON file.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw overhead against time into this file (.png, .svg).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods on GRAPH: every method at every budget, one after the other, with equal limits.
+
+    Limits and rules hold for each run by itself. With --config they come from that file, and so do the options of
+    formulations and solvers; the file's own method and budget count where none is given here.
+
+    A method that fails takes up its line with the reason, and the others go on. Files are written after every run;
+    Ctrl-C keeps what is done.
+
+    Exit code 0: some method found a schedule; 1: none did; 2: an error in the input; 130: Ctrl-C.
+    """
+    from remat.compare import compare
+    from remat.schedule.plots import SUFFIXES
+
+    run = base_config(config, graph, {
+        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
+                          count_constant_memory=count_constant_memory),
+        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed),
+    })  # fmt: skip
+    for path, suffixes in ((json_file, ()), (csv_file, ()), (plot, SUFFIXES)):
+        check_output(path, (run.problem.graph, config), suffixes)
+    limits = run.solve
+
+    def write(comparison: Comparison) -> None:
+        if json_file is not None:
+            write_atomic(json_file, comparison.to_json())
+        if csv_file is not None:
+            write_atomic(csv_file, comparison.to_csv())
+        if plot is not None:
+            from remat.plots_compare import save_comparison_plot
+
+            save_comparison_plot(comparison, plot)
+
+    done = compare(
+        run.make_problem(), _budgets(budgets, run), _methods(methods, run),
+        time_limit=limits.time_limit, threads=limits.threads, seed=limits.seed, relative_gap=limits.gap,
+        watch=_Watch(quiet or run.output.quiet), on_run=write,
+    )  # fmt: skip
+    if done.interrupted:
+        write(done)
+    print_comparison(done)
+    found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
+    raise typer.Exit(INTERRUPTED if done.interrupted else OK if found else NO)
+
+
+def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
+    budgets: list[str | int | float | None] = [part.strip() for text in given or () for part in text.split(",")]
+    if not budgets and run.problem.budget is None:
+        raise typer.BadParameter("Missing option '--budget'.")
+    return budgets or [run.problem.budget]
+
+
+def _methods(given: list[str] | None, run: Config) -> list[Method]:
+    from dataclasses import replace
+
+    from remat.compare import Method
+
+    words = [part for text in given or () for part in text.split(",")]
+    methods = [Method.parse(word, run.solve.backend) for word in words or [run.solve.method]]
+    return [
+        replace(method, options=run.options_of(method.name), solver_options=run.solver_options_of(method.backend))
+        for method in methods
+    ]
+
+
+class _Watch:
+    """Says on standard error which run begins, and shows its progress."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+
+    def __call__(self, line: str) -> AbstractContextManager[OnProgress | None]:
+        from remat.progress import Reporter
+
+        if not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+        return Reporter(self.quiet)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print a table for each budget, and below it the scopes and remarks."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    versions: dict[str, str] = {}
+    for runs in comparison.by_budget():
+        console.print(_table(runs))
+        notes: dict[str, list[str]] = {}
+        for run in runs:
+            if run.result is not None:
+                versions.update(run.result.versions)
+                note = f"{run.result.scope}" + (f"; {run.result.message}" if run.result.message else "")
+                notes.setdefault(note, []).append(run.method.label)
+        for note, labels in notes.items():
+            console.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+        console.print()
+    limits = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items())
+    console.print(f"limits: {limits}".replace("None", "none"))
+    console.print(f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+    if comparison.interrupted:
+        console.print("interrupted: the matrix is not complete")
+
+
+def _table(runs: list[Run]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    problem = runs[0].problem
+    size = "no budget" if problem.budget_bytes is None else f"budget {runs[0].budget}: {problem.budget_bytes:,} bytes"
+    table = Table(
+        title=Text(f"{problem.graph.name}, {size}"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
+    )
+    for word in ("method", "status"):
+        table.add_column(word, overflow="fold")
+    for word in ("overhead", "bound", "gap", "peak", "best at", "build", "total", "variables", "constraints"):
+        table.add_column(word, justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(*(Text(cell) for cell in _cells(run)))
+    return table
+
+
+def _cells(run: Run) -> list[str]:
+    answer = run.result
+    if answer is None:
+        return [run.method.label, f"failed: {run.error}"]
+    base = run.problem.graph.base_cost
+
+    def overhead(cost: int | None) -> str:
+        if cost is None:
+            return "-"
+        return f"{100 * (cost - base) / base:.4g} %" if base else f"{cost:,}"
+
+    def seconds(time: float | None) -> str:
+        return "-" if time is None else f"{time:.2f} s"
+
+    def count(number: int | None) -> str:
+        return "-" if number is None else f"{number:,}"
+
+    stop = "" if answer.stop in ("finished", "other") else f" ({answer.stop})"
+    return [
+        run.method.label,
+        f"{answer.status}{stop}",
+        overhead(answer.objective),
+        overhead(None if answer.status == "infeasible" else answer.bound),
+        "-" if answer.gap is None else f"{100 * answer.gap:.3g} %",
+        count(None if answer.certificate is None else answer.certificate.peak),
+        seconds(run.seconds_to_best),
+        seconds(answer.timings.get("build")),
+        seconds(answer.timings.get("total")),
+        count(answer.variables),
+        count(answer.constraints),
+    ]
