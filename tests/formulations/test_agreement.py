@@ -3,17 +3,18 @@
 import math
 
 import pytest
-from exhaustive import Tiny, optimum, random_budget, random_graph
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.formulations.base import Scope
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.problem import Problem
-from remat.schedule import validate
+from remat.schedule import OrderRule, validate
+from remat.testing import optimum, random_budget, random_graph
 from remat.timing import Deadline
 
 
@@ -36,6 +37,12 @@ def solved(formulation, backend):
     return certificate.cost
 
 
+def least_cost(problem, copies=None):
+    """By exhaustive search: in stages where the order is fixed; None: infeasible."""
+    best = optimum(problem, Scope(problem.order, problem.order is OrderRule.FIXED, copies))
+    return best and best.cost
+
+
 def retention(problem, copies, **options):
     return RetentionIntervals(problem, RetentionIntervalsOptions(copies=copies, **options))
 
@@ -45,7 +52,7 @@ def test_fixed_order(seed):
     """Brute force = Checkmate on both backends = retention intervals with enough copies."""
     graph = random_graph(seed, plain=seed % 2 == 0)
     problem = Problem(graph, random_budget(graph, seed), "fixed")
-    expected = optimum(Tiny.of(problem), "fixed", staged=True)
+    expected = least_cost(problem)
     assert solved(Checkmate(problem), Highs()) == expected
     assert solved(Checkmate(problem), CpSat()) == expected
     assert solved(retention(problem, len(graph.ops)), CpSat()) == expected
@@ -56,7 +63,7 @@ def test_limited_computes(seed):
     """Two computes per op, in both statements of the precedence."""
     graph = random_graph(seed, plain=seed % 8 == 0)
     problem = Problem(graph, random_budget(graph, seed), "fixed", max_computes=2)
-    expected = optimum(Tiny.of(problem, copies=2), "fixed", staged=True)
+    expected = least_cost(problem, 2)
     assert solved(Checkmate(problem), CpSat()) == expected
     assert solved(retention(problem, 5), CpSat()) == expected
     assert solved(retention(problem, 5, precedence="reservoir"), CpSat()) == expected
@@ -68,11 +75,11 @@ def test_free_order(seed):
     graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0)
     budget = random_budget(graph, seed)
     free, fixed = Problem(graph, budget, "free"), Problem(graph, budget, "fixed")
-    expected = optimum(Tiny.of(free, copies=2), "free")
+    expected = least_cost(free, 2)
     assert solved(retention(free, 2), CpSat()) == expected
     if seed % 4 == 0:
         assert solved(retention(free, 2, precedence="reservoir"), CpSat()) == expected
-    ordered = optimum(Tiny.of(fixed, copies=2), "fixed", staged=True)
+    ordered = least_cost(fixed, 2)
     assert expected is not None or ordered is None
     assert ordered is None or expected <= ordered
 
@@ -83,10 +90,10 @@ def test_retention_intervals_through_bridges(seed):
     graph = random_graph(seed, most_ops=4)
     budget = random_budget(graph, seed)
     fixed, free = Problem(graph, budget, "fixed"), Problem(graph, budget, "free")
-    expected = optimum(Tiny.of(fixed, copies=2), "fixed", staged=True)
+    expected = least_cost(fixed, 2)
     assert solved(retention(fixed, 2), Highs()) == expected
     assert solved(retention(fixed, 2, precedence="reservoir"), Highs()) == expected
-    assert solved(retention(free, 2), Highs()) == optimum(Tiny.of(free, copies=2), "free")
+    assert solved(retention(free, 2), Highs()) == least_cost(free, 2)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -95,10 +102,10 @@ def test_accumulation_buffers(seed):
     graph = random_graph(seed, most_ops=5, buffers=True)
     budget = random_budget(graph, seed)
     fixed, free = Problem(graph, budget, "fixed"), Problem(graph, budget, "free")
-    expected = optimum(Tiny.of(fixed), "fixed", staged=True)
+    expected = least_cost(fixed)
     assert solved(Checkmate(fixed), Highs()) == expected
     assert solved(retention(fixed, len(graph.ops)), CpSat()) == expected
-    assert solved(retention(free, 2), CpSat()) == optimum(Tiny.of(free, copies=2), "free")
+    assert solved(retention(free, 2), CpSat()) == least_cost(free, 2)
 
 
 def revolve(steps, slots):

@@ -1,0 +1,39 @@
+"""A conformance kit for formulations and backends, in or outside this package.
+
+Every check is a plain function that returns nothing, raises an ``AssertionError`` that says what is wrong, or raises
+``unittest.SkipTest`` with the reason where it does not apply. With pytest::
+
+    import pytest
+    from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS
+
+    @pytest.mark.parametrize("check", BACKEND_CHECKS)
+    def test_my_solver(check):
+        check(MySolver())
+
+    @pytest.mark.parametrize("check", FORMULATION_CHECKS)
+    def test_my_formulation(check):
+        check(MyFormulation)
+
+    @pytest.mark.parametrize("check", PAIR_CHECKS)
+    def test_both(check):
+        check(MyFormulation, MySolver())
+"""
+
+from remat.testing.backend_checks import BACKEND_CHECKS
+from remat.testing.exhaustive import Optimum, optimum
+from remat.testing.formulation_checks import FORMULATION_CHECKS
+from remat.testing.graphs import random_budget, random_graph
+from remat.testing.kit import ConformanceError, Effort
+from remat.testing.pair_checks import PAIR_CHECKS
+
+__all__ = [
+    "BACKEND_CHECKS",
+    "FORMULATION_CHECKS",
+    "PAIR_CHECKS",
+    "ConformanceError",
+    "Effort",
+    "Optimum",
+    "optimum",
+    "random_budget",
+    "random_graph",
+]

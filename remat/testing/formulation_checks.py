@@ -1,0 +1,172 @@
+"""Checks of a formulation by itself: what it states, and how schedules go in and come out. No solver is called."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from unittest import SkipTest
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.formulations.base import Formulation, Scope
+from remat.modeling import Model, PlainLinear, Record, lower, violations
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule, validate
+from remat.testing.exhaustive import optimum
+from remat.testing.graphs import random_graph
+from remat.testing.kit import USUAL, Effort, MakeFormulation, close, fail, require
+from remat.testing.problems import BUFFERS, FAMILIES, FREE, FULL, LIMITED, PLAIN, Case, Family, cases
+
+FormulationCheck = Callable[..., None]
+
+
+def states_plain_problems(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """Some order of plain graphs must be stated; everything else may be refused, with a ProblemError."""
+    for order in ("fixed", "free"):
+        try:
+            next(cases(make, dataclasses.replace(PLAIN, order=order), effort, lambda case: True))
+        except SkipTest as refusal:
+            reason = str(refusal)
+        else:
+            return
+    fail(f"the formulation states plain graphs in no order: {reason}")
+
+
+def says_its_scope(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """Name and scope are given; a fixed order is not answered with a free one, and limits are kept."""
+    for family in (PLAIN, LIMITED, FREE):
+        for case in _stated(make, family, effort):
+            scope = case.formulation.scope()
+            require(isinstance(scope, Scope) and case.formulation.name, "the formulation has no name or no scope")
+            if case.problem.order is OrderRule.FIXED:
+                require(scope.order is OrderRule.FIXED, f"{case}: the order is fixed, the scope says {scope}")
+            if family.max_computes:
+                require(scope.max_computes is not None and scope.max_computes <= family.max_computes,
+                        f"{case}: the limit of computes is {family.max_computes}, the scope says {scope}")  # fmt: skip
+
+
+def builds_the_same_model_again(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """The same problem gives the same arrays, whatever was encoded or decoded in between."""
+    for family in FAMILIES:
+        for case in _stated(make, family, effort):
+            first = case.formulation.build()
+            before = _arrays(first)
+            if case.best is not None:
+                case.formulation.decode(case.formulation.encode(case.best.schedule))
+            for model in (case.formulation.build(), make(case.problem).build()):
+                require(_same(before, _arrays(model)), f"{case}: building again gives another model")
+
+
+def _arrays(model: Model) -> list[object]:
+    """Everything that a model says, in order, copied."""
+    found: list[object] = [model.num_vars, model.lower.copy(), model.upper.copy(), model.kind.copy()]
+    found += [(block.name, block.kind, block.index.shape) for block in model.blocks]
+    for record in model.records:
+        found += [type(record), *(_copied(getattr(record, field)) for field in _fields(record))]
+    return [*found, model.objective.index.copy(), model.objective.coefficient.copy(), model.objective.constant]
+
+
+def _fields(record: Record) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+
+
+def _copied(value: object) -> object:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _same(first: list[object], second: list[object]) -> bool:
+    return len(first) == len(second) and all(
+        np.array_equal(a, b) if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) else a == b
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def encodes_optimal_schedules(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """The cheapest schedule of the scope satisfies the model, at its own cost, and comes back with it."""
+    for family in FAMILIES:
+        for case in _stated(make, family, effort):
+            if case.best is None or not case.exact:
+                continue
+            model, values = case.formulation.build(), case.formulation.encode(case.best.schedule)
+            require(values.shape == (model.num_vars,), f"{case}: encode() gives values of another shape than the model")
+            wrong = violations(model, values)
+            require(not wrong, f"{case}: a schedule of the scope breaks the model: {'; '.join(wrong[:1])}")
+            worth = model.objective.value(values)
+            require(close(worth, case.best.cost), f"{case}: a schedule of cost {case.best.cost} has objective {worth}")
+            _comes_back(case, case.best.schedule)
+
+
+def encodes_schedules_over_budget(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """The budget is not looked at: the reference order goes in and comes back whatever it needs."""
+    for family in (PLAIN, FULL, BUFFERS, FREE):
+        for case in _stated(make, family, effort):
+            _comes_back(case, Schedule.reference(case.problem.graph))
+
+
+def _comes_back(case: Case, schedule: Schedule) -> None:
+    rules = dataclasses.replace(case.problem.rules, budget=None)
+    back = case.formulation.decode(case.formulation.encode(schedule))
+    before, after = (validate(case.problem.graph, s, rules) for s in (schedule, back))
+    require(after.accepted, f"{case}: decode(encode(s)) is no valid schedule: {after.first}")
+    require(after.cost == before.cost, f"{case}: decode(encode(s)) costs {after.cost}, s costs {before.cost}")
+    require(after.peak <= before.peak, f"{case}: decode(encode(s)) has peak {after.peak}, s has {before.peak}")
+
+
+def refuses_what_it_cannot_express(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """Unknown ops, missing ops and too many computes are refused by encode(), with a ProblemError."""
+    for case in _stated(make, PLAIN, effort, FREE):
+        graph = case.problem.graph
+        names = [graph.op_names[op] for op in graph.arrays.order.tolist()]
+        for what, computes in (("misses an op", names[:-1]), ("computes an unknown op", [*names, "no such op"])):
+            _refused(case.formulation, Schedule.from_steps([("compute", name) for name in computes]), what)
+    for seed in range(200):
+        graph = random_graph(seed, effort.most_ops, plain=True)
+        unlimited = Problem(graph, graph.structural_bound.peak, "fixed")
+        best = optimum(unlimited, Scope(OrderRule.FIXED, staged=True))
+        if best is None or best.schedule.num_computes == len(graph.ops):
+            continue
+        try:
+            formulation = make(dataclasses.replace(unlimited, max_computes=1))
+        except ProblemError:
+            return
+        _refused(formulation, best.schedule, "computes an op twice where once is allowed")
+        return
+
+
+def _refused(formulation: Formulation, schedule: Schedule, what: str) -> None:
+    try:
+        formulation.encode(schedule)
+    except ProblemError:
+        return
+    fail(f"formulation {formulation.name!r} encodes a schedule that {what}")
+
+
+def lowers_to_linear_rows(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """Bridges make linear rows of the model, and an encoded schedule satisfies them too."""
+    for family in FAMILIES:
+        for case in _stated(make, family, effort):
+            lowered = lower(case.formulation.build(), {PlainLinear})
+            if case.best is not None and case.exact:
+                wrong = violations(lowered.model, lowered.extend(case.formulation.encode(case.best.schedule)))
+                require(not wrong, f"{case}: a schedule of the scope breaks the linear rows: {'; '.join(wrong[:1])}")
+
+
+def _stated(make: MakeFormulation, family: Family, effort: Effort, instead: Family | None = None) -> list[Case]:
+    """Cases of the family, or of the other one; none where the formulation refuses them all."""
+    try:
+        return list(cases(make, family, effort, lambda case: True))
+    except SkipTest:
+        return [] if instead is None else _stated(make, instead, effort)
+
+
+#: All checks of a formulation; each is called with its class, and an :class:`Effort` where the default does not suit.
+FORMULATION_CHECKS: tuple[FormulationCheck, ...] = (
+    states_plain_problems,
+    says_its_scope,
+    builds_the_same_model_again,
+    encodes_optimal_schedules,
+    encodes_schedules_over_budget,
+    refuses_what_it_cannot_express,
+    lowers_to_linear_rows,
+)

@@ -1,0 +1,77 @@
+"""Random tiny graphs with everything a graph may have, and budgets that are worth a search."""
+
+from __future__ import annotations
+
+import random
+
+from remat.graphs import ComputeGraph, GraphBuilder
+
+
+def random_graph(seed: int, most_ops: int = 6, *, plain: bool = False, buffers: bool = False) -> ComputeGraph:
+    """A random graph of three ops or a few more; the same arguments give the same graph.
+
+    Parameters
+    ----------
+    seed : int
+    most_ops : int
+        Largest number of ops; buffers may need a few more.
+    plain : bool
+        One output per op, no workspace, no graph inputs, nothing kept, everything recomputable.
+    buffers : bool
+        With one or two accumulation buffers.
+
+    Examples
+    --------
+    >>> random_graph(3, plain=True)
+    ComputeGraph('tiny-3', 4 ops, 4 tensors, 4 edges)
+    """
+    rng = random.Random(seed)
+    n = rng.randint(3, most_ops)
+    builder = GraphBuilder(f"tiny-{seed}")
+    tensors: list[str] = []
+    if not plain and rng.random() < 0.2:
+        tensors.append(builder.input("given", rng.randint(0, 4)))
+    shared: list[str] = []
+    if buffers:
+        shared = [builder.tensor(f"sum{k}", rng.randint(1, 6)) for k in range(rng.randint(1, 2))]
+    adders = {t: rng.randint(2, 3) for t in shared}
+    n = max(n, 4) if buffers else n
+    for j in range(n):
+        complete = [t for t in shared if adders[t] == 0]
+        pool = tensors + complete
+        reads = rng.sample(pool, min(len(pool), rng.choice([1, 1, 2, 2, 3]))) if j else []
+        outputs = {f"t{j}": rng.randint(1, 9)}
+        if not plain and rng.random() < 0.3:
+            outputs[f"u{j}"] = rng.randint(1, 9)
+        names = list(outputs)
+        open_sums = [t for t in shared if adders[t]]
+        for t in open_sums:
+            if rng.random() < 0.7 or n - j <= adders[t] + 1:
+                adders[t] -= 1
+                names.append(t)
+        if buffers and any(t in shared for t in names) and rng.random() < 0.4:
+            names = [t for t in names if t in shared]
+        for name in names:
+            if name in outputs:
+                builder.tensor(name, outputs[name])
+        builder.op(
+            f"op{j}",
+            inputs=reads,
+            outputs=names,
+            cost=rng.choice([0, 1, 1, 2, 3, 5, 8]),
+            workspace=0 if plain or rng.random() < 0.7 else rng.randint(1, 5),
+            recomputable=plain or rng.random() < 0.9,
+        )
+        tensors += [t for t in names if t in outputs]
+    for t in shared:
+        for k in range(adders[t]):
+            builder.op(f"fill_{t}_{k}", outputs=[t], cost=1)
+    if not plain and tensors and rng.random() < 0.5:
+        builder.output(*rng.sample(tensors, 1))
+    return builder.build()
+
+
+def random_budget(graph: ComputeGraph, seed: int) -> int:
+    """A budget in bytes between the structural bound and the reference peak, both included."""
+    least = graph.structural_bound.peak
+    return random.Random(seed + 7).randint(least, max(least, graph.reference_peak))

@@ -1,0 +1,151 @@
+"""What all checks share: how much is tried, how a fault is named, and the laws that every answer keeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from remat.backends.base import Backend, Incumbent, OnIncumbent, RawResult, SolveOptions, Status, Values
+from remat.formulations.base import Formulation
+from remat.modeling import Model, violations
+from remat.problem import Problem
+from remat.timing import Deadline
+
+#: A class of formulations, or any callable that gives one: ``lambda problem: MyFormulation(problem, MyOptions(3))``.
+MakeFormulation = Callable[[Problem], Formulation]
+#: Solvers that compute with floats are right up to this, relative to the number.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much the checks try.
+
+    Attributes
+    ----------
+    most_ops : int
+        Largest graph whose optimum is found by exhaustive search.
+    cases : int
+        Random problems, or models, for each check.
+    deadline : float
+        Seconds given to models that are too large to finish.
+    grace : float
+        Seconds after a deadline by which the answer must be there.
+    patience : float
+        Seconds given to tiny models, which must be solved to the end.
+    """
+
+    most_ops: int = 5
+    cases: int = 4
+    deadline: float = 2.0
+    grace: float = 1.0
+    patience: float = 120.0
+
+
+#: What is tried unless a caller says otherwise.
+USUAL = Effort()
+
+
+class ConformanceError(AssertionError):
+    """A formulation or backend does not keep its contract; the message says where and how."""
+
+
+def fail(message: str) -> NoReturn:
+    """Report a fault."""
+    raise ConformanceError(message)
+
+
+def require(condition: object, message: str) -> None:
+    """Report a fault unless `condition` holds."""
+    if not condition:
+        fail(message)
+
+
+def close(first: float, second: float) -> bool:
+    """Whether two numbers are equal as far as a solver that computes with floats can tell."""
+    return abs(first - second) <= TOLERANCE * max(1.0, abs(first), abs(second))
+
+
+def options(seconds: float, **other: object) -> SolveOptions:
+    """One thread, and a deadline whose clock begins now."""
+    settings: dict[str, object] = {"threads": 1, **other}
+    return SolveOptions(deadline=Deadline.after(seconds), **settings)  # type: ignore[arg-type]
+
+
+def answer(
+    backend: Backend,
+    model: Model,
+    call: SolveOptions,
+    hint: Values | None = None,
+    on_incumbent: OnIncumbent | None = None,
+) -> RawResult:
+    """What the backend says of `model`, after it was held to the laws of every answer.
+
+    Raises
+    ------
+    ConformanceError
+        If values break the model or do not cost what is claimed, statuses contradict what comes with them, incumbents
+        get worse or go back in time, a solution that was reported is lost, or a bound lies above a solution.
+    """
+    told: list[Incumbent] = []
+    bounds: list[float] = []
+
+    def tell(incumbent: Incumbent) -> object:
+        told.append(incumbent)
+        return on_incumbent(incumbent) if on_incumbent else None
+
+    raw = backend.solve(model, call, hint, tell, lambda _seconds, bound: bounds.append(bound))
+    who = f"{backend.full_name} on model {model.name!r}"
+    require(isinstance(raw, RawResult), f"{who} gives a {type(raw).__name__}, not a RawResult")
+    require(raw.status is not Status.ERROR, f"{who} fails: {raw.message}")
+    _statuses(who, raw)
+    for incumbent in (*raw.incumbents, *told):
+        _solution(who, model, incumbent.values, incumbent.objective)
+        require(
+            incumbent.bound is None or incumbent.bound <= incumbent.objective + _slack(incumbent.objective),
+            f"{who} has bound {incumbent.bound} above its own incumbent {incumbent.objective}",
+        )
+    for sequence in (raw.incumbents, told):
+        for before, after in itertools.pairwise(sequence):
+            require(before.time <= after.time, f"{who} reports incumbents that go back in time")
+            require(
+                after.objective <= before.objective + _slack(before.objective),
+                f"{who} reports incumbents that get worse",
+            )
+    if raw.values is not None and raw.objective is not None:
+        _solution(who, model, raw.values, raw.objective)
+    best = min((incumbent.objective for incumbent in (*raw.incumbents, *told)), default=math.inf)
+    require(
+        math.isinf(best) or (raw.objective is not None and raw.objective <= best + _slack(best)),
+        f"{who} found a solution of {best}, and ends with {raw.objective}: an incumbent is lost",
+    )
+    known = [bound for bound in (*bounds, raw.bound) if bound is not None]
+    require(all(math.isfinite(bound) for bound in known), f"{who} gives a bound that is not finite instead of None")
+    require(
+        raw.objective is None or all(bound <= raw.objective + _slack(raw.objective) for bound in known),
+        f"{who} gives bound {max(known, default=None)} above its own solution of {raw.objective}",
+    )
+    require(raw.build_seconds >= 0 and raw.solve_seconds >= 0, f"{who} took negative time")
+    require(raw.versions, f"{who} does not say which version of the solver it is")
+    return raw
+
+
+def _slack(number: float) -> float:
+    return TOLERANCE * max(1.0, abs(number))
+
+
+def _statuses(who: str, raw: RawResult) -> None:
+    solved = raw.status in (Status.OPTIMAL, Status.FEASIBLE)
+    has = (raw.values is not None, raw.objective is not None)
+    require(has == (solved, solved), f"{who} has status {raw.status} and {'some' if any(has) else 'no'} solution")
+    require(raw.status is not Status.INFEASIBLE or raw.bound is None, f"{who} has a bound where nothing is feasible")
+
+
+def _solution(who: str, model: Model, values: Values, objective: float) -> None:
+    wrong = violations(model, values)
+    require(not wrong, f"{who} gives values that break the model: {'; '.join(wrong[:1])}")
+    worth = model.objective.value(values)
+    require(close(worth, objective), f"{who} claims objective {objective} for values that cost {worth}")

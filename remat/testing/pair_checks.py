@@ -1,0 +1,167 @@
+"""Checks of a formulation together with a backend, on tiny graphs whose optima are found by exhaustive search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from unittest import SkipTest
+
+from remat.backends.base import Backend, RawResult, Status, StopReason, Values
+from remat.errors import ProblemError
+from remat.graphs.layered import layered
+from remat.heuristics.greedy import Greedy
+from remat.modeling import violations
+from remat.problem import Problem
+from remat.schedule import Schedule, validate
+from remat.testing.kit import USUAL, Effort, MakeFormulation, answer, close, fail, options, require
+from remat.testing.problems import (
+    BUFFERS,
+    FREE,
+    FULL,
+    LIMITED,
+    PLAIN,
+    Case,
+    Family,
+    cases,
+    has_no_schedule,
+    needs_recomputation,
+)
+from remat.timing import Deadline
+
+PairCheck = Callable[..., None]
+
+
+def _check_of_family(family: Family) -> PairCheck:
+    def check(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
+        for case in cases(make, family, effort, needs_recomputation):
+            _solved(case, backend, effort)
+
+    check.__name__ = family.name.replace(" ", "_")
+    check.__doc__ = f"The optimum of {family.about}, against exhaustive search."
+    return check
+
+
+def _solved(case: Case, backend: Backend, effort: Effort, hint: Values | None = None) -> RawResult:
+    """The answer, which must be the optimum of the scope, and a certified schedule."""
+    who = f"{case.formulation.name} on {backend.full_name}, {case}"
+    model = case.formulation.build()
+    raw = answer(backend, model, options(effort.patience), hint)
+    if case.best is None:
+        require(
+            raw.status is Status.INFEASIBLE or not case.exact, f"{who}: no schedule exists, the answer is {raw.status}"
+        )
+        return raw
+    require(raw.status is Status.OPTIMAL or (raw.status is Status.INFEASIBLE and not case.exact),
+            f"{who}: {raw.status} ({raw.stop}), exhaustive search finds cost {case.best.cost}")  # fmt: skip
+    require(raw.stop is StopReason.FINISHED, f"{who}: {raw.status}, but stopped by {raw.stop}")
+    if raw.values is None or raw.objective is None:
+        return raw
+    cost = _certified(who, case.problem, case.formulation.decode(raw.values))
+    # A solver may compute what costs nothing, or leave useless computes to decode(): never more than it claims.
+    require(cost <= raw.objective + 0.5, f"{who}: claims cost {raw.objective}, the schedule costs {cost}")
+    right = close(raw.objective, case.best.cost) and cost == case.best.cost
+    require(right or (not case.exact and cost > case.best.cost),
+            f"{who}: claims optimum {raw.objective} (schedule: {cost}), there is one of {case.best.cost}")  # fmt: skip
+    again = case.formulation.encode(case.formulation.decode(raw.values))
+    wrong = violations(model, again)
+    require(not wrong, f"{who}: the answer, encoded again, breaks the model: {'; '.join(wrong[:1])}")
+    back = _certified(who, case.problem, case.formulation.decode(again))
+    require(back == cost, f"{who}: decode(encode(s)) costs {back}, s costs {cost}")
+    for incumbent in raw.incumbents:
+        _certified(who, case.problem, case.formulation.decode(incumbent.values))
+    bounds = [incumbent.bound for incumbent in raw.incumbents if incumbent.bound is not None]
+    require(
+        all(bound <= raw.objective + 1e-6 for bound in bounds), f"{who}: bound {max(bounds, default=0)} is too high"
+    )
+    return raw
+
+
+def _certified(who: str, problem: Problem, schedule: Schedule) -> int:
+    certificate = validate(problem.graph, schedule, problem.rules)
+    require(certificate.accepted, f"{who}: the schedule is refused: {certificate.first}")
+    return certificate.cost
+
+
+def infeasible_stays_infeasible(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
+    """Where exhaustive search finds no schedule the solver proves that there is none, also with a hint over budget."""
+    for family in (PLAIN, FREE):
+        try:
+            found = list(cases(make, family, effort, has_no_schedule, 2))
+        except SkipTest as refusal:
+            reason = refusal
+            continue
+        for number, case in enumerate(found):
+            hint = case.formulation.encode(Schedule.reference(case.problem.graph)) if number else None
+            _solved(case, backend, effort, hint)
+        if found:
+            return
+        reason = SkipTest("every problem that is infeasible is refused")
+    raise reason
+
+
+def hints_are_taken(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
+    """The optimum as a hint stays the optimum; and with a gap so wide that any solution will do, it is not lost."""
+    found = []
+    for family in (FULL, PLAIN, FREE):
+        try:
+            found = list(cases(make, family, effort, lambda case: needs_recomputation(case) and case.exact, 2))
+        except SkipTest:
+            continue
+        if found:
+            break
+    else:
+        fail("the formulation states no problem whose optimum is known")
+    for case in found:
+        assert case.best is not None
+        hint = case.formulation.encode(case.best.schedule)
+        _solved(case, backend, effort, hint)
+        raw = answer(backend, case.formulation.build(), options(effort.patience, relative_gap=0.99), hint)
+        require(raw.objective is not None and raw.objective <= case.best.cost + 1e-6,
+                f"{backend.full_name}, {case}: ends with {raw.objective}, the hint costs {case.best.cost}")  # fmt: skip
+
+
+def deadline_keeps_the_incumbent(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
+    """On a model too large to finish the answer comes in time, building included, and is not worse than the hint."""
+    for ops in (30, 60, 120, 240):
+        problem, start, cost = _large(ops)
+        try:
+            make(problem).encode(start)
+        except ProblemError as error:
+            raise SkipTest(f"cannot start from a greedy schedule of {ops} ops: {error}") from None
+        call = options(effort.deadline)
+        formulation = make(problem)
+        raw = answer(backend, formulation.build(), call, formulation.encode(start))
+        took = call.deadline.elapsed
+        who = f"{formulation.name} on {backend.full_name}, {ops} ops"
+        require(took <= effort.deadline + effort.grace, f"{who}: {took:.1f} s for a deadline of {effort.deadline} s")
+        require(raw.values is not None, f"{who}: {raw.status}, though a schedule was given as a hint")
+        assert raw.values is not None
+        found = _certified(who, problem, formulation.decode(raw.values))
+        require(found <= cost, f"{who}: ends with cost {found}, the hint had {cost}")
+        if raw.status is Status.FEASIBLE:
+            require(raw.stop is StopReason.DEADLINE, f"{who}: out of time, but stopped by {raw.stop}")
+            return
+    raise SkipTest(f"{backend.full_name} solves the largest model within {effort.deadline} s")
+
+
+@lru_cache(maxsize=8)
+def _large(ops: int) -> tuple[Problem, Schedule, int]:
+    """A problem, a schedule within the budget that computes no op more than twice, and its cost."""
+    graph = layered(ops, seed=1)
+    for percent in (80, 85, 90, 95):
+        problem = Problem(graph, f"{percent}%")
+        start = Greedy().run(Problem(graph, f"{percent}%", max_computes=2), Deadline.after(20), 0)
+        if start is not None:
+            certificate = validate(graph, start, problem.rules)
+            if certificate.accepted and certificate.cost > graph.base_cost:
+                return problem, start, certificate.cost
+    raise SkipTest(f"no start is known for {ops} ops")
+
+
+#: All checks of a formulation on a backend; each is called with the formulation's class and a backend.
+PAIR_CHECKS: tuple[PairCheck, ...] = (
+    *(_check_of_family(family) for family in (PLAIN, FULL, LIMITED, FREE, BUFFERS)),
+    infeasible_stays_infeasible,
+    hints_are_taken,
+    deadline_keeps_the_incumbent,
+)

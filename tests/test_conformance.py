@@ -1,0 +1,71 @@
+"""Every formulation on every backend keeps the contract, by the kit that plug-in authors use too."""
+
+import os
+
+import pytest
+
+from remat import registry
+from remat.errors import RematError
+from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, Effort
+
+#: Backends that continuous integration must not skip.
+REQUIRED = {"cp-sat", "highs", "minizinc:gecode", "minizinc:cp-sat", "minizinc:highs", "pyomo:cbc"}
+#: Of a family, only these variants are tried: the others are the same code.
+VARIANTS = {"minizinc": ("gecode", "cp-sat", "highs"), "pyomo": ("cbc", "highs")}
+#: Every call of these starts a program or two, or enumerates for long.
+SLOW_FAMILIES = ("minizinc", "pyomo")
+
+
+def backend_names():
+    names = []
+    for family in registry.backends():
+        variants = VARIANTS.get(family)
+        names += [f"{family}:{variant}" for variant in variants] if variants else [family]
+    return names
+
+
+BACKENDS = backend_names()
+FORMULATIONS = list(registry.formulations())
+
+
+def effort_for(backend, formulation=""):
+    if backend.partition(":")[0] in SLOW_FAMILIES:
+        return Effort(most_ops=4, cases=2)
+    if formulation == "retention-intervals" and backend != "cp-sat":
+        return Effort(most_ops=4, cases=3)
+    return Effort()
+
+
+def made(name):
+    """The backend, or a skip with the reason; where all must be there, a failure instead."""
+    try:
+        backend = registry.make_backend(name)
+        state = backend.ready()
+    except RematError as error:
+        reason = str(error)
+    else:
+        if state.ready:
+            return backend
+        reason = f"{state.state}: {state.reason}"
+    if os.environ.get("REMAT_CI") and name in REQUIRED:
+        pytest.fail(f"backend {name} must be tested here, but is {reason}")
+    pytest.skip(f"backend {name} is {reason}")
+
+
+@pytest.mark.parametrize("check", FORMULATION_CHECKS)
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_formulation(formulation, check):
+    check(registry.load("formulations", formulation))
+
+
+@pytest.mark.parametrize("check", BACKEND_CHECKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backend(backend, check):
+    check(made(backend), effort_for(backend))
+
+
+@pytest.mark.parametrize("check", PAIR_CHECKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_pair(formulation, backend, check):
+    check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation))
