@@ -185,8 +185,20 @@ class Config(_Section):
         p = self.problem
         return Problem(load_graph(p.graph), p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
 
-    def run(self, on_progress: OnProgress | None = None, log: Callable[[str], None] | None = None) -> Result:
+    def run(
+        self,
+        on_progress: OnProgress | None = None,
+        log: Callable[[str], None] | None = None,
+        problem: Problem | None = None,
+    ) -> Result:
         """Read what is to be read, solve, and write the schedule and the picture that are asked for.
+
+        Parameters
+        ----------
+        on_progress, log
+            As for :func:`remat.solve.solve`.
+        problem : Problem, optional
+            That of :meth:`make_problem`, where it has been made before.
 
         Raises
         ------
@@ -200,7 +212,7 @@ class Config(_Section):
         inputs = (self.problem.graph, chosen.warm_start)
         check_output(output.schedule, inputs)
         check_output(output.plot, inputs, SUFFIXES)
-        problem = self.make_problem()
+        problem = problem or self.make_problem()
         start = None if chosen.warm_start is None else read_schedule(chosen.warm_start, problem.graph)
         result = solve(
             problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=start,

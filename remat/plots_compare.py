@@ -20,7 +20,8 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 def plot_comparison(comparison: Comparison) -> Figure:
     """Overhead of the best schedule (steps) and of the bound (dashed) against time.
 
-    A method that found nothing has only its bound; one that failed is named in the legend. Where computing each op
+    A method that found nothing has only its bound; one that failed or proved that there is
+    none is only named in the legend. Where computing each op
     once costs nothing, costs take the place of overheads.
 
     Returns
@@ -35,6 +36,8 @@ def plot_comparison(comparison: Comparison) -> Figure:
         for run in runs:
             _draw(axes, run, methods.index(run.method.label))
         axes.set_title(_title(runs[0]), fontsize="medium")
+        top = axes.get_ylim()[1]
+        axes.set_ylim(-0.03 * top, top)
         axes.set_xlim(left=0)
         axes.set_ylabel("overhead (%)" if comparison.problem.graph.base_cost else "cost")
         axes.legend(fontsize="small", frameon=False)
@@ -58,6 +61,9 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
     colour, label = _COLOURS[number % len(_COLOURS)], run.method.label
     if run.result is None:
         axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: failed")
+        return
+    if run.result.status == "infeasible":
+        axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: infeasible")
         return
     base, points = run.problem.graph.base_cost, run.result.incumbents
 

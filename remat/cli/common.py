@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -106,18 +106,18 @@ def base_config(
     return Config.from_mapping({}, "options", overrides=options)
 
 
-def end_of_solve(result: Result, as_json: bool) -> NoReturn:
-    """Print a result and leave with its exit code."""
+def end_of_solve(
+    result: Result, as_json: bool, remark: tuple[str, str] | None = None, facts: Mapping[str, Any] | None = None
+) -> NoReturn:
+    """Print a result, with a remark (word, text) below it or more `facts` in the JSON, and leave with its exit code."""
     if as_json:
-        print_json(result.as_dict())
+        print_json({**result.as_dict(), **(facts or {})})
     else:
         print(result)
-    raise typer.Exit(exit_code(result))
-
-
-def exit_code(result: Result) -> int:
-    """Of a command that looks for a schedule."""
-    return OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
+        if remark is not None:
+            print(f"{remark[0]:<9} {remark[1]}")
+    code = OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
+    raise typer.Exit(code)
 
 
 def print_json(value: Any) -> None:
