@@ -1,0 +1,134 @@
+"""``fzn-cpsat``: FlatZinc solved by CP-SAT, the constraint solver of OR-Tools."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from remat.backends.flatzinc.driver import Search, main
+from remat.backends.flatzinc.options import Options
+from remat.backends.flatzinc.output import Printer, Verdict
+from remat.backends.flatzinc.parser import FlatZinc
+from remat.errors import ModelError
+from remat.timing import Deadline
+
+#: Bounds from here on are CP-SAT's way of saying that it has none.
+NO_BOUND = 2**62
+
+
+class CpSatSearch:
+    """One run of CP-SAT on a FlatZinc model."""
+
+    def __init__(self, model: FlatZinc, options: Options, printer: Printer, deadline: Deadline) -> None:
+        from ortools.sat.python import cp_model
+
+        from remat.backends.flatzinc.cpsat_model import CpSatBuilder
+        from remat.backends.flatzinc.cpsat_translate import translate
+
+        self.model, self.options, self.printer, self.deadline = model, options, printer, deadline
+        self.builder = CpSatBuilder(model)
+        translate(self.builder, deadline)
+        self.number = np.array(self.builder.number, dtype=np.int64)
+        self.enumerating = model.goal == "satisfy" and (options.all_solutions or (options.number or 1) > 1)
+        self.seen: set[bytes] = set()
+        self.stopped = False
+        self.failure: Exception | None = None
+        self.solver = cp_model.CpSolver()
+        self.solver.best_bound_callback = self._bound
+        outer = self
+
+        class Callback(cp_model.CpSolverSolutionCallback):
+            def on_solution_callback(self) -> None:
+                outer.found(self.response_proto)
+
+        self.callback = Callback()
+        parameters = self.solver.parameters
+        parameters.num_workers = 1 if self.enumerating else options.threads or 1
+        parameters.random_seed = options.seed % 2**31
+        parameters.catch_sigint_signal = False
+        parameters.enumerate_all_solutions = self.enumerating
+        if options.verbose:
+            parameters.log_search_progress = True
+            parameters.log_to_stdout = False
+            self.solver.log_callback = lambda line: print(line, file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.solver.stop_search()
+
+    def run(self) -> Verdict:
+        from ortools.sat.python import cp_model
+
+        if math.isfinite(self.deadline.seconds):
+            self.solver.parameters.max_time_in_seconds = self.deadline.remaining
+        status = Verdict.UNKNOWN if self.stopped else self.solver.solve(self.builder.cp_model, self.callback)
+        if self.failure is not None:
+            raise self.failure
+        if status == cp_model.MODEL_INVALID:
+            raise ModelError(f"CP-SAT refuses the model: {' '.join(self.builder.cp_model.validate().split())[:300]}")
+        if status == cp_model.INFEASIBLE:
+            return self._claim(Verdict.UNSATISFIABLE)
+        if status == cp_model.OPTIMAL and self.model.goal != "satisfy":
+            self._bound(self.solver.response_proto.best_objective_bound)
+            return self._claim(Verdict.COMPLETE)
+        if status == cp_model.OPTIMAL and self.enumerating and not self.stopped:
+            return self._claim(Verdict.COMPLETE)
+        return Verdict.UNKNOWN
+
+    def _claim(self, verdict: Verdict) -> Verdict:
+        """What is proved about the model, if the model that CP-SAT saw is no smaller."""
+        if not self.builder.clamped:
+            return verdict
+        print(
+            f"% variable {self.builder.clamped!r} has no bounds and was searched in part, so nothing is proved",
+            file=sys.stderr,
+        )
+        return Verdict.UNKNOWN
+
+    def found(self, response: Any) -> None:
+        """Take a solution of CP-SAT's; called from one of its threads."""
+        if self.failure is not None:
+            return
+        try:
+            values = np.array(response.solution, dtype=np.int64)[self.number].tolist()
+            if self.enumerating and not self._new(values):
+                return
+            goal = self.model.objective
+            objective = None if goal is None else goal if isinstance(goal, int) else values[goal.index]
+            self._bound(response.best_objective_bound)
+            self.printer.solution(values, objective)
+            if self.model.goal == "satisfy" and self.printer.count == self.options.number:
+                self.stop()
+        except Exception as error:  # CP-SAT's own code must not see it
+            self.failure = error
+            self.stop()
+
+    def _new(self, values: list[int]) -> bool:
+        """Whether a solution differs from all before it in FlatZinc's variables."""
+        digest = hashlib.blake2b(np.array(values, dtype=np.int64).tobytes(), digest_size=16).digest()
+        known = digest in self.seen
+        self.seen.add(digest)
+        return not known
+
+    def _bound(self, bound: float) -> None:
+        if self.model.goal == "satisfy" or not math.isfinite(bound) or abs(bound) >= NO_BOUND or self.builder.clamped:
+            return
+        self.printer.bound(round(bound) if self.model.goal == "minimize" else -round(bound))
+
+
+def _search(model: FlatZinc, options: Options, printer: Printer, deadline: Deadline) -> Search:
+    return CpSatSearch(model, options, printer, deadline)
+
+
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of ``fzn-cpsat``."""
+    main("fzn-cpsat", _search, arguments)
+
+
+if __name__ == "__main__":
+    run()

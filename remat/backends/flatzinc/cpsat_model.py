@@ -1,0 +1,300 @@
+"""CP-SAT's protocol buffer, filled from FlatZinc arguments: variables, literals, affine expressions, linear rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ortools.sat.python import cp_model
+
+from remat.backends.flatzinc.parser import Constraint, FlatZinc, IntSet, Variable, VarKind
+from remat.errors import ModelError
+
+#: Ends of a range of a linear row that stand for infinity.
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+#: Bounds given to an integer variable that has none.
+UNBOUNDED = 2**40
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Affine(NamedTuple):
+    """``coefficient * variable + offset``; a constant has coefficient 0."""
+
+    variable: int
+    coefficient: int
+    offset: int
+
+    def scaled(self, factor: int, shift: int = 0) -> Affine:
+        """``factor * self + shift``."""
+        return Affine(self.variable, self.coefficient * factor, self.offset * factor + shift)
+
+
+def constant(value: int) -> Affine:
+    """A constant as an expression."""
+    return Affine(0, 0, value)
+
+
+class CpSatBuilder:
+    """A CP-SAT model under construction.
+
+    Attributes
+    ----------
+    number : list of int
+        CP-SAT's variable for each FlatZinc variable; an integer that is ``bool2int`` of a Boolean shares its variable.
+    low, high : list of int
+        Bounds of CP-SAT's variables.
+    clamped : str
+        Name of a variable that was given bounds although it has none; empty where there is none.
+
+    Raises
+    ------
+    ModelError
+        In one line that names the line and the constraint, for what CP-SAT does not take.
+    """
+
+    def __init__(self, source: FlatZinc) -> None:
+        self.source = source
+        self.cp_model = cp_model.CpModel()
+        self.proto = self.cp_model.proto
+        self.low: list[int] = []
+        self.high: list[int] = []
+        self.clamped = ""
+        self._values: dict[tuple[int, int], int] = {}
+        self._constraints, self._variables = self.proto.constraints, self.proto.variables
+        self.true = self.new_variable(1, 1)
+        self.number: list[int] = []
+        self._add_variables()
+        self._add_objective()
+
+    # -- variables -------------------------------------------------------------------------------------------------
+
+    def _add_variables(self) -> None:
+        twins: dict[int, int] = {}
+        for constraint in self.source.constraints:
+            if constraint.name == "bool2int" and len(constraint.arguments) == 2:
+                truth, number = constraint.arguments
+                if isinstance(truth, Variable) and isinstance(number, Variable) and truth.kind is VarKind.BOOL:
+                    twins.setdefault(number.index, truth.index)
+        place: dict[int, int] = {}
+        for variable in self.source.variables:
+            if variable.index not in twins:
+                place[variable.index] = self._add_variable(variable)
+        for number, truth in twins.items():
+            place[number] = place[truth]
+            domain = self.source.variables[number].domain
+            if isinstance(domain, IntSet):
+                self.linear([Affine(place[number], 1, 0)], domain.ranges)
+        self.number = [place[variable.index] for variable in self.source.variables]
+
+    def _add_variable(self, variable: Variable) -> int:
+        domain = variable.domain
+        if variable.kind is VarKind.FLOAT:
+            raise ModelError(f"variable {variable.name!r} is a float: CP-SAT knows integers and Booleans only")
+        if variable.kind is VarKind.BOOL:
+            return self.new_variable(0, 1)
+        if not isinstance(domain, IntSet):
+            self.clamped = self.clamped or variable.name
+            return self.new_variable(-UNBOUNDED, UNBOUNDED)
+        if not domain.ranges:  # an empty domain would be refused as invalid
+            self.impossible()
+            return self.new_variable(0, 0)
+        return self.new_variable(domain.ranges[0][0], domain.ranges[-1][1], domain.ranges)
+
+    def new_variable(self, low: int, high: int, ranges: Ranges | None = None) -> int:
+        """Number of a new variable."""
+        self._variables.add().domain.extend([end for pair in ranges for end in pair] if ranges else (low, high))
+        self.low.append(low)
+        self.high.append(high)
+        return len(self.low) - 1
+
+    def _add_objective(self) -> None:
+        if self.source.goal == "satisfy":
+            return
+        term = self.affine(self.source.objective)
+        if not term.coefficient:  # CP-SAT wants a variable
+            term = Affine(self.new_variable(term.offset, term.offset), 1, 0)
+        objective = self.proto.objective
+        objective.vars.append(term.variable)
+        objective.coeffs.append(term.coefficient if self.source.goal == "minimize" else -term.coefficient)
+
+    # -- arguments -------------------------------------------------------------------------------------------------
+
+    def affine(self, argument: Any) -> Affine:
+        """An integer or Boolean argument as an expression."""
+        if isinstance(argument, Variable):
+            return Affine(self.number[argument.index], 1, 0)
+        if isinstance(argument, int):
+            return Affine(0, 0, int(argument))
+        raise _unfit("a whole number", argument)
+
+    def affines(self, argument: Any) -> list[Affine]:
+        """An array of integers or Booleans as expressions."""
+        return [self.affine(item) for item in items(argument)]
+
+    def literal(self, argument: Any) -> int:
+        """A Boolean argument as a literal: ``v`` for true, ``~v`` for false."""
+        if isinstance(argument, Variable):
+            number = self.number[argument.index]
+            if self.low[number] < 0 or self.high[number] > 1:
+                raise _unfit("a truth value", argument)
+            return number
+        if argument is True or argument is False:
+            return self.true if argument else ~self.true
+        raise _unfit("a truth value", argument)
+
+    def literals(self, argument: Any) -> list[int]:
+        """An array of Booleans as literals."""
+        return [self.literal(item) for item in items(argument)]
+
+    def bounds(self, term: Affine) -> tuple[int, int]:
+        """Smallest and largest value of an expression, as far as bounds tell."""
+        if not term.coefficient:
+            return term.offset, term.offset
+        ends = [term.coefficient * end + term.offset for end in (self.low[term.variable], self.high[term.variable])]
+        return min(ends), max(ends)
+
+    # -- constraints -----------------------------------------------------------------------------------------------
+
+    def add(self, *enforce: int) -> Any:
+        """A new constraint of the protocol buffer, required where all literals `enforce` are true."""
+        constraint = self._constraints.add()
+        if enforce:
+            constraint.enforcement_literal.extend(enforce)
+        return constraint
+
+    def impossible(self, *enforce: int) -> None:
+        """No solution, where `enforce` is true."""
+        self.clause([~literal for literal in enforce])
+
+    def clause(self, literals: Sequence[int], *enforce: int) -> None:
+        """At least one literal is true."""
+        self.add(*enforce).bool_or.literals.extend(literals)
+
+    def all_true(self, literals: Sequence[int], *enforce: int) -> None:
+        """All literals are true."""
+        if literals:
+            self.add(*enforce).bool_and.literals.extend(literals)
+
+    def linear(self, terms: Iterable[Affine], ranges: Ranges, *enforce: int) -> None:
+        """The sum of `terms` lies in one of `ranges`."""
+        weights: dict[int, int] = {}
+        offset = 0
+        for variable, coefficient, shift in terms:
+            offset += shift
+            if coefficient:
+                weights[variable] = weights.get(variable, 0) + coefficient
+        if not weights:
+            if not any(low <= offset <= high for low, high in ranges):
+                self.impossible(*enforce)
+            return
+        if not ranges:
+            self.impossible(*enforce)
+            return
+        linear = self.add(*enforce).linear
+        linear.vars.extend(list(weights))
+        linear.coeffs.extend(list(weights.values()))
+        linear.domain.extend([_moved(end, offset) for pair in ranges for end in pair])
+
+    def put(self, target: Any, term: Affine) -> None:
+        """Write an expression into a field of the protocol buffer."""
+        if term.coefficient:
+            target.vars.append(term.variable)
+            target.coeffs.append(term.coefficient)
+        target.offset = term.offset
+
+    def put_all(self, target: Any, terms: Iterable[Affine]) -> None:
+        """Write expressions into a repeated field."""
+        for term in terms:
+            self.put(target.add(), term)
+
+    def holds(self, terms: Sequence[Affine], ranges: Ranges) -> int:
+        """A new literal that says whether the sum of `terms` lies in `ranges`."""
+        literal = self.new_variable(0, 1)
+        self.linear(terms, ranges, literal)
+        self.linear(terms, complement(ranges), ~literal)
+        return literal
+
+    def equals(self, term: Affine, value: int) -> int:
+        """The literal that says whether an expression has this value."""
+        low, high = self.bounds(term)
+        if not low <= value <= high:
+            return ~self.true
+        if not term.coefficient:
+            return self.true
+        wanted, rest = divmod(value - term.offset, term.coefficient)
+        if rest:
+            return ~self.true
+        key = term.variable, wanted
+        if key not in self._values:
+            if (self.low[term.variable], self.high[term.variable]) == (0, 1):
+                self._values[key] = term.variable if wanted else ~term.variable
+            else:
+                self._values[key] = self.holds([Affine(term.variable, 1, 0)], [(wanted, wanted)])
+        return self._values[key]
+
+
+def items(argument: Any) -> list[Any]:
+    """An array argument."""
+    if not isinstance(argument, list):
+        raise _unfit("an array", argument)
+    return argument
+
+
+def whole(argument: Any) -> int:
+    """A constant integer (or truth value) argument."""
+    if not isinstance(argument, int):
+        raise _unfit("a constant whole number", argument)
+    return int(argument)
+
+
+def wholes(argument: Any) -> list[int]:
+    """An array of constants."""
+    return [whole(item) for item in items(argument)]
+
+
+def constant_set(argument: Any) -> IntSet:
+    """A constant set argument."""
+    if not isinstance(argument, IntSet):
+        raise _unfit("a constant set", argument)
+    return argument
+
+
+def refuse(constraint: Constraint, problem: str) -> ModelError:
+    """The error that names a constraint."""
+    name = constraint.name if len(constraint.name) <= 60 else constraint.name[:57] + "..."
+    return ModelError(f"line {constraint.line}: constraint {name!r} {problem}")
+
+
+def complement(ranges: Ranges) -> list[tuple[int, int]]:
+    """All whole numbers outside ascending, disjoint `ranges`.
+
+    Examples
+    --------
+    >>> complement([(1, 2), (5, HIGHEST)])
+    [(-9223372036854775808, 0), (3, 4)]
+    """
+    result, low = [], LOWEST
+    for first, last in ranges:
+        if first > low:
+            result.append((low, first - 1))
+        low = last + 1
+    if low <= HIGHEST:
+        result.append((low, HIGHEST))
+    return result
+
+
+def _moved(end: int, offset: int) -> int:
+    return end if end in {LOWEST, HIGHEST} else min(max(end - offset, LOWEST + 1), HIGHEST - 1)
+
+
+def _unfit(wanted: str, argument: Any) -> ModelError:
+    if isinstance(argument, Variable):
+        shown = f"variable {argument.name[:40]!r}"
+    elif isinstance(argument, list):
+        shown = f"an array of {len(argument)}"
+    elif isinstance(argument, IntSet):
+        shown = "a set"
+    else:
+        shown = str(argument).lower()[:40]
+    return ModelError(f"has {shown} where {wanted} belongs")

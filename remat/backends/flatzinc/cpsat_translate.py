@@ -1,0 +1,60 @@
+"""All constraints of a FlatZinc model into CP-SAT."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+
+from remat.backends.flatzinc.cpsat_builtins import BUILTINS, RELATIONS
+from remat.backends.flatzinc.cpsat_globals import GLOBALS
+from remat.backends.flatzinc.cpsat_model import CpSatBuilder, refuse
+from remat.errors import ModelError
+from remat.timing import Deadline
+
+KNOWN = BUILTINS | GLOBALS
+
+
+def translate(builder: CpSatBuilder, deadline: Deadline) -> None:
+    """Add the constraints of the builder's source; ends early, with a model of no use, when the deadline is over.
+
+    Raises
+    ------
+    ModelError
+        Naming the line and the constraint that cannot be expressed.
+    """
+    for k, constraint in enumerate(builder.source.constraints):
+        if not k % 1000 and deadline.expired:
+            return
+        function = KNOWN.get(constraint.name)
+        if function is None:
+            raise refuse(constraint, _unknown(constraint.name))
+        least, most = _arity(constraint.name)
+        if not least <= len(constraint.arguments) <= most:
+            raise refuse(constraint, f"has {len(constraint.arguments)} arguments, which is not what it takes")
+        try:
+            function(builder, *constraint.arguments)
+        except ModelError as error:
+            raise refuse(constraint, str(error)) from None
+
+
+@cache
+def _arity(name: str) -> tuple[int, int]:
+    """Fewest and most arguments of a constraint."""
+    function: Callable[..., object]
+    stem, _, suffix = name.rpartition("_")
+    if name in RELATIONS:
+        function, more = RELATIONS[name], 0
+    elif suffix in {"reif", "imp"} and stem in RELATIONS:
+        function, more = RELATIONS[stem], 1
+    else:
+        function, more = KNOWN[name], 0
+    parameters = list(inspect.signature(function).parameters.values())[1:]  # without the builder
+    return sum(p.default is inspect.Parameter.empty for p in parameters) + more, len(parameters) + more
+
+
+def _unknown(name: str) -> str:
+    for kind in ("float", "set"):
+        if name.startswith(kind) or f"_{kind}" in name:
+            return f"is about {kind}s, which CP-SAT does not know"
+    return "is not supported by CP-SAT"
