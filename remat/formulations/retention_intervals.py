@@ -14,6 +14,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope, Values
 from remat.formulations.retention_encoder import RetentionEncoder
 from remat.formulations.retention_layout import RetentionLayout, StageGrid, expand
+from remat.formulations.retention_minizinc import written
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.problem import Problem
@@ -160,6 +161,7 @@ class RetentionIntervals(Formulation):
         tau = model.integers("tau", 1, self.capacity, max(self.capacity, peak))
         self._constraints(model, blocks, int(tau.index[0]))
         model.minimize(tau.index, 1)
+        model.minizinc = lambda: written(self, blocks, highest_peak=max(self.capacity, peak))
 
         def extend(values: Values) -> Values:
             return np.append(values, max(self.capacity, peak))
@@ -175,6 +177,7 @@ class RetentionIntervals(Formulation):
         again = np.flatnonzero(self.layout.copy_rank > 0)
         cost = self.problem.graph.arrays.cost[self.layout.copy_op[again]]
         model.minimize(blocks.active[again], cost, self.problem.graph.base_cost)  # (1)
+        model.minizinc = lambda: written(self, blocks)
         return model, blocks
 
     # -- variables -------------------------------------------------------------------------------------------------

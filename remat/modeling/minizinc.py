@@ -29,6 +29,8 @@ class MiniZincStatement:
         Its parameters.
     values : callable
         From the arrays that the text outputs, by name, to values of the model's variables.
+    hint : callable
+        From values of the model's variables, or None, to further parameters: a solution to start from.
     cost_unit, cost_offset : int
         The model's objective is ``cost_unit * objective of the text + cost_offset``.
     """
@@ -36,5 +38,6 @@ class MiniZincStatement:
     text: Path
     data: Mapping[str, Any]
     values: Callable[[Mapping[str, Any]], NDArray[np.float64]]
+    hint: Callable[[NDArray[np.float64] | None], Mapping[str, Any]]
     cost_unit: int = 1
     cost_offset: int = 0

@@ -31,9 +31,19 @@ from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import Program, RecordProgram, to_json
 from remat.backends.running import run_interruptible
 from remat.errors import BackendError, ModelError
-from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Lowered, Model, PlainLinear, Reservoir
-from remat.modeling import lower as lowered_to
-from remat.modeling import violations
+from remat.modeling import (
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Linear,
+    Lowered,
+    Model,
+    PlainLinear,
+    Reservoir,
+    lower,
+    violations,
+)
 from remat.modeling.minizinc import LIBRARY
 
 OLDEST = (2, 6)
@@ -161,10 +171,9 @@ def _program(model: Model, solver: driver.Solver, hint: Values | None, generic: 
         raise BackendError(f"model {model.name!r} has no MiniZinc text of its own")
     if model.minizinc is not None and not (solver.mip if generic is None else generic):
         statement = model.minizinc()
-        return Program(
-            statement.text, statement.data, statement.values, statement.cost_unit, statement.cost_offset
-        )  # fmt: skip
-    lowered = lowered_to(model, {PlainLinear} if solver.mip else MiniZinc.native)
+        data = {**statement.data, **statement.hint(hint)}
+        return Program(statement.text, data, statement.values, statement.cost_unit, statement.cost_offset)
+    lowered = lower(model, {PlainLinear} if solver.mip else MiniZinc.native)
     program = RecordProgram(lowered.model, reals=solver.mip).program(None if hint is None else lowered.extend(hint))
     return replace(program, values=lambda output: _of_source(lowered, program.values(output)))
 

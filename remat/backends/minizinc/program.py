@@ -102,8 +102,7 @@ class RecordProgram:
         self.is_real = real
         self.number = np.empty(model.num_vars, dtype=np.int64)
         self.number[np.concatenate([self.boolean, self.integer, self.real])] = np.arange(1, model.num_vars + 1)
-        self.rows = _Rows()
-        self.real_rows = _Rows()
+        self.rows = {name: _Rows() for name in ("at_most", "equal", "real_at_most", "real_equal")}
         self.clauses = _Ragged()
         self.uses = _Ragged()
         self.use: dict[str, list[Int]] = {name: [] for name in ("start", "end", "demand", "presence")}
@@ -228,18 +227,23 @@ class RecordProgram:
         if record.enforce is not None:
             where = self._literals(record.enforce)
         same = record.lower == record.upper
-        for kind, rows in ((real, self.real_rows), (~real, self.rows)):
-            whole = kind is not real
-            for sign, bound, chosen in (
-                (1, record.upper, kind & same),
-                (1, record.upper, kind & ~same & np.isfinite(record.upper)),
-                (-1, -record.lower, kind & ~same & np.isfinite(record.lower)),
-            ):
-                if not chosen.any():
-                    continue
-                limit = np.floor(bound + 1e-9) if whole else bound
-                rows.add(row, self.number[column], sign * value, limit, where, chosen,
-                         equal=bool(same[chosen].all()), what=record.name if whole else None)  # fmt: skip
+        for name, sign, bound, chosen in (
+            ("equal", 1, record.upper, same),
+            ("at_most", 1, record.upper, ~same & np.isfinite(record.upper)),
+            ("at_most", -1, -record.lower, ~same & np.isfinite(record.lower)),
+        ):
+            for prefix, kept in (("", chosen & ~real), ("real_", chosen & real)):
+                inside = kept[row]
+                weights: Any = sign * value[inside]
+                limits: Any = bound[kept]
+                if not prefix:
+                    weights = _whole(weights, f"a coefficient of {record.name!r}")
+                    limits = _whole(np.floor(limits + 1e-9), f"a bound of {record.name!r}")
+                rows = self.rows[prefix + name]
+                rows.terms.add_lists(np.bincount(row[inside], minlength=count)[kept], self.number[column[inside]])
+                rows.coefficient.append(weights)
+                rows.bound.append(limits)
+                rows.where.append(where[kept])
         impossible = np.isposinf(record.lower) | np.isneginf(record.upper)
         for literal in where[impossible].tolist():
             self.clauses.add(np.array([-literal] if literal else [], dtype=np.int64))
@@ -261,7 +265,9 @@ class RecordProgram:
         self.capacity.append((record.capacity, variable))
 
     def _records(self) -> dict[str, Any]:
-        data = {**self.rows.data(""), **self.real_rows.data("real_")}
+        data: dict[str, Any] = {}
+        for name, rows in self.rows.items():
+            data |= rows.data(name)
         data["clause_first"], data["clause_literal"] = self.clauses.data()
         data["use_first"], data["use_start"] = self.uses.data()
         data |= {f"use_{name}": _joined(self.use[name]) for name in ("end", "demand", "presence")}
@@ -296,7 +302,10 @@ class _Ragged:
         self.extend(np.array([0, len(members)]), members)
 
     def extend(self, indptr: Int, members: Int) -> None:
-        self.lengths.append(np.diff(indptr))
+        self.add_lists(np.diff(indptr), members)
+
+    def add_lists(self, lengths: Int, members: Int) -> None:
+        self.lengths.append(lengths)
         self.members.append(members)
 
     def data(self) -> tuple[Int, Int]:
@@ -306,31 +315,22 @@ class _Ragged:
 
 @dataclass
 class _Rows:
-    """Linear rows of one kind of number, as ``<=`` and as ``=``."""
+    """Linear rows of one kind."""
 
-    parts: dict[bool, list[tuple[Int, Int, Float, Float, Int]]] = field(default_factory=lambda: {False: [], True: []})
+    terms: _Ragged = field(default_factory=_Ragged)
+    coefficient: list[Any] = field(default_factory=list)
+    bound: list[Any] = field(default_factory=list)
+    where: list[Int] = field(default_factory=list)
 
-    def add(
-        self, row: Int, number: Int, value: Float, bound: Float, where: Int, chosen: NDArray[np.bool_],
-        *, equal: bool, what: str | None,
-    ) -> None:  # fmt: skip
-        """Take the `chosen` rows; `what` names them where they must be whole."""
-        inside = chosen[row]
-        lengths = np.bincount(row[inside], minlength=len(chosen))[chosen]
-        value, bound = value[inside], bound[chosen]
-        if what is not None:
-            value, bound = _whole(value, f"a coefficient of {what!r}"), _whole(bound, f"a bound of {what!r}")
-        self.parts[equal].append((lengths, number[inside], value, bound, where[chosen]))
-
-    def data(self, prefix: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for equal, name in ((False, f"{prefix}at_most"), (True, f"{prefix}equal")):
-            columns = list(zip(*self.parts[equal], strict=True)) or [(), (), (), (), ()]
-            lengths, number, value, bound, where = (_joined(list(column)) for column in columns)
-            found[f"{name}_first"] = np.concatenate([[0], np.cumsum(lengths)]) + 1
-            found |= {f"{name}_variable": number, f"{name}_coefficient": value}
-            found |= {f"{name}_bound": bound, f"{name}_where": where}
-        return found
+    def data(self, name: str) -> dict[str, Any]:
+        first, variable = self.terms.data()
+        return {
+            f"{name}_first": first,
+            f"{name}_variable": variable,
+            f"{name}_coefficient": _joined(self.coefficient),
+            f"{name}_bound": _joined(self.bound),
+            f"{name}_where": _joined(self.where),
+        }
 
 
 def _joined(parts: list[Any]) -> Any:
