@@ -9,17 +9,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from remat.backends.flatzinc.cpsat_model import (
-    HIGHEST,
-    LOWEST,
-    Affine,
-    CpSatBuilder,
-    Ranges,
-    complement,
-    constant,
-    constant_set,
-    wholes,
-)
+from remat.backends.flatzinc.cpsat_model import HIGHEST, LOWEST, Affine, CpSatBuilder, Ranges, complement, constant
+from remat.backends.flatzinc.refusals import constant_set, wholes
 from remat.errors import ModelError
 
 Translate = Callable[..., None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat.backends.flatzinc.cpsat_model import HIGHEST, Affine, CpSatBuilder, constant_set, whole, wholes
+from remat.backends.flatzinc.cpsat_model import HIGHEST, Affine, CpSatBuilder
+from remat.backends.flatzinc.refusals import constant_set, whole, wholes
 from remat.errors import ModelError
 
 

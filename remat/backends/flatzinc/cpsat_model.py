@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from ortools.sat.python import cp_model
 
-from remat.backends.flatzinc.parser import Constraint, FlatZinc, IntSet, Variable, VarKind
+from remat.backends.flatzinc.bounds import tighten
+from remat.backends.flatzinc.parser import FlatZinc, IntSet, Variable, VarKind
+from remat.backends.flatzinc.refusals import items, unfit
 from remat.errors import ModelError
 
 #: Ends of a range of a linear row that stand for infinity.
@@ -64,6 +66,7 @@ class CpSatBuilder:
         self._constraints, self._variables = self.proto.constraints, self.proto.variables
         self.true = self.new_variable(1, 1)
         self.number: list[int] = []
+        tighten(source)
         self._add_variables()
         self._add_objective()
 
@@ -126,7 +129,7 @@ class CpSatBuilder:
             return Affine(self.number[argument.index], 1, 0)
         if isinstance(argument, int):
             return Affine(0, 0, int(argument))
-        raise _unfit("a whole number", argument)
+        raise unfit("a whole number", argument)
 
     def affines(self, argument: Any) -> list[Affine]:
         """An array of integers or Booleans as expressions."""
@@ -137,11 +140,11 @@ class CpSatBuilder:
         if isinstance(argument, Variable):
             number = self.number[argument.index]
             if self.low[number] < 0 or self.high[number] > 1:
-                raise _unfit("a truth value", argument)
+                raise unfit("a truth value", argument)
             return number
         if argument is True or argument is False:
             return self.true if argument else ~self.true
-        raise _unfit("a truth value", argument)
+        raise unfit("a truth value", argument)
 
     def literals(self, argument: Any) -> list[int]:
         """An array of Booleans as literals."""
@@ -234,38 +237,6 @@ class CpSatBuilder:
         return self._values[key]
 
 
-def items(argument: Any) -> list[Any]:
-    """An array argument."""
-    if not isinstance(argument, list):
-        raise _unfit("an array", argument)
-    return argument
-
-
-def whole(argument: Any) -> int:
-    """A constant integer (or truth value) argument."""
-    if not isinstance(argument, int):
-        raise _unfit("a constant whole number", argument)
-    return int(argument)
-
-
-def wholes(argument: Any) -> list[int]:
-    """An array of constants."""
-    return [whole(item) for item in items(argument)]
-
-
-def constant_set(argument: Any) -> IntSet:
-    """A constant set argument."""
-    if not isinstance(argument, IntSet):
-        raise _unfit("a constant set", argument)
-    return argument
-
-
-def refuse(constraint: Constraint, problem: str) -> ModelError:
-    """The error that names a constraint."""
-    name = constraint.name if len(constraint.name) <= 60 else constraint.name[:57] + "..."
-    return ModelError(f"line {constraint.line}: constraint {name!r} {problem}")
-
-
 def complement(ranges: Ranges) -> list[tuple[int, int]]:
     """All whole numbers outside ascending, disjoint `ranges`.
 
@@ -286,15 +257,3 @@ def complement(ranges: Ranges) -> list[tuple[int, int]]:
 
 def _moved(end: int, offset: int) -> int:
     return end if end in {LOWEST, HIGHEST} else min(max(end - offset, LOWEST + 1), HIGHEST - 1)
-
-
-def _unfit(wanted: str, argument: Any) -> ModelError:
-    if isinstance(argument, Variable):
-        shown = f"variable {argument.name[:40]!r}"
-    elif isinstance(argument, list):
-        shown = f"an array of {len(argument)}"
-    elif isinstance(argument, IntSet):
-        shown = "a set"
-    else:
-        shown = str(argument).lower()[:40]
-    return ModelError(f"has {shown} where {wanted} belongs")

@@ -8,7 +8,8 @@ from functools import cache
 
 from remat.backends.flatzinc.cpsat_builtins import BUILTINS, RELATIONS
 from remat.backends.flatzinc.cpsat_globals import GLOBALS
-from remat.backends.flatzinc.cpsat_model import CpSatBuilder, refuse
+from remat.backends.flatzinc.cpsat_model import CpSatBuilder
+from remat.backends.flatzinc.refusals import refuse
 from remat.errors import ModelError
 from remat.timing import Deadline
 

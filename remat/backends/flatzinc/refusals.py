@@ -1,0 +1,60 @@
+"""Checking the arguments of constraints, and the errors that name what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remat.backends.flatzinc.parser import Constraint, IntSet, Variable
+from remat.errors import ModelError
+
+
+def items(argument: Any) -> list[Any]:
+    """An array argument."""
+    if not isinstance(argument, list):
+        raise unfit("an array", argument)
+    return argument
+
+
+def number(argument: Any) -> int | float:
+    """A constant number (or truth value)."""
+    if not isinstance(argument, (int, float)):
+        raise unfit("a constant number", argument)
+    return argument
+
+
+def whole(argument: Any) -> int:
+    """A constant integer (or truth value)."""
+    if not isinstance(argument, int):
+        raise unfit("a constant whole number", argument)
+    return int(argument)
+
+
+def wholes(argument: Any) -> list[int]:
+    """An array of constants."""
+    return [whole(item) for item in items(argument)]
+
+
+def constant_set(argument: Any) -> IntSet:
+    """A constant set argument."""
+    if not isinstance(argument, IntSet):
+        raise unfit("a constant set", argument)
+    return argument
+
+
+def unfit(wanted: str, argument: Any) -> ModelError:
+    """The error that says what an argument should have been."""
+    if isinstance(argument, Variable):
+        shown = f"variable {argument.name[:40]!r}"
+    elif isinstance(argument, list):
+        shown = f"an array of {len(argument)}"
+    elif isinstance(argument, IntSet):
+        shown = "a set"
+    else:
+        shown = str(argument).lower()[:40]
+    return ModelError(f"has {shown} where {wanted} belongs")
+
+
+def refuse(constraint: Constraint, problem: str) -> ModelError:
+    """The error that names a constraint and its line."""
+    name = constraint.name if len(constraint.name) <= 60 else constraint.name[:57] + "..."
+    return ModelError(f"line {constraint.line}: constraint {name!r} {problem}")
