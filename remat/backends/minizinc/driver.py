@@ -163,6 +163,8 @@ def command(
         For an option that the solver does not have, with those it has, or a value of another type.
     """
     line = [program, "--solver", solver.id, "--json-stream", "--output-mode", "json", "--statistics"]
+    # MiniZinc 2.6.4 loses constraints when it shortens chains of implications: `b -> c` in place of `c`.
+    line.append("--no-chain-compression")
     line += [part for folder in include for part in ("-I", str(folder))]
     if milliseconds is not None:
         line += ["--time-limit", str(milliseconds)]
