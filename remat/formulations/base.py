@@ -62,7 +62,8 @@ class Preliminary:
     goal : float
         Its solution starts the main model as soon as its objective is at most this.
     extend : callable
-        From values of the main model to values of this one.
+        From values of the main model that stand for a schedule to a solution of this one, as lean as that schedule;
+        one that holds more than the reference order is replaced by it.
     """
 
     model: Model

@@ -17,6 +17,7 @@ from remat.formulations.retention_layout import RetentionLayout, StageGrid, expa
 from remat.formulations.retention_minizinc import written
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
+from remat.modeling.check import cumulative_use
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
@@ -163,8 +164,13 @@ class RetentionIntervals(Formulation):
         model.minimize(tau.index, 1)
         model.minizinc = lambda: written(self, blocks, highest_peak=max(self.capacity, peak))
 
+        memory = next(record for record in model.records if isinstance(record, Cumulative))
+
         def extend(values: Values) -> Values:
-            return np.append(values, max(self.capacity, peak))
+            _, used = cumulative_use(memory, values)
+            if used.max(initial=0) > max(self.capacity, peak):  # worse than the reference order, which τ is made for
+                return extend(self.encode(Schedule.reference(self.problem.graph)))
+            return np.append(values, max(self.capacity, used.max(initial=0)))
 
         return Preliminary(model, float(self.capacity), extend)
 

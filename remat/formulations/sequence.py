@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.problem import Problem
-from remat.schedule import Schedule
+from remat.schedule import Schedule, simulate
 
 Int = NDArray[np.int64]
 
@@ -20,7 +21,8 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
     Raises
     ------
     ProblemError
-        If the schedule names an unknown op, misses one, or reads what is not there.
+        If the schedule names an unknown op, misses one, or frees an accumulation buffer and fills it again in order
+        to hold less: formulations hold it from its first contribution to its last read.
     """
     index = problem.graph.op_index
     names = schedule.computes()
@@ -31,7 +33,38 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
     missing = np.flatnonzero(np.bincount(sequence, minlength=len(index)) == 0)
     if len(missing):
         raise ProblemError(f"the schedule never computes op {problem.graph.ops[missing[0]].name!r}")
-    return sequence[useful_computes(problem, sequence)]
+    useful = sequence[useful_computes(problem, sequence)]
+    _check_buffers(problem, schedule, useful)
+    return useful
+
+
+def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
+    """Refuse a schedule of which `sequence` holds more, because buffers are filled only once there."""
+    arrays, graph = problem.graph.arrays, problem.graph
+    standing, _ = standing_buffers(problem)
+    if not standing.any() or schedule.num_computes == len(arrays.cost):
+        return
+    rules: dict[str, Any] = {"keep": problem.keep, "count_constant_memory": problem.count_constant_memory}
+    given = simulate(graph, schedule, **rules)
+    lives = np.bincount(given.intervals.tensor, minlength=len(arrays.size))
+    refilled = np.flatnonzero(standing & (lives > 1)).tolist()
+    if not refilled:
+        return
+    run = simulate(graph, Schedule.of_computes(graph, sequence), **rules)
+    memory, live = run.memory.copy(), run.intervals
+    instances = Instances.of(problem, sequence)
+    for tensor in refilled:
+        mine = np.flatnonzero(instances.tensor == tensor)
+        gap = np.zeros(len(sequence), dtype=np.bool_)
+        gap[int(instances.step[mine[0]]) : int(instances.last_use[mine].max()) + 1] = True
+        for start, end in zip(live.start[live.tensor == tensor], live.end[live.tensor == tensor], strict=True):
+            gap[start:end] = False
+        memory[gap] += arrays.size[tensor]
+    if memory.max(initial=0) > given.peak:
+        raise ProblemError(
+            f"the schedule frees accumulation buffer {graph.tensors[refilled[0]].name!r} and fills it again, "
+            "the formulation fills it once"
+        )
 
 
 def useful_computes(problem: Problem, sequence: Int) -> NDArray[np.bool_]:

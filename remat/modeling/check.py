@@ -125,16 +125,10 @@ def _domain(record: Domain, values: Float, tolerance: float) -> Iterator[str]:
 
 
 def _cumulative(record: Cumulative, values: Float, tolerance: float) -> Iterator[str]:
-    present = np.flatnonzero(_true(record.presence, values))
-    start = np.rint(values[record.start[present]]).astype(np.int64)
-    end = np.rint(values[record.end[present]]).astype(np.int64)
+    present, start, end = _intervals(record, values)
     for i in np.flatnonzero(start > end):
         yield f" interval {present[i]}: start {start[i]} is after end {end[i]}"
-    proper = start < end
-    demand = record.demand[present][proper]
-    times = np.unique(start[proper])
-    # use at t: demands of the intervals that began by then, without those that ended by then
-    used = _sum_until(start[proper], demand, times) - _sum_until(end[proper], demand, times)
+    times, used = cumulative_use(record, values)
     capacity = record.capacity
     if record.capacity_variable is not None:
         capacity = int(np.rint(values[record.capacity_variable]))
@@ -142,6 +136,23 @@ def _cumulative(record: Cumulative, values: Float, tolerance: float) -> Iterator
         yield f": capacity {capacity} is negative"
     for i in np.flatnonzero(used > capacity):
         yield f" time {times[i]}: use {used[i]} exceeds capacity {capacity}"
+
+
+def cumulative_use(record: Cumulative, values: Float) -> tuple[Int, Int]:
+    """Times at which intervals start, ascending, and the sum of the demands that are present there."""
+    present, start, end = _intervals(record, values)
+    proper = start < end
+    demand = record.demand[present][proper]
+    times = np.unique(start[proper])
+    # use at t: demands of the intervals that began by then, without those that ended by then
+    return times, _sum_until(start[proper], demand, times) - _sum_until(end[proper], demand, times)
+
+
+def _intervals(record: Cumulative, values: Float) -> tuple[Int, Int, Int]:
+    """Number, start and end of the intervals that are present."""
+    present = np.flatnonzero(_true(record.presence, values))
+    start = np.rint(values[record.start[present]]).astype(np.int64)
+    return present, start, np.rint(values[record.end[present]]).astype(np.int64)
 
 
 def _sum_until(when: Int, amount: Int, times: Int) -> Int:
