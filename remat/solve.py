@@ -20,6 +20,7 @@ from remat.registry import heuristics, load, make_backend
 from remat.result import Point, Result, base_versions
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
+from remat.starts import best_hint, expressed, take_warm_start, why_no_hint
 from remat.timing import Deadline
 
 #: The heuristic that starts a solver, where it is registered.
@@ -59,7 +60,8 @@ def solve(
     deadline : float, Deadline or None
         Seconds for everything, or a deadline whose clock runs already; None: as long as it takes.
     warm_start : Schedule, optional
-        A valid schedule to start from; within the budget it is also the answer if nothing better is found.
+        A valid schedule to start from; within the budget it is also the answer if nothing better is found. Where the
+        formulation cannot express it, the result's message says so.
     threads : int or None
         None: as many as the machine has.
     seed : int
@@ -171,8 +173,8 @@ class _Solve:
             self.infeasible = True
             return self._result(f"budget {self.problem.budget_bytes:,} bytes is below the {peak:,} bytes that {where}")
         try:
-            if not self._decided():
-                self._take_warm_start()
+            if not self._decided() and self.warm_start is not None:
+                self._note(take_warm_start(self.judge, self.warm_start))
             if not self._decided():
                 self._run_heuristic()
             if not self._decided() and not self.is_heuristic:
@@ -187,13 +189,6 @@ class _Solve:
         """Whether a schedule costs no more than computing each op once, which nothing beats."""
         self._tell()
         return self.judge.best is not None and self.judge.best.certificate.cost <= self.problem.graph.base_cost
-
-    def _take_warm_start(self) -> None:
-        if self.warm_start is not None:
-            try:
-                self.judge.see(self.warm_start, "the warm start")
-            except BackendError as error:
-                raise ProblemError(str(error)) from None
 
     def _run_heuristic(self) -> None:
         method: Any = self.method if self.is_heuristic else START_HEURISTIC
@@ -220,7 +215,9 @@ class _Solve:
         self.model = formulation.build()
         source = f"{self.method_name} by {self.backend_name}"
         self.reader = Reader(self.judge, formulation, self.model, source)
-        hint = self._hint(formulation)
+        if self.warm_start is not None:
+            self._note(why_no_hint(formulation, self.warm_start))
+        hint = best_hint(formulation, self.judge, self.reference)
         preliminary = formulation.preliminary() if self.judge.best is None else None
         self.timings["build"] = time.monotonic() - begun
         if preliminary is not None and not self._run_preliminary(backend, formulation, preliminary, hint):
@@ -232,7 +229,8 @@ class _Solve:
             self.stop = StopReason.DEADLINE
             return
         self._enter("solve")
-        raw = self._call(backend, self.model, self.call, self._hint(formulation), self._on_main)
+        hint = best_hint(formulation, self.judge, self.reference)
+        raw = self._call(backend, self.model, self.call, hint, self._on_main)
         if raw is not None:
             self._conclude(formulation, raw)
         self.notes.extend(sorted(self.reader.notes))
@@ -244,13 +242,6 @@ class _Solve:
             return kind(self.problem, self.options)  # type: ignore[call-arg]
         except TypeError as error:
             raise ProblemError(f"formulation {self.method_name!r} does not take these options: {error}") from None
-
-    def _hint(self, formulation: Formulation) -> Values | None:
-        """Values of the best start that the formulation can express."""
-        for seen in (self.judge.best, self.judge.leanest, self.reference):
-            if seen is not None and (values := _expressed(formulation, seen)) is not None:
-                return values
-        return None
 
     # -- calls of the backend ----------------------------------------------------------------------------------------
 
@@ -354,7 +345,7 @@ class _Solve:
     @staticmethod
     def _in_scope(formulation: Formulation, seen: Seen) -> bool:
         """Whether a claim of the model certainly covers that schedule; restrictions in words cannot be checked."""
-        return not formulation.scope().notes and _expressed(formulation, seen) is not None
+        return not formulation.scope().notes and expressed(formulation, seen) is not None
 
     def _result(self, reason: str = "") -> Result:
         best, base = self.judge.best, self.problem.graph.base_cost
@@ -416,6 +407,10 @@ class _Solve:
         share = f" ({100 * peak / whole:.4g} %)" if whole else ""
         return f"{peak:,} bytes{share} are known to suffice"
 
+    def _note(self, remark: str) -> None:
+        if remark:
+            self.notes.append(remark)
+
     # -- news --------------------------------------------------------------------------------------------------------
 
     def _enter(self, phase: str) -> None:
@@ -436,14 +431,6 @@ class _Solve:
 def _named(group: str, what: Any) -> Any:
     """What is registered under a name; anything else as it is."""
     return load(group, what) if isinstance(what, str) else what
-
-
-def _expressed(formulation: Formulation, seen: Seen) -> Values | None:
-    """The model's values for that schedule, None if it cannot express it."""
-    try:
-        return formulation.encode(seen.schedule)
-    except ProblemError:
-        return None
 
 
 def _reaches(bound: float, objective: float | None) -> bool:
