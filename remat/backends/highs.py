@@ -25,16 +25,16 @@ from remat.backends.base import (
     Status,
     StopReason,
     Values,
+    checked_hint,
 )
+from remat.backends.rounding import rounded
 from remat.backends.running import run_interruptible
-from remat.errors import BackendError, ModelError
+from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
 #: Versions of highspy that are right and can share a process with ortools (see pyproject.toml).
 VERSIONS = ((1, 12), (1, 13))
-#: Largest distance from an integer that is taken for rounding noise.
-INTEGRALITY = 1e-5
 
 
 class Highs(Backend):
@@ -81,18 +81,11 @@ class Highs(Backend):
         run = _Run(lowered, to_matrix(lowered.model), options, on_incumbent, on_bound)
         run.load()
         if hint is not None:
-            run.start_from(_checked(hint, model))
+            run.start_from(checked_hint(hint, model))
         build_seconds = time.monotonic() - began
         began = time.monotonic()
         run.solve()
         return run.result(build_seconds, time.monotonic() - began, versions)
-
-
-def _checked(hint: Values, model: Model) -> Values:
-    values = np.asarray(hint, dtype=np.float64)
-    if values.shape != (model.num_vars,):
-        raise ModelError(f"the hint has shape {values.shape}, but model {model.name!r} has {model.num_vars} variables")
-    return values
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -295,14 +288,9 @@ class _Run:
     def _found(self, values: Values, bound: float | None) -> str:
         """Take a solution if it is better than the last; what is wrong with it, if anything."""
         source = self.lowered.source
-        values = np.array(values[: source.num_vars])
-        whole = np.flatnonzero((source.kind == Kind.INTEGER.value) | (source.kind == Kind.BOOLEAN.value))
-        rounded = np.rint(values[whole])
-        noise = np.abs(values[whole] - rounded)
-        if (noise > INTEGRALITY).any():
-            worst = int(noise.argmax())
-            return f"HiGHS gives {values[whole[worst]]} for integer variable number {whole[worst]}"
-        values[whole] = rounded
+        values, wrong = rounded(source, values, "HiGHS")
+        if wrong:
+            return wrong
         objective = source.objective.value(values)
         if not self.incumbents or objective < self.incumbents[-1].objective:
             self.incumbents.append(Incumbent(self.options.deadline.elapsed, objective, bound, values))

@@ -217,7 +217,7 @@ class _Child:
         elif self.asked is not None and time.monotonic() > self.asked + PATIENCE:
             self._kill(StopReason.INTERRUPTED, f"did not stop within {PATIENCE:g} seconds when asked to and was killed")
         elif self.limit is not None:
-            self.most_memory = max(self.most_memory, sum(_held(pid) for pid in _family(self.process.pid)))
+            self.most_memory = max(self.most_memory, sum(_held(pid) for pid in family(self.process.pid)))
             if self.most_memory > self.limit:
                 self._kill(StopReason.OTHER, f"was killed: {self._over()}")
 
@@ -259,7 +259,7 @@ class _Child:
         """Kill the child and all that descends from it; `reason` is kept."""
         if stop is not None:
             self.killed = self.killed or (stop, reason)
-        for pid in _family(self.process.pid):
+        for pid in family(self.process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if self.process.poll() is None:
@@ -327,7 +327,7 @@ def _last_line(errors: BinaryIO) -> str:
     return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """The process and all its descendants; itself alone where Linux's ``/proc`` is missing."""
     found = [pid]
     for member in found:  # grows on the way
