@@ -25,12 +25,13 @@ from remat.backends.base import (
     Status,
     StopReason,
     Values,
+    checked_hint,
 )
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import Program, RecordProgram, to_json
-from remat.backends.running import run_interruptible
-from remat.errors import BackendError, ModelError
+from remat.backends.running import OverdueError, run_interruptible, time_limit
+from remat.errors import BackendError
 from remat.modeling import (
     AllDifferent,
     Clauses,
@@ -134,33 +135,35 @@ class MiniZinc(Backend):
         state = self.ready()
         if not state.ready:
             raise BackendError(f"backend {self.full_name!r} cannot be used: {state.state}: {state.reason}")
-        if hint is not None and np.shape(hint) != (model.num_vars,):
-            raise ModelError(
-                f"the hint has shape {np.shape(hint)}, model {model.name!r} has {model.num_vars} variables"
-            )
         began = time.monotonic()
         solver = self.solver()
         own = dict(options.solver)
-        program = _program(model, solver, hint, own.pop("generic", None))
-        run = _Run(model, solver, program, replace(options, solver=own), on_incumbent, on_bound)
-        if hint is not None and not violations(model, hint):
-            run.found(np.array(hint, dtype=np.float64))  # survives even if the solver never looks at it
+        generic = own.pop("generic", None)
+        run = _Run(model, solver, replace(options, solver=own), on_incumbent, on_bound)
+        if hint is not None and not violations(model, hint := checked_hint(hint, model)):
+            run.found(np.array(hint))  # survives even if the solver never looks at it
         with tempfile.TemporaryDirectory(prefix="remat-") as folder:
-            data = Path(folder, "data.json")
-            data.write_text(to_json({**program.data, "empty_intervals_are_free": _exact(solver)}), encoding="utf-8")
-            built = time.monotonic() - began
-            began = time.monotonic()
-            if not run.stop and not options.deadline.expired:
-                run.solve(Path(folder), data)
-            elif not run.stop:
-                run.stop = StopReason.DEADLINE
-        version = driver.version(driver.executable() or "minizinc")
-        versions = {"minizinc": version, solver.id: solver.version}
+            built = 0.0
+            try:
+                with time_limit(options.deadline):
+                    run.program = _program(model, solver, hint, generic)
+                    data = _write(run.program, solver, Path(folder))
+                built, began = time.monotonic() - began, time.monotonic()
+                if not run.stop:
+                    run.solve(Path(folder), data)
+            except OverdueError:
+                run.stop = run.stop or StopReason.DEADLINE
+        versions = {"minizinc": driver.version(driver.executable() or "minizinc"), solver.id: solver.version}
         return run.result(built, time.monotonic() - began, versions)
 
 
-def _exact(solver: driver.Solver) -> bool:
-    return solver.mip or solver.id in EXACT_INTERVALS
+def _write(program: Program, solver: driver.Solver, folder: Path) -> Path:
+    """The data as a file; nobody else may read it, like the whole folder."""
+    data = {**program.data, "empty_intervals_are_free": solver.mip or solver.id in EXACT_INTERVALS}
+    path = folder / "data.json"
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(to_json(data))
+    return path
 
 
 def _program(model: Model, solver: driver.Solver, hint: Values | None, generic: bool | None) -> Program:
@@ -188,7 +191,6 @@ class _Run:
 
     model: Model
     solver: driver.Solver
-    program: Program
     options: SolveOptions
     on_incumbent: OnIncumbent | None
     on_bound: OnBound | None
@@ -199,6 +201,7 @@ class _Run:
     errors: list[str] = field(default_factory=list)
     code: int = 0
     process: GroupProcess | None = None
+    program: Program = field(init=False)
 
     def solve(self, folder: Path, data: Path) -> None:
         """Start the program, and follow it to its end."""

@@ -67,22 +67,16 @@ def executable() -> str | None:
 
 def environment() -> dict[str, str]:
     """Variables of the program's environment: this one's, with the FlatZinc solvers of this package."""
-    folders = [folder for folder in (_own_solvers(), os.environ.get("MZN_SOLVER_PATH")) if folder]
-    return {**os.environ, **({"MZN_SOLVER_PATH": os.pathsep.join(folders)} if folders else {})}
+    from remat.backends.flatzinc import solver_path
 
-
-def _own_solvers() -> str | None:
-    try:
-        from remat.backends.flatzinc import solver_path
-    except ImportError:
-        return None
-    return str(solver_path())
+    folders = [str(solver_path()), *filter(None, [os.environ.get("MZN_SOLVER_PATH")])]
+    return {**os.environ, "MZN_SOLVER_PATH": os.pathsep.join(folders)}
 
 
 @functools.lru_cache(maxsize=4)
 def version(program: str) -> str:
     """Version of `program`, for example ``2.6.4``."""
-    text = _ask(program, "--version")
+    text = _ask(program, "--version", dict(os.environ))
     return next((word.strip(",") for word in text.replace("version", "").split() if word[0].isdigit()), "unknown")
 
 
@@ -94,7 +88,7 @@ def solvers(program: str) -> Mapping[str, Solver]:
 @functools.lru_cache(maxsize=8)
 def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
     try:
-        listed = json.loads(_ask(program, "--solvers-json"))
+        listed = json.loads(_ask(program, "--solvers-json", environment()))
         usable = [config for config in listed if _usable(config)]
     except (ValueError, TypeError, AttributeError) as error:
         raise BackendError(f"MiniZinc lists its solvers in a way that cannot be read: {error}") from None
@@ -133,10 +127,10 @@ def _solver(name: str, config: Mapping[str, Any]) -> Solver:
     )
 
 
-def _ask(program: str, question: str) -> str:
+def _ask(program: str, question: str, environment: Mapping[str, str]) -> str:
     try:
         answer = subprocess.run(
-            [program, question], capture_output=True, timeout=PATIENCE, env=environment(), stdin=subprocess.DEVNULL,
+            [program, question], capture_output=True, timeout=PATIENCE, env=environment, stdin=subprocess.DEVNULL,
             check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,17 @@ class Program:
     cost_offset: float = 0
 
 
-def to_json(data: Mapping[str, Any]) -> str:
-    """`data` in MiniZinc's JSON; sets of ints become ``{"set": [...]}`` in ranges.
+def to_json(data: Mapping[str, Any]) -> Iterator[str]:
+    """`data` in MiniZinc's JSON, in pieces of one parameter; sets of ints become ``{"set": [...]}`` in ranges.
 
     Examples
     --------
-    >>> to_json({"n": 2, "values": [{1, 2, 3, 5}, set()]})
+    >>> "".join(to_json({"n": 2, "values": [{1, 2, 3, 5}, set()]}))
     '{"n": 2, "values": [{"set": [[1, 3], [5, 5]]}, {"set": []}]}'
     """
-    return json.dumps(data, default=_encode, allow_nan=False)
+    for k, (name, value) in enumerate(data.items()):
+        yield f"{', ' if k else '{'}{json.dumps(name)}: {json.dumps(value, default=_encode, allow_nan=False)}"
+    yield "}"
 
 
 def _encode(value: Any) -> Any:
