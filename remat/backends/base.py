@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import BackendError
-from remat.modeling import Model, Record
+from remat.errors import BackendError, ModelError
+from remat.modeling import Model, Record, violations
 from remat.timing import Deadline
 
 Values = NDArray[np.float64]
@@ -164,6 +164,40 @@ OnIncumbent = Callable[[Incumbent], object]
 OnBound = Callable[[float, float], object]
 
 
+def checked_hint(hint: Values, model: Model) -> Values:
+    """`hint` as an array.
+
+    Raises
+    ------
+    ModelError
+        If it is not one value for each variable of `model`.
+    """
+    values = np.asarray(hint, dtype=np.float64)
+    if values.shape != (model.num_vars,):
+        raise ModelError(f"the hint has shape {values.shape}, but model {model.name!r} has {model.num_vars} variables")
+    return values
+
+
+def unbuilt(
+    model: Model,
+    options: SolveOptions,
+    hint: Values | None,
+    on_incumbent: OnIncumbent | None,
+    *,
+    seconds: float,
+    versions: Mapping[str, str],
+) -> RawResult:
+    """The result where the deadline came before the solver's model was built: the hint, if it is a solution."""
+    if hint is None or violations(model, hint):
+        return RawResult(Status.UNKNOWN, StopReason.DEADLINE, build_seconds=seconds, versions=versions)
+    found = Incumbent(options.deadline.elapsed, model.objective.value(hint), None, hint)
+    if on_incumbent:
+        on_incumbent(found)
+    return RawResult(
+        Status.FEASIBLE, StopReason.DEADLINE, found.objective, None, hint, (found,), seconds, versions=versions
+    )
+
+
 class Backend(ABC):
     """A solver, or a family of them, behind one interface. Knows nothing of graphs."""
 
@@ -212,7 +246,8 @@ class Backend(ABC):
         Parameters
         ----------
         hint : float64 array, shape (variables of the model,), optional
-            A starting solution, complete; NaN where unknown.
+            A starting solution, complete; NaN where unknown. One that satisfies the model is an incumbent at once: it
+            is never lost, even if the solver does not look at it.
 
         Raises
         ------

@@ -22,10 +22,12 @@ from remat.backends.base import (
     Status,
     StopReason,
     Values,
+    checked_hint,
+    unbuilt,
 )
-from remat.backends.running import run_interruptible
+from remat.backends.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
-from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, violations
 
 if TYPE_CHECKING:
     from remat.backends.cp_sat_model import CpSatModel
@@ -70,16 +72,24 @@ class CpSat(Backend):
         from remat.backends.cp_sat_model import CpSatModel
 
         started = time.monotonic()
-        compiled = CpSatModel(model)
-        if hint is not None:
-            compiled.hint(hint)
-        built = time.monotonic() - started
         versions = {"ortools": importlib.metadata.version("ortools")}
-        if options.deadline.expired:
-            return RawResult(Status.UNKNOWN, StopReason.DEADLINE, build_seconds=built, versions=versions)
-        run = _Run(compiled, options, on_incumbent, on_bound)
+        values = None if hint is None else checked_hint(hint, model)
+        try:
+            with time_limit(options.deadline):
+                compiled = CpSatModel(model)
+                run = _Run(compiled, options, on_incumbent, on_bound)
+                if values is not None:
+                    run.start_from(values)
+        except OverdueError:
+            return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - started, versions=versions)
+        built = time.monotonic() - started
         started = time.monotonic()
-        interrupted = run_interruptible(run.work, run.stop)
+        interrupted = False
+        if not options.deadline.expired and not run.stopped:
+            try:
+                interrupted = run_interruptible(run.work, run.stop, options.deadline)
+            except OverdueError:
+                run.left_behind = True
         return run.result(interrupted, built, time.monotonic() - started, versions)
 
 
@@ -97,6 +107,7 @@ class _Run:
         self.incumbents: list[Incumbent] = []
         self.bound: float | None = None
         self.stopped = False
+        self.left_behind = False  # it missed its deadline: what it still says is not heard
         self.failure: Exception | None = None
         self.status: Any = None
         self._set_parameters()
@@ -120,26 +131,39 @@ class _Run:
             parameters.log_to_stdout = False
             self.solver.log_callback = options.log
         _apply(parameters, options.solver)
-        if math.isfinite(options.deadline.seconds):
-            parameters.max_time_in_seconds = options.deadline.remaining
+
+    def start_from(self, hint: Values) -> None:
+        """Suggest `hint`; one that satisfies the model must survive even if the solver never comes to look at it."""
+        self.compiled.hint(hint)
+        if not violations(self.compiled.model, hint):
+            self._found(hint)
 
     def work(self) -> None:
+        if math.isfinite(self.options.deadline.seconds):
+            self.solver.parameters.max_time_in_seconds = self.options.deadline.remaining
         self.status = self.solver.solve(self.compiled.cp_model, self.callback)
 
     def stop(self) -> None:
-        self.stopped = True
+        self.stopped = self.stopped or not self.options.deadline.expired
         self.solver.stop_search()
 
     def new_solution(self, response: Any) -> None:
-        values = self.compiled.values(response.solution)
+        if self.left_behind:
+            return
         self._note_bound(response.best_objective_bound)
+        self._found(self.compiled.values(response.solution))
+
+    def _found(self, values: Values) -> None:
+        """Take a solution if it is better than the last; the solver may find the hint anew."""
         objective = self.compiled.model.objective.value(values)
+        if self.incumbents and objective >= self.incumbents[-1].objective:
+            return
         incumbent = Incumbent(self.options.deadline.elapsed, objective, self.bound, values)
         self.incumbents.append(incumbent)
         self._call(self.on_incumbent, incumbent)
 
     def new_bound(self, bound: float) -> None:
-        if self._note_bound(bound):
+        if not self.left_behind and self._note_bound(bound):
             self._call(self.on_bound, self.options.deadline.elapsed, self.bound)
 
     def _note_bound(self, solver_bound: float) -> bool:
@@ -167,17 +191,20 @@ class _Run:
             raise self.failure
         if self.status == cp_model.MODEL_INVALID:
             raise BackendError(f"CP-SAT refuses the model: {self.compiled.cp_model.validate()[:300]}")
-        response = self.solver.response_proto
         status = {
             cp_model.OPTIMAL: Status.OPTIMAL,
             cp_model.FEASIBLE: Status.FEASIBLE,
             cp_model.INFEASIBLE: Status.INFEASIBLE,
         }.get(self.status, Status.UNKNOWN)
-        values = objective = None
         if status in (Status.OPTIMAL, Status.FEASIBLE):
-            values = self.compiled.values(response.solution)
-            objective = self.compiled.model.objective.value(values)
-            self._note_bound(response.best_objective_bound)
+            self._note_bound(self.solver.response_proto.best_objective_bound)
+            self._found(self.compiled.values(self.solver.response_proto.solution))
+        best = self.incumbents[-1] if self.incumbents else None
+        values, objective = (best.values, best.objective) if best else (None, None)
+        if best and status is Status.INFEASIBLE:
+            raise BackendError("CP-SAT says that the model is infeasible, but there is a solution")
+        if best and status is Status.UNKNOWN:
+            status = Status.FEASIBLE
         if status is Status.OPTIMAL and self.options.relative_gap > 0 and (self.bound or -math.inf) < (objective or 0):
             status, stop = Status.FEASIBLE, StopReason.GAP
         elif status in (Status.OPTIMAL, Status.INFEASIBLE):

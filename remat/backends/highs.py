@@ -26,9 +26,10 @@ from remat.backends.base import (
     StopReason,
     Values,
     checked_hint,
+    unbuilt,
 )
 from remat.backends.rounding import rounded
-from remat.backends.running import run_interruptible
+from remat.backends.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
@@ -75,13 +76,16 @@ class Highs(Backend):
             raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
         began = time.monotonic()
         versions = {"highspy": availability.reason}
-        if options.deadline.expired:
-            return RawResult(Status.UNKNOWN, StopReason.DEADLINE, versions=versions)
-        lowered = lower(model, self.native)
-        run = _Run(lowered, to_matrix(lowered.model), options, on_incumbent, on_bound)
-        run.load()
-        if hint is not None:
-            run.start_from(checked_hint(hint, model))
+        values = None if hint is None else checked_hint(hint, model)
+        try:
+            with time_limit(options.deadline):
+                lowered = lower(model, self.native)
+                run = _Run(lowered, to_matrix(lowered.model), options, on_incumbent, on_bound)
+                run.load()
+                if values is not None:
+                    run.start_from(values)
+        except OverdueError:
+            return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - began, versions=versions)
         build_seconds = time.monotonic() - began
         began = time.monotonic()
         run.solve()
@@ -148,6 +152,7 @@ class _Run:
     bound: float | None = None
     stop: StopReason | None = None
     failure: BaseException | None = None
+    left_behind: bool = False  # it missed its deadline: what it still says is not heard
 
     def __post_init__(self) -> None:
         import highspy
@@ -227,20 +232,25 @@ class _Run:
         solver.startCallback(kinds.kCallbackSimplexInterrupt)
         solver.startCallback(kinds.kCallbackIpmInterrupt)
         own = int(self.options.solver.get("threads", 0))
-        threads = _SCHEDULER.enter(self._highspy, own or self.options.threads or _cores())
+        self._set("threads", _SCHEDULER.enter(self._highspy, own or self.options.threads or _cores()))
         try:
-            self._set("threads", threads)
-            if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED)):
-                self.stop = StopReason.INTERRUPTED
-        finally:
-            _SCHEDULER.leave()
-            solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
+            if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
+                self.stop = self.stop or StopReason.INTERRUPTED
+        except OverdueError:
+            self.left_behind = True
         if self._log_rest and self.options.log:
             self.options.log(self._log_rest)
         if self.failure:
             raise self.failure
 
     def _work(self) -> None:
+        try:
+            self._run()
+        finally:  # in the solver's own thread, which may have been left behind
+            _SCHEDULER.leave()
+            self._solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
+
+    def _run(self) -> None:
         limit = min(self.options.deadline.remaining, float(self.options.solver.get("time_limit", np.inf)))
         self._set("time_limit", limit)
         self._solver.run()
@@ -256,12 +266,14 @@ class _Run:
             self._solver.run()
 
     def _ask_to_stop(self, reason: StopReason) -> None:
-        self.stop = self.stop or reason
+        self.stop = self.stop or (StopReason.DEADLINE if self.options.deadline.expired else reason)
 
     def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
         """Every callback of the solver; runs in its thread."""
         try:
-            if kind == self._logging:
+            if self.left_behind:
+                self._ask_to_stop(StopReason.DEADLINE)
+            elif kind == self._logging:
                 self._log(message)
             elif not self._objective_gone:
                 self._look(kind, out)
@@ -317,6 +329,27 @@ class _Run:
 
     def result(self, build_seconds: float, solve_seconds: float, versions: Mapping[str, str]) -> RawResult:
         """What the solver found, in the words of all backends."""
+        message = ""
+        if self.left_behind:
+            best = self.incumbents[-1] if self.incumbents else None
+            status, stop = Status.FEASIBLE if best else Status.UNKNOWN, StopReason.DEADLINE
+        else:
+            status, stop, best, message = self._last_words()
+        return RawResult(
+            status=status,
+            stop=stop,
+            objective=best.objective if best else None,
+            bound=self.bound,
+            values=best.values if best else None,
+            incumbents=tuple(self.incumbents),
+            build_seconds=build_seconds,
+            solve_seconds=solve_seconds,
+            versions=versions,
+            message=message,
+        )
+
+    def _last_words(self) -> tuple[Status, StopReason, Incumbent | None, str]:
+        """Status, reason, best solution and complaint of a solver that has ended."""
         solver, statuses = self._solver, self._highspy.HighsModelStatus
         model_status, info = solver.getModelStatus(), solver.getInfo()
         message = ""
@@ -331,18 +364,7 @@ class _Run:
                 message += ", but there is a solution"
             elif model_status == statuses.kUnbounded or self._objective_gone:
                 message = "the objective is unbounded"
-        return RawResult(
-            status=status,
-            stop=stop,
-            objective=best.objective if best else None,
-            bound=self.bound,
-            values=best.values if best else None,
-            incumbents=tuple(self.incumbents),
-            build_seconds=build_seconds,
-            solve_seconds=solve_seconds,
-            versions=versions,
-            message=message,
-        )
+        return status, stop, best, message
 
     def _last_bound(self, model_status: Any, info: Any, best: Incumbent | None) -> None:
         statuses = self._highspy.HighsModelStatus
