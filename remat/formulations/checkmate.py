@@ -349,6 +349,7 @@ class Checkmate(Formulation):
         problem = self.problem
         model, x = self.statement
         sequence = op_sequence(problem, schedule)
+        self._check_limits(sequence)
         stage = stages_of(problem, sequence) - 1
         values = np.zeros(model.num_vars)
         values[self._at(x.R, stage, problem.graph.arrays.position[sequence])] = 1
@@ -367,6 +368,15 @@ class Checkmate(Formulation):
         )
         self._fill_memory(model, x, values)
         return values
+
+    def _check_limits(self, sequence: Int) -> None:
+        computed = np.bincount(sequence, minlength=self.n).tolist()
+        for op, (times, limit) in enumerate(zip(computed, self.problem.compute_limits, strict=True)):
+            if limit is not None and times > limit:
+                name = self.problem.graph.ops[op].name
+                raise ProblemError(
+                    f"the schedule computes op {name!r} {times} times, of {limit} that the problem allows"
+                )
 
     def _fill_memory(self, model: Model, x: _Blocks, values: Values) -> None:
         """U from (2) and (3), by running sums along each stage."""
