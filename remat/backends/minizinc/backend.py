@@ -152,6 +152,7 @@ class MiniZinc(Backend):
                 if not run.stop:
                     run.solve(Path(folder), data)
             except OverdueError:
+                built, began = time.monotonic() - began, time.monotonic()
                 run.stop = run.stop or StopReason.DEADLINE
         versions = {"minizinc": driver.version(driver.executable() or "minizinc"), solver.id: solver.version}
         return run.result(built, time.monotonic() - began, versions)
@@ -265,7 +266,8 @@ class _Run:
         if self.incumbents and objective >= self.incumbents[-1].objective:
             return
         self.incumbents.append(Incumbent(self.options.deadline.elapsed, objective, self.bound, values))
-        if self.on_incumbent and self.on_incumbent(self.incumbents[-1]):
+        # what was on its way when a stop was asked for is kept, but tells nobody anything new
+        if self.on_incumbent and not self.stop and self.on_incumbent(self.incumbents[-1]):
             self._ask_to_stop(StopReason.INTERRUPTED)
         self._look_at_gap()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ HERE = Path(__file__).parent
 
 #: Whole numbers beyond this are refused: a sum of two would not fit into 64 bits.
 LARGEST = 2**62
-#: Bounds from this on are none, in the text as well.
-UNBOUNDED = 1e300
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,18 @@ def to_json(data: Mapping[str, Any]) -> Iterator[str]:
     '{"n": 2, "values": [{"set": [[1, 3], [5, 5]]}, {"set": []}]}'
     """
     for k, (name, value) in enumerate(data.items()):
-        yield f"{', ' if k else '{'}{json.dumps(name)}: {json.dumps(value, default=_encode, allow_nan=False)}"
+        yield f"{', ' if k else '{'}{json.dumps(name)}: "
+        if isinstance(value, np.ndarray) and value.dtype == np.float64:
+            yield f"[{', '.join(map(_decimal, value.tolist()))}]"
+        else:
+            yield json.dumps(value, default=_encode, allow_nan=False)
     yield "}"
+
+
+def _decimal(value: float) -> str:
+    """Exactly `value` without an exponent, which MiniZinc 2.6 does not read in JSON, but with a point."""
+    text = format(Decimal(repr(value)), "f")
+    return text if "." in text else text + ".0"
 
 
 def _encode(value: Any) -> Any:
@@ -153,12 +162,16 @@ class RecordProgram:
         never = self.boolean[upper[self.boolean] < 0.5]
         for literal in (*self.number[fixed].tolist(), *(-self.number[never]).tolist()):
             self.clauses.add(np.array([literal], dtype=np.int64))
+        below, above = (np.flatnonzero(np.isfinite(bound[self.real])) for bound in (lower, upper))
         return {
             "booleans": len(self.boolean),
             "integers": len(self.integer),
             "integer_values": values,
-            "real_lower": np.clip(lower[self.real], -UNBOUNDED, UNBOUNDED),
-            "real_upper": np.clip(upper[self.real], -UNBOUNDED, UNBOUNDED),
+            "reals": len(self.real),
+            "bounded_below": below + 1,
+            "real_lower": lower[self.real[below]],
+            "bounded_above": above + 1,
+            "real_upper": upper[self.real[above]],
         }
 
     def _allow(self, boolean: int, listed: set[int]) -> None:
