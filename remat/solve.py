@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
-from remat.calling import SolverFailedError, call_backend
+from remat.backends.running import OverdueError, time_limit
+from remat.calling import SolverFailedError, call_backend, call_options
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope
 from remat.heuristics.base import Heuristic
@@ -43,6 +44,8 @@ def solve(
     solver_options: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
     log: Callable[[str], None] | None = None,
+    isolate: bool = False,
+    memory_limit: int | str | None = None,
 ) -> Result:
     """Find the cheapest schedule that keeps the rules of `problem`.
 
@@ -75,6 +78,10 @@ def solve(
         Receives a :class:`remat.progress.Progress` at every new phase, schedule and bound, from any thread.
     log : callable, optional
         Receives the solver's own log, line by line.
+    isolate : bool
+        Run the solver in a process of its own, which is killed if it misses the deadline; what it had found is kept.
+    memory_limit : int or str, optional
+        Bytes that this process may hold (``"4GiB"``); means `isolate`.
 
     Returns
     -------
@@ -104,25 +111,11 @@ def solve(
     """
     if warm_start is not None and not isinstance(warm_start, Schedule):
         raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule")
-    call = SolveOptions(_deadline(deadline), threads, seed, relative_gap, log, dict(solver_options or {}))
-    _check(call)
+    call = call_options(
+        deadline, threads=threads, seed=seed, relative_gap=relative_gap, log=log, solver=solver_options,
+        isolate=isolate, memory_limit=memory_limit,
+    )  # fmt: skip
     return _Solve(problem, method, backend, call, warm_start, options, on_progress).run()
-
-
-def _deadline(deadline: float | Deadline | None) -> Deadline:
-    if isinstance(deadline, Deadline):
-        return deadline
-    if deadline is not None and not (isinstance(deadline, int | float) and deadline > 0):
-        raise ProblemError(f"the deadline must be a positive number of seconds, not {deadline!r}")
-    return Deadline.after(deadline)
-
-
-def _check(call: SolveOptions) -> None:
-    for what, value, least in (("threads", call.threads, 1), ("seed", call.seed, 0)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ProblemError(f"{what} must be a whole number from {least}, not {value!r}")
-    if not 0 <= call.relative_gap < 1:
-        raise ProblemError(f"the relative gap must be at least 0 and below 1, not {call.relative_gap!r}")
 
 
 @dataclass
@@ -211,15 +204,22 @@ class _Solve:
             raise BackendError(f"backend {backend.full_name!r} cannot be used: {reason}")
         self._enter("build")
         begun = time.monotonic()
-        formulation = self._make_formulation(kind)
-        self.model = formulation.build()
-        source = f"{self.method_name} by {self.backend_name}"
-        self.reader = Reader(self.judge, formulation, self.model, source)
-        if self.warm_start is not None:
-            self._note(why_no_hint(formulation, self.warm_start))
-        hint = best_hint(formulation, self.judge, self.reference)
-        preliminary = formulation.preliminary() if self.judge.best is None else None
-        self.timings["build"] = time.monotonic() - begun
+        try:
+            with time_limit(self.call.deadline):
+                formulation = self._make_formulation(kind)
+                self.model = formulation.build()
+                source = f"{self.method_name} by {self.backend_name}"
+                self.reader = Reader(self.judge, formulation, self.model, source)
+                if self.warm_start is not None:
+                    self._note(why_no_hint(formulation, self.warm_start))
+                hint = best_hint(formulation, self.judge, self.reference)
+                preliminary = formulation.preliminary() if self.judge.best is None else None
+        except OverdueError:
+            self.stop = StopReason.DEADLINE
+            self._note("the time was over before the model was built")
+            return
+        finally:
+            self.timings["build"] = time.monotonic() - begun
         if preliminary is not None and not self._run_preliminary(backend, formulation, preliminary, hint):
             return
         if self._decided():
@@ -311,6 +311,7 @@ class _Solve:
             self.timings[self.phase] = time.monotonic() - begun
         self.versions.update(raw.versions)
         self.stop = raw.stop
+        self._note(raw.message)
         return raw
 
     # -- conclusions -------------------------------------------------------------------------------------------------

@@ -205,6 +205,9 @@ class Backend(ABC):
     native: ClassVar[frozenset[type[Record]]]
     """Kinds of records it takes as they are; the others reach it through bridges."""
 
+    own_process: ClassVar[bool] = False
+    """Whether it runs its solver in a process of its own anyway, and keeps to `SolveOptions.memory_limit` there."""
+
     variant: str = ""
     """Which solver of a family; empty for a single solver."""
 

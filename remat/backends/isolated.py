@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 from remat.backends import wire
 from remat.backends.base import (
@@ -74,6 +74,7 @@ class Isolated(Backend):
 
     name: ClassVar[str] = "isolated"
     native: ClassVar = frozenset()
+    own_process: ClassVar[bool] = True
 
     def __init__(self, backend: Backend, memory_limit: int | None = None) -> None:
         super().__init__()
@@ -270,15 +271,13 @@ class _Child:
 
     def _conclude(self, last_words: str, seconds: float) -> RawResult:
         best = self.incumbents[-1] if self.incumbents else None
+        short = self._out_of_memory(last_words)
         if self.result is not None:
-            started = max(0.0, seconds - self.result.build_seconds - self.result.solve_seconds)
-            build = self.result.build_seconds + started
-            return dataclasses.replace(self.result, incumbents=tuple(self.incumbents), build_seconds=build)
-        if self.failure is not None and best is None:
+            return self._finished(self.result, seconds, short)
+        if self.failure is not None and best is None and not short:
             raise self.failure
         stop, what = self.killed or (StopReason.OTHER, self._death(last_words))
-        limited = self.killed is not None or self._out_of_memory(last_words)
-        status = Status.FEASIBLE if best else Status.UNKNOWN if limited else Status.ERROR
+        status = Status.FEASIBLE if best else Status.UNKNOWN if self.killed or short else Status.ERROR
         kept = "; the best solution before that is kept" if best else ""
         return RawResult(
             status,
@@ -290,6 +289,20 @@ class _Child:
             solve_seconds=seconds,
             message=f"the process of backend {self.name!r} {what}{kept}",
         )
+
+    def _finished(self, result: RawResult, seconds: float, short: bool) -> RawResult:
+        """The child's own result, with what only the parent knows."""
+        started = max(0.0, seconds - result.build_seconds - result.solve_seconds)
+        changes: dict[str, Any] = {
+            "incumbents": tuple(self.incumbents),
+            "build_seconds": result.build_seconds + started,
+        }
+        if self.incumbents and result.status is Status.UNKNOWN:  # interrupted in a step that cannot give its best
+            best = self.incumbents[-1]
+            changes |= {"status": Status.FEASIBLE, "objective": best.objective, "values": best.values}
+        if short and result.stop is StopReason.OTHER and not result.message:
+            changes["message"] = f"backend {self.name!r} gave up: {self._over()}"
+        return dataclasses.replace(result, **changes)
 
     def _death(self, last_words: str) -> str:
         """How it died by itself."""

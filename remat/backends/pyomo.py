@@ -109,6 +109,7 @@ class Pyomo(Backend):
 
     name: ClassVar[str] = "pyomo"
     native: ClassVar = frozenset({PlainLinear})
+    own_process: ClassVar[bool] = True
 
     @classmethod
     def availability(cls) -> Availability:

@@ -46,6 +46,10 @@ def command(
     gap: Gap = None,
     threads: Threads = None,
     seed: Seed = None,
+    isolate: Annotated[bool, typer.Option("--isolate", help="Run the solver in a process of its own.")] = False,
+    memory_limit: Annotated[
+        str | None, typer.Option("--memory-limit", help="What this process may hold (4GiB); means --isolate.")
+    ] = None,
     warm_start: Annotated[
         Path | None, typer.Option("--warm-start", help="Schedule file to start from, in any format.")
     ] = None,
