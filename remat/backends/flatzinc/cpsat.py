@@ -13,7 +13,7 @@ import numpy as np
 from remat.backends.flatzinc.driver import Search, main
 from remat.backends.flatzinc.options import Options
 from remat.backends.flatzinc.output import Printer, Verdict
-from remat.backends.flatzinc.parser import FlatZinc
+from remat.backends.flatzinc.parser import FlatZinc, Variable
 from remat.errors import ModelError
 from remat.timing import Deadline
 
@@ -36,6 +36,7 @@ class CpSatSearch:
         self.number = np.array(self.builder.number, dtype=np.int64)
         self.enumerating = model.goal == "satisfy" and (options.all_solutions or (options.number or 1) > 1)
         self.seen: set[bytes] = set()
+        self.printed = [item.index for output in model.outputs for item in output.values if isinstance(item, Variable)]
         self.stopped = False
         self.failure: Exception | None = None
         self.solver = cp_model.CpSolver()
@@ -109,8 +110,9 @@ class CpSatSearch:
             self.stop()
 
     def _new(self, values: list[int]) -> bool:
-        """Whether a solution differs from all before it in FlatZinc's variables."""
-        digest = hashlib.blake2b(np.array(values, dtype=np.int64).tobytes(), digest_size=16).digest()
+        """Whether a solution differs from all before it in what is printed of it."""
+        printed = np.array([values[index] for index in self.printed], dtype=np.int64)
+        digest = hashlib.blake2b(printed.tobytes(), digest_size=16).digest()
         known = digest in self.seen
         self.seen.add(digest)
         return not known

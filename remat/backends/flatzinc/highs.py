@@ -59,7 +59,9 @@ def _clause(positive: Any, negative: Any) -> Row:
 
 def _member(left: Any, right: Any) -> Row:
     ranges = constant_set(right).ranges
-    if len(ranges) != 1:
+    if not ranges:
+        return [], 1, 1
+    if len(ranges) > 1:
         raise ModelError("has a set with gaps: MiniZinc's library 'linear' rewrites it")
     return [(1, left)], *ranges[0]
 
@@ -236,8 +238,7 @@ class HighsSearch:
             if "unbounded" in result.message:
                 return Verdict.UNBOUNDED
             raise ModelError(result.message)
-        best = self.printer.count
-        if result.values is not None and (not best or self.model.goal == "satisfy"):
+        if result.values is not None and not self.printer.count:
             self._take(result.values)
         if result.bound is not None:
             self._bound(0.0, result.bound)

@@ -62,6 +62,7 @@ class Printer:
                 self._write(self._statistics() + text)
             else:
                 self._pending = text
+                self._write(self._statistics())
 
     def bound(self, bound: float | int) -> None:
         """Take a bound on the objective, in the model's own direction."""
@@ -79,7 +80,7 @@ class Printer:
             if self._closed:
                 return
             self._closed = True
-            text = self._pending or ""
+            text = "" if verdict is Verdict.UNBOUNDED else self._pending or ""
             if verdict is Verdict.UNKNOWN and self.count:
                 verdict = Verdict.STOPPED
             if verdict.value:

@@ -139,6 +139,9 @@ _KEYWORDS = frozenset({
     "var",
 })  # fmt: skip
 
+_AFTER = frozenset(",)")
+_DEPTH = {"(": 1, "[": 1, ")": -1, "]": -1}
+
 
 def parse(text: str, name: str = "input") -> FlatZinc:
     """The model that `text` states.
@@ -164,7 +167,8 @@ class _Parser:
         self.text, self.name = text, name
         self.model = FlatZinc()
         self.values: dict[str, Any] = {"true": True, "false": False}  # names, and numbers seen before
-        self.tokens: list[str] = []
+        self.names: set[str] = set()  # tokens known to be names
+        self.tokens: list[str] = []  # the last one is ";"
         self.at = 0
         self.line = 1
         self.solved = False
@@ -229,8 +233,10 @@ class _Parser:
 
     def _identifier(self) -> str:
         token = self._peek()
-        if not _NAME.fullmatch(token) or token in _KEYWORDS:
-            self._fail("expected a name")
+        if token not in self.names:
+            if not _NAME.fullmatch(token) or token in _KEYWORDS:
+                self._fail("expected a name")
+            self.names.add(token)
         self.at += 1
         return token
 
@@ -321,9 +327,9 @@ class _Parser:
         return IntSet.of(members)
 
     def _argument(self) -> Argument:
-        if self._peek() != "[":
-            return self._scalar()
         tokens, first = self.tokens, self.at + 1
+        if tokens[first - 1] != "[":
+            return self._scalar()
         try:
             last = tokens.index("]", first)
         except ValueError:
@@ -348,32 +354,41 @@ class _Parser:
     def _annotations(self) -> dict[str, list[str]]:
         """Names of the annotations, with the tokens of their arguments."""
         found: dict[str, list[str]] = {}
+        tokens = self.tokens
         while self._accept("::"):
             name = self._identifier()
-            first = self.at
-            depth = 0
-            while self._peek() in {"(", "["} or depth:
-                token = self._peek()
-                if not token:
+            first, depth = self.at, 0
+            while depth or tokens[self.at] == "(":
+                token = tokens[self.at]
+                if token == ";":
                     self._fail("an annotation is not closed", at_token=False)
-                depth += (token in {"(", "["}) - (token in {")", "]"})
+                depth += _DEPTH.get(token, 0)
                 self.at += 1
                 if not depth:
                     break
-            found[name] = self.tokens[first : self.at]
+            found[name] = tokens[first : self.at]
         return found
 
     # -- items -----------------------------------------------------------------------------------------------------
 
     def _constraint(self) -> None:
         name = self._identifier()
-        arguments: list[Argument] = []
         self._expect("(")
+        tokens, values = self.tokens, self.values
+        arguments: list[Argument] = []
         while not self._accept(")"):
-            arguments.append(self._argument())
-            if self._peek() != ")":
+            # Most arguments are a name or number seen before: this is where the time goes.
+            value = values.get(tokens[self.at])
+            if value is not None and tokens[self.at + 1] in _AFTER:
+                self.at += 1
+            else:
+                value = self._argument()
+            arguments.append(value)
+            if tokens[self.at] == ",":
+                self.at += 1
+            elif tokens[self.at] != ")":
                 self._expect(",")
-        if self._peek() != ";":
+        if tokens[self.at] != ";":
             self._annotations()
         self._end()
         self.model.constraints.append(Constraint(name, arguments, self.line))
