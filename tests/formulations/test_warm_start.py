@@ -1,0 +1,296 @@
+"""Any valid schedule is a start for any formulation that can express it, and solvers say so themselves."""
+
+import random
+import re
+from functools import partial
+
+import pytest
+
+from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
+from remat.backends.base import SolveOptions
+from remat.errors import ProblemError
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
+from remat.graphs.families import unit_chain
+from remat.heuristics.greedy import Greedy
+from remat.modeling import violations
+from remat.registry import make_backend
+from remat.testing.graphs import random_graph
+from remat.timing import Deadline
+
+
+def retention(problem, copies=30, **options):
+    return RetentionIntervals(problem, RetentionIntervalsOptions(copies=copies, **options))
+
+
+FORMULATIONS = {
+    "checkmate": Checkmate,
+    "retention-intervals": retention,
+    "retention-intervals, reservoirs": partial(retention, precedence="reservoir"),
+}
+WORDS = {
+    "cp-sat": r"The solution hint is complete and is feasible\.(?: Its objective value is ([-\d.e+]+)\.)?",
+    "highs": r"MIP start solution is feasible, objective value is ([-\d.e+]+)",
+}
+OPTIONS = {"cp-sat": {}, "highs": {"presolve": "off"}}  # presolve may leave nothing to start
+
+
+def graph_of(seed):
+    """Several outputs, workspace, inputs and outputs; every other one with accumulation buffers."""
+    return random_graph(seed, plain=seed % 5 == 0, buffers=seed % 2 == 0)
+
+
+def staged(graph, rng):
+    """A staged schedule with random recomputations, frees implied."""
+    order = graph.arrays.order.tolist()
+    ops = []
+    for k, op in enumerate(order):
+        ops += [earlier for earlier in order[:k] if graph.ops[earlier].recomputable and rng.random() < 0.25]
+        ops.append(op)
+    return Schedule.of_computes(graph, ops)
+
+
+def wandering(graph, rng):
+    """A schedule in any order, with written frees at random times; made by the rules, not by the package."""
+    writers = {t.name: {op.name for op in graph.ops if t.name in op.outputs} for t in graph.tensors}
+    given, wanted = set(graph.inputs), set(graph.outputs)
+    parts: dict[str, set[str]] = {}
+    done: set[str] = set()
+    steps = []
+
+    def ready(tensor):
+        return tensor in given or parts.get(tensor) == writers[tensor]
+
+    while len(done) < len(graph.ops) or not all(map(ready, wanted)):
+        idle = sorted(tensor for tensor in parts if ready(tensor))
+        if idle and rng.random() < 0.35:
+            tensor = rng.choice(idle)
+            del parts[tensor]
+            steps.append(("free", tensor))
+            continue
+        able = [op for op in graph.ops if all(map(ready, op.inputs)) and (op.name not in done or op.recomputable)]
+        fresh = [op for op in able if op.name not in done]
+        of_use = [op for op in able if any(op.name not in parts.get(tensor, ()) for tensor in op.outputs)]
+        pool = fresh if fresh and rng.random() < 0.5 else of_use
+        if not pool or len(steps) > 300:
+            return None  # what is missing is not recomputable
+        op = rng.choice(pool)
+        done.add(op.name)
+        steps.append(("compute", op.name))
+        for tensor in op.outputs:
+            parts.setdefault(tensor, set()).add(op.name)
+    return Schedule.from_steps(steps)
+
+
+def schedules(seed):
+    rng = random.Random(seed)
+    graph = graph_of(seed)
+    found = [Schedule.reference(graph), staged(graph, rng), wandering(graph, rng)]
+    return graph, [schedule for schedule in found if schedule is not None]
+
+
+def said(backend, model, hint, seconds=20.0):
+    """Objective of the start in the solver's own words, None where it does not call it complete and feasible.
+
+    CP-SAT names no objective where the model has none.
+    """
+    lines = []
+    call = SolveOptions(deadline=Deadline.after(seconds), threads=1, log=lines.append, solver=OPTIONS[backend])
+    make_backend(backend).solve(model, call, hint)
+    match = re.search(WORDS[backend], "\n".join(lines))
+    return None if match is None else float(match[1] or 0)
+
+
+def main_terms(formulation, values):
+    """What solvers call the objective: without its constant."""
+    objective = formulation.build().objective
+    return round(objective.value(values) - objective.constant)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [(n, o) for n in FORMULATIONS for o in ("fixed", "free") if (n, o) != ("checkmate", "free")]
+)
+def test_a_valid_schedule_is_a_solution_or_is_refused(name, order):
+    """With a budget of the schedule's own peak, values of the main model and of phase 1 satisfy them."""
+    taken = refused = 0
+    for seed in range(50):
+        graph, found = schedules(seed)
+        for schedule in found:
+            problem = Problem(graph, simulate(graph, schedule).peak, order)
+            if not validate(graph, schedule, problem.rules).accepted:
+                assert order == "fixed"
+                continue
+            formulation = FORMULATIONS[name](problem)
+            try:
+                values = formulation.encode(schedule)
+            except ProblemError:
+                refused += 1
+                continue
+            taken += 1
+            assert violations(formulation.build(), values) == [], seed
+            first = formulation.preliminary()
+            assert first is None or violations(first.model, first.extend(values)) == [], seed
+            again = validate(graph, formulation.decode(values), problem.rules)
+            assert again.accepted, seed
+            assert again.cost <= validate(graph, schedule, problem.rules).cost
+    assert taken > 85
+    assert refused < taken / 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_phase_1_starts_from_any_schedule_at_any_budget(seed):
+    graph, found = schedules(seed)
+    for schedule in found:
+        formulation = retention(Problem(graph, graph.structural_bound.peak, "free"))
+        values = formulation.encode(schedule)
+        first = formulation.preliminary()
+        extended = first.extend(values)
+        assert violations(first.model, extended) == []
+        peak = simulate(graph, schedule.without_frees()).peak
+        if not graph_has_buffers(graph) and peak <= graph.reference_peak:
+            assert (extended[:-1] == values).all()
+            assert extended[-1] <= max(formulation.capacity, peak // formulation.unit)
+
+
+def graph_has_buffers(graph):
+    return bool((graph.arrays.producers.counts > 1).any())
+
+
+@pytest.mark.parametrize("backend", WORDS)
+@pytest.mark.parametrize("name", FORMULATIONS)
+@pytest.mark.parametrize("seed", range(6))
+def test_solvers_take_the_start(seed, name, backend):
+    """Reference order with ample budget, greedy, and random staged schedules, with recomputations among them."""
+    rng = random.Random(seed)
+    graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0, buffers=seed % 2 == 1)
+    greedy = Greedy().run(Problem(graph, graph.structural_bound.peak), Deadline.after(10), seed)
+    starts = [Schedule.reference(graph), greedy, staged(graph, rng)]
+    for schedule in starts:
+        formulation = FORMULATIONS[name](Problem(graph, simulate(graph, schedule).peak))
+        values = formulation.encode(schedule)
+        assert said(backend, formulation.build(), values) == main_terms(formulation, values)
+        first = formulation.preliminary()
+        if first is not None:
+            extended = first.extend(values)
+            assert said(backend, first.model, extended) == extended[-1]
+
+
+@pytest.mark.parametrize("backend", WORDS)
+@pytest.mark.parametrize(
+    ("maker", "taker"), [("checkmate", "retention-intervals"), ("retention-intervals", "checkmate")]
+)
+def test_schedules_of_one_formulation_start_the_other(maker, taker, backend):
+    graph = unit_chain(6)
+    problem = Problem(graph, 5)
+    made = FORMULATIONS[maker](problem)
+    raw = make_backend("cp-sat").solve(made.build(), SolveOptions(deadline=Deadline.after(60), threads=1))
+    schedule = made.decode(raw.values)
+    assert validate(graph, schedule, problem.rules).recomputations > 0
+    formulation = FORMULATIONS[taker](problem)
+    values = formulation.encode(schedule)
+    assert said(backend, formulation.build(), values) == main_terms(formulation, values) == raw.objective - 13
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fcn8_static_65",
+        "unet_profile_90",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("fcn8_static_80", "fcn8_static_90", "unet_profile_80")),
+    ],
+)
+def test_published_checkmate_schedules_are_starts(shared, name):
+    """At a budget of their own peak; a few seconds are enough for the solvers to look at the start."""
+    graph = read_graph(shared / f"data/graphs/checkmate_{name.rpartition('_')[0]}.json")
+    schedule = read_schedule(shared / f"data/schedules/checkmate_{name}.json", graph)
+    problem = Problem(graph, simulate(graph, schedule).peak)
+    most = max(schedule.computes().count(op.name) for op in graph.ops)
+    for formulation, backends in ((Checkmate(problem), WORDS), (retention(problem, copies=most), ["cp-sat"])):
+        values = formulation.encode(schedule)
+        assert violations(formulation.build(), values) == []
+        terms = main_terms(formulation, values)
+        assert terms > 0
+        for backend in backends:
+            assert said(backend, formulation.build(), values, seconds=3) == pytest.approx(terms, rel=1e-5)
+
+
+# -- what cannot be expressed ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refilled():
+    """A buffer that is given up and filled again while something large is there: peak 23, 32 with the buffer held."""
+    b = GraphBuilder("refill")
+    b.tensor("sum", 10)
+    b.op("x", size=1, cost=1)
+    b.op("w1", inputs=["x"], outputs=["sum"], cost=1)
+    b.op("w2", inputs=["x"], outputs=["sum"], cost=1)
+    b.op("r1", inputs=["sum"], size=1, cost=1)
+    b.op("large", inputs=["x"], size=20, cost=1)
+    b.op("small", inputs=["large"], size=1, cost=1)
+    b.op("r2", inputs=["sum", "small", "r1"], size=1, cost=1)
+    graph = b.build()
+    ops = ["x", "w1", "w2", "r1", "large", "small", "w1", "w2", "r2"]
+    return graph, Schedule.of_computes(graph, [graph.op_index[op] for op in ops])
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_a_refilled_buffer_is_refused_by_name(refilled, name):
+    graph, schedule = refilled
+    assert simulate(graph, schedule).peak == 23
+    with pytest.raises(ProblemError, match="frees accumulation buffer 'sum' and fills it again"):
+        FORMULATIONS[name](Problem(graph, 23)).encode(schedule)
+
+
+def test_a_refill_that_saves_nothing_is_left_out(refilled):
+    graph, _ = refilled
+    steps = [("compute", op) for op in ("x", "w1", "w2", "r1")] + [("free", "sum")]
+    steps += [("compute", op) for op in ("w1", "w2", "large", "small", "r2")]
+    schedule = Schedule.from_steps(steps)
+    assert simulate(graph, schedule).peak == 34  # r2 is there as well
+    formulation = Checkmate(Problem(graph, 34))
+    values = formulation.encode(schedule)
+    assert violations(formulation.build(), values) == []
+    assert formulation.decode(values).num_computes == 7
+
+
+def test_the_result_says_that_copies_are_too_few():
+    """The schedule is within the budget, so it is the answer; but no model with two copies can start from it."""
+    problem = Problem(unit_chain(6), 4)
+    best = solve(problem, "checkmate", "cp-sat", threads=1, deadline=60)
+    most = max(best.schedule.computes().count(op.name) for op in problem.graph.ops)
+    assert most > 2
+    result = solve(
+        problem, options=RetentionIntervalsOptions(copies=2), warm_start=best.schedule, threads=1, deadline=60
+    )
+    assert result.objective == best.objective
+    assert result.source == "the warm start"
+    assert re.search(
+        rf"the warm start is no hint for retention-intervals: .* {most} times, the formulation has 2 copies of it",
+        result.message,
+    )
+    enough = solve(
+        problem, options=RetentionIntervalsOptions(copies=most), warm_start=best.schedule, threads=1, deadline=60
+    )
+    assert "no hint" not in enough.message
+    assert enough.objective == best.objective
+
+
+def test_a_warm_start_over_budget_is_named():
+    problem = Problem(unit_chain(6), 5)
+    result = solve(problem, warm_start=Schedule.reference(problem.graph), threads=1, deadline=60)
+    assert result.status == "optimal"
+    assert "the warm start is over the budget (peak 8 bytes)" in result.message
+
+
+def test_dead_retention_in_a_warm_start_does_no_harm():
+    """Frees that come too late put it over the budget; the same computes, freed in time, are within it."""
+    graph = unit_chain(4)
+    lean = solve(Problem(graph, 5), threads=1, deadline=60).schedule
+    steps = [("compute", op) for op in lean.computes()]
+    late = Schedule.from_steps([*steps, ("free", graph.ops[0].outputs[0])])
+    assert simulate(graph, late).peak > 5
+    result = solve(Problem(graph, 5), warm_start=late, threads=1, deadline=60)
+    assert result.source == "the warm start, freed at last use"
+    assert "over the budget" not in result.message
