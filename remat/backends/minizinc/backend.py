@@ -92,9 +92,11 @@ class MiniZinc(Backend):
 
     @classmethod
     def variants(cls) -> tuple[str, ...]:
-        if not cls.availability().ready:
+        program = driver.executable()
+        try:
+            return tuple(driver.solvers(program) if program else driver.SHORT_NAMES)
+        except BackendError:  # said by ready(), and no reason against having such a backend
             return tuple(driver.SHORT_NAMES)
-        return tuple(driver.solvers(driver.executable() or ""))
 
     def ready(self) -> Availability:
         state = self.availability()

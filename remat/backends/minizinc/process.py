@@ -42,6 +42,7 @@ class GroupProcess:
     ) -> None:
         self._lines: queue.SimpleQueue[tuple[Callable[[str], None], str] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._ended = False
         self._process = subprocess.Popen(
             list(command), cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True,
@@ -52,11 +53,6 @@ class GroupProcess:
             threading.Thread(target=self._read, args=(stream, sink), daemon=True, name="remat-reader")
             for stream, sink in ((self._process.stdout, on_line), (self._process.stderr, on_error_line))
         ]
-
-    @property
-    def group(self) -> int:
-        """Number of the process group."""
-        return self._process.pid
 
     def stop(self) -> None:
         """Ask for the end, from any thread; :meth:`run` sees to it."""
@@ -101,22 +97,24 @@ class GroupProcess:
                 item[0](item[1])
 
     def end(self) -> int:
-        """End every process of the group that still runs."""
-        for request, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, request)
-            self._wait_for_group(patience)
+        """End every process of the group that still runs; may be called again."""
+        if not self._ended:
+            self._ended = True
+            self._signal(signal.SIGTERM)
+            until = time.monotonic() + GRACE
+            while self._signal(0) and time.monotonic() < until:
+                time.sleep(0.01)
+            self._signal(signal.SIGKILL)
         return self._process.wait()
 
-    def _wait_for_group(self, seconds: float | None) -> None:
-        until = time.monotonic() + (GRACE if seconds is None else seconds)
-        while time.monotonic() < until:
-            self._process.poll()  # takes the driver itself out of the group
-            try:
-                os.killpg(self.group, 0)
-            except (ProcessLookupError, PermissionError):
-                return
-            time.sleep(0.01)
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the group (0: none); whether it is still there."""
+        self._process.poll()  # takes the driver out of the group where it has ended
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def _read(self, stream: IO[bytes], sink: Callable[[str], None]) -> None:
         with contextlib.suppress(ValueError, OSError), stream:
