@@ -69,8 +69,8 @@ class MiniZinc(Backend):
     dashes, for example ``{"decay": 0.9}`` for Gecode. One is this backend's own: ``generic``, true for the way by
     records and false for the formulation's text, where there is one.
 
-    The program is called directly. The ``minizinc`` package of PyPI needs the same program, keeps the flattened model
-    of Python objects besides, and ends the driver at a timeout but not always the solver behind it.
+    The program is called directly: the ``minizinc`` package of PyPI needs the same program, and would stand between
+    the deadline and the process group that has to end at it.
     """
 
     name = "minizinc"
