@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat import registry
+from remat.calling import call_options
 from remat.errors import ProblemError
 from remat.judge import one_line
 from remat.problem import Problem
@@ -149,7 +150,7 @@ class Comparison:
         Graph and rules.
     runs : tuple of Run
     limits : mapping
-        ``time_limit`` (seconds for each run or None), ``threads``, ``seed`` and ``gap``.
+        ``time_limit`` (seconds for each run or None), ``threads``, ``seed``, ``gap``, ``isolate``, ``memory_limit``.
     interrupted : bool
         Whether Ctrl-C ended the matrix before its last run.
     """
@@ -216,6 +217,8 @@ def compare(
     threads: int | None = None,
     seed: int = 0,
     relative_gap: float = 0.0,
+    isolate: bool = False,
+    memory_limit: int | str | None = None,
     watch: Watch | None = None,
     on_run: Callable[[Comparison], object] | None = None,
 ) -> Comparison:
@@ -232,7 +235,7 @@ def compare(
         As for :class:`remat.problem.Problem`.
     methods : sequence of Method or str
         A str is read by :meth:`Method.parse`.
-    time_limit, threads, seed, relative_gap
+    time_limit, threads, seed, relative_gap, isolate, memory_limit
         Of each run, as for :func:`remat.solve.solve`.
     watch : callable, optional
         See :data:`Watch`.
@@ -242,8 +245,8 @@ def compare(
     Raises
     ------
     RematError
-        Before the first run, for a budget that cannot be read, a name that is not registered, or a method or budget
-        that stands twice.
+        Before the first run, for a budget that cannot be read, a limit out of range, a name that is not registered,
+        or a method or budget that stands twice.
 
     Examples
     --------
@@ -262,7 +265,15 @@ def compare(
                 raise ProblemError(f"{what} {name!r} stands twice in the comparison")
     # Compiles the simulation, so that the first run does not pay for all.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
-    done = Comparison(problem, (), {"time_limit": time_limit, "threads": threads, "seed": seed, "gap": relative_gap})
+    limits = {
+        "time_limit": time_limit, "threads": threads, "seed": seed, "gap": relative_gap,
+        "isolate": isolate, "memory_limit": memory_limit,
+    }  # fmt: skip
+    call_options(
+        time_limit, threads=threads, seed=seed, relative_gap=relative_gap, log=None, solver=None,
+        isolate=isolate, memory_limit=memory_limit,
+    )  # fmt: skip
+    done = Comparison(problem, (), limits)
     cells = [(one, method) for one in problems for method in chosen]
     for number, (one, method) in enumerate(cells, 1):
         try:
@@ -284,7 +295,8 @@ def _run(method: Method, problem: Problem, limits: Mapping[str, Any], on_progres
         result = solve(
             problem, method.name, method.backend or "cp-sat", deadline=limits["time_limit"],
             threads=limits["threads"], seed=limits["seed"], relative_gap=limits["gap"], options=method.options,
-            solver_options=method.solver_options, on_progress=on_progress,
+            solver_options=method.solver_options, on_progress=on_progress, isolate=limits["isolate"],
+            memory_limit=limits["memory_limit"],
         )  # fmt: skip
     except Exception as error:  # whatever a plug-in does, the others have their turn
         return Run(method, problem, None, one_line(error))

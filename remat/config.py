@@ -68,6 +68,10 @@ class SolveSection(_Section):
     """Absent: as many as the machine has."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of everything random."""
+    isolate: bool = False
+    """Run the solver in a process of its own, which is killed if it misses the deadline."""
+    memory_limit: str | _Positive | None = None
+    """What this process may hold, in bytes or with a unit ("4GiB"); means isolate."""
     warm_start: str | None = None
     """Schedule file to start from, in any format that is known."""
 
@@ -218,6 +222,7 @@ class Config(_Section):
             problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=start,
             threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, options=self.options_of(chosen.method),
             solver_options=self.solver_options_of(chosen.backend), on_progress=on_progress, log=log,
+            isolate=chosen.isolate, memory_limit=chosen.memory_limit,
         )  # fmt: skip
         self.write(result)
         return result
@@ -303,7 +308,7 @@ def schema() -> dict[str, Any]:
 
 #: Keys of the example that are shown with another value than the default, and those that are only a comment.
 _GIVEN = {"graph": "vgg16", "budget": "90%", "time_limit": 60}
-_SHOWN = {"max_computes": 2, "threads": 2, "keep": ["tensor"], "warm_start": "start.json",
+_SHOWN = {"max_computes": 2, "threads": 2, "keep": ["tensor"], "memory_limit": "4GiB", "warm_start": "start.json",
           "schedule": "schedule.json", "plot": "schedule.png"}  # fmt: skip
 
 

@@ -62,6 +62,10 @@ TimeLimit = Annotated[
 Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 0: prove optimality.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
+Isolate = Annotated[bool | None, typer.Option("--isolate/--no-isolate", help="Run the solver in a process of its own.")]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", help="What this process may hold (4GiB); means --isolate.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule to this file.")]
 Picture = Annotated[Path | None, typer.Option("--plot", help="Draw the schedule into this file (.png, .svg).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

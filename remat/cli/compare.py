@@ -16,8 +16,10 @@ from remat.cli.common import (
     BaseConfig,
     ConstantMemory,
     Gap,
+    Isolate,
     Keep,
     MaxComputes,
+    MemoryLimit,
     OptionalGraph,
     Quiet,
     Seed,
@@ -64,6 +66,8 @@ def command(
     gap: Gap = None,
     threads: Threads = None,
     seed: Seed = None,
+    isolate: Isolate = None,
+    memory_limit: MemoryLimit = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this JSON file.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")] = None,
     plot: Annotated[
@@ -87,7 +91,8 @@ def command(
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
                           count_constant_memory=count_constant_memory),
-        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed),
+        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+                       isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
     for path, suffixes in ((json_file, ()), (csv_file, ()), (plot, SUFFIXES)):
         check_output(path, (run.problem.graph, config), suffixes)
@@ -106,6 +111,7 @@ def command(
     done = compare(
         run.make_problem(), _budgets(budgets, run), _methods(methods, run),
         time_limit=limits.time_limit, threads=limits.threads, seed=limits.seed, relative_gap=limits.gap,
+        isolate=limits.isolate, memory_limit=limits.memory_limit,
         watch=_Watch(quiet or run.output.quiet), on_run=write,
     )  # fmt: skip
     if done.interrupted:

@@ -13,9 +13,11 @@ from remat.cli.common import (
     Budget,
     ConstantMemory,
     Gap,
+    Isolate,
     Json,
     Keep,
     MaxComputes,
+    MemoryLimit,
     Method,
     OptionalGraph,
     Output,
@@ -46,10 +48,8 @@ def command(
     gap: Gap = None,
     threads: Threads = None,
     seed: Seed = None,
-    isolate: Annotated[bool, typer.Option("--isolate", help="Run the solver in a process of its own.")] = False,
-    memory_limit: Annotated[
-        str | None, typer.Option("--memory-limit", help="What this process may hold (4GiB); means --isolate.")
-    ] = None,
+    isolate: Isolate = None,
+    memory_limit: MemoryLimit = None,
     warm_start: Annotated[
         Path | None, typer.Option("--warm-start", help="Schedule file to start from, in any format.")
     ] = None,
@@ -75,6 +75,7 @@ def command(
         ),
         "solve": chosen(
             method=method, backend=backend, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+            isolate=isolate, memory_limit=memory_limit,
             warm_start=warm_start,
         ),
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
