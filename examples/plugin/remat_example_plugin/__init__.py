@@ -1,0 +1,1 @@
+"""A formulation and a backend for remat, found by their entry points."""

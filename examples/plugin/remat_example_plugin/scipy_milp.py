@@ -1,0 +1,110 @@
+"""The solver behind scipy.optimize.milp as a backend."""
+
+import importlib.metadata
+import time
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from remat.backends.base import (
+    Availability,
+    AvailabilityState,
+    Backend,
+    Incumbent,
+    RawResult,
+    Status,
+    StopReason,
+    checked_hint,
+)
+from remat.modeling import PlainLinear, lower, violations
+from remat.modeling.matrix import to_matrix
+
+
+class ScipyMilp(Backend):
+    """SciPy's ``milp``: linear rows, a deadline and a bound.
+
+    It takes no start and says nothing on the way, so that a hint is kept at hand in case nothing better is found, and
+    Ctrl-C is not heard before the deadline. `threads` and `seed` have no meaning for it.
+    """
+
+    name = "scipy-milp"
+    native = frozenset({PlainLinear})
+
+    @classmethod
+    def availability(cls):
+        return Availability(AvailabilityState.READY, f"scipy {importlib.metadata.version('scipy')}")
+
+    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
+        began = time.monotonic()
+        found = []
+
+        def take(values):
+            objective = model.objective.value(values)
+            if not found or objective < found[-1].objective:
+                found.append(Incumbent(options.deadline.elapsed, objective, None, values))
+                return bool(on_incumbent and on_incumbent(found[-1]))
+            return False
+
+        enough = hint is not None and not violations(model, checked_hint(hint, model)) and take(np.array(hint, float))
+        matrix = to_matrix(lower(model, self.native).model)
+        built = time.monotonic() - began
+        status, stop, bound = Status.UNKNOWN, StopReason.INTERRUPTED, None
+        if not enough:
+            status, stop, bound, values = self._run(matrix, options)
+            if values is not None:
+                whole = matrix.integral[: model.num_vars] > 0
+                take(np.where(whole, np.rint(values[: model.num_vars]), values[: model.num_vars]))
+        best = found[-1] if found else None
+        if best is not None and status is Status.UNKNOWN:
+            status = Status.FEASIBLE
+        if best is not None and bound is not None:
+            bound = best.objective if status is Status.OPTIMAL else min(bound, best.objective)
+        if on_bound and bound is not None:
+            on_bound(options.deadline.elapsed, bound)
+        return RawResult(
+            status=status,
+            stop=stop,
+            objective=best.objective if best else None,
+            bound=bound,
+            values=best.values if best else None,
+            incumbents=tuple(found),
+            build_seconds=built,
+            solve_seconds=time.monotonic() - began - built,
+            versions={"scipy": importlib.metadata.version("scipy")},
+            message="" if status is not Status.ERROR else "SciPy's milp gave up",
+        )
+
+    @staticmethod
+    def _run(matrix, options):
+        """Status, why it stopped, bound and values."""
+        if options.deadline.expired:
+            return Status.UNKNOWN, StopReason.DEADLINE, None, None
+        rows, columns = matrix.shape
+        if not columns:  # nothing to solve: the rows say 0 = 0, or not
+            holds = (matrix.row_lower <= 0).all() and (matrix.row_upper >= 0).all()
+            if holds:
+                return Status.OPTIMAL, StopReason.FINISHED, matrix.offset, np.zeros(0)
+            return Status.INFEASIBLE, StopReason.FINISHED, None, None
+        left = options.deadline.remaining
+        settings = {"mip_rel_gap": options.relative_gap, **({"time_limit": left} if np.isfinite(left) else {})}
+        table = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
+        answer = milp(
+            matrix.cost,
+            integrality=matrix.integral,
+            bounds=Bounds(matrix.lower, matrix.upper),
+            constraints=LinearConstraint(table, matrix.row_lower, matrix.row_upper) if rows else (),
+            options={**settings, **options.solver},
+        )
+        bound = answer.mip_dual_bound
+        bound = None if bound is None or not np.isfinite(bound) else bound + matrix.offset
+        if answer.status == 0:
+            proved = bound is None or answer.fun + matrix.offset - bound <= 1e-6 * max(1.0, abs(answer.fun))
+            status, stop = (Status.OPTIMAL, StopReason.FINISHED) if proved else (Status.FEASIBLE, StopReason.GAP)
+        elif answer.status == 1:
+            status, stop = Status.UNKNOWN, StopReason.DEADLINE
+        elif answer.status == 2:
+            return Status.INFEASIBLE, StopReason.FINISHED, None, None
+        else:
+            status, stop = Status.ERROR, StopReason.OTHER
+        return status, stop, bound, answer.x

@@ -1,0 +1,57 @@
+"""A package of somebody else: installed, found by its entry points, and held to the contract by its own tests."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).resolve().parent.parent / "examples" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The environment for programs that see the plug-in; this process does not."""
+    source = shutil.copytree(PLUGIN, tmp_path_factory.mktemp("source") / "plugin")  # builds leave nothing behind
+    target = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--target", str(target), str(source)], check=True)
+    return source, {**os.environ, "PYTHONPATH": str(target)}
+
+
+def python(installed, *arguments):
+    """What a Python program prints that runs beside, not in, the sources of the plug-in."""
+    source, environment = installed
+    run = subprocess.run(
+        [sys.executable, *arguments], cwd=source.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    return run.stdout
+
+
+def remat(installed, *words):
+    return python(installed, "-c", "import sys; from remat.cli import main; sys.exit(main())", *words)
+
+
+def test_entry_points_are_enough(installed):
+    """The shell lists both and solves with both, and nothing of the package names them."""
+    listed = remat(installed, "backends")
+    assert "scipy-milp" in listed
+    assert "live-sets" in listed
+    remat(installed, "generate", "layered", "-n", "12", "--seed", "1", "-o", "graph.json")
+    both = ["--formulation", "live-sets", "--backend", "scipy-milp"]
+    remat(installed, "solve", "graph.json", "--budget", "90%", *both, "--time-limit", "60", "-o", "schedule.json")
+    assert "valid" in remat(installed, "validate", "graph.json", "schedule.json", "--budget", "90%", "--order", "fixed")
+
+
+def test_the_formulation_is_one_small_file():
+    assert len((PLUGIN / "remat_example_plugin" / "live_sets.py").read_text(encoding="utf-8").splitlines()) < 80
+
+
+@pytest.mark.slow
+def test_the_kit_accepts_the_plug_in(installed):
+    source, _ = installed
+    report = python(installed, "-m", "pytest", "-p", "no:cacheprovider", str(source / "tests"))
+    assert " passed" in report
