@@ -172,8 +172,8 @@ def print_comparison(comparison: Comparison) -> None:
         for note, labels in notes.items():
             console.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
         console.print()
-    limits = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items())
-    console.print(f"limits: {limits}".replace("None", "none"))
+    limits = [f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items() if value is not None]
+    console.print(f"limits of each run: {', '.join(limits)}")
     console.print(f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
     if comparison.interrupted:
         console.print("interrupted: the matrix is not complete")
@@ -189,8 +189,8 @@ def _table(runs: list[Run]) -> Table:
     table = Table(
         title=Text(f"{problem.graph.name}, {size}"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
     )
-    for word in ("method", "status"):
-        table.add_column(word, overflow="fold")
+    table.add_column("method", overflow="fold")
+    table.add_column("status", overflow="fold", max_width=50)
     for word in ("overhead", "bound", "gap", "peak", "best at", "build", "total", "variables", "constraints"):
         table.add_column(word, justify="right", no_wrap=True)
     for run in runs:

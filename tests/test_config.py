@@ -1,0 +1,326 @@
+"""Runs from a file: everything reachable, nothing misspelt goes unnoticed."""
+
+import json
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from remat import registry
+from remat.config import MAX_CONFIG_BYTES, Config, example, make_options, schema
+from remat.errors import FormatError, ProblemError, RematError
+from remat.formulations.retention_intervals import RetentionIntervalsOptions
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.schedule import Schedule
+from remat.schedule.io import read_schedule, write_schedule
+
+RUN = """
+[problem]
+graph = "chain.json"
+budget = 5
+
+[solve]
+method = "retention-intervals"
+backend = "cp-sat"
+threads = 1
+time_limit = 60
+
+[output]
+schedule = "out.json"
+plot = "out.svg"
+
+[formulations.retention-intervals]
+copies = 3
+
+[backends.cp-sat]
+linearization_level = 0
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A configuration in a folder of its own, with its graph."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    write_graph(unit_chain(4), folder / "chain.json")
+    (folder / "run.toml").write_text(RUN, encoding="utf-8")
+    return folder / "run.toml"
+
+
+def test_a_file_is_run_relative_to_its_folder(run: Path) -> None:
+    config = Config.from_file(run)
+    result = config.run()
+    assert (result.status, result.objective) == ("optimal", 10)
+    assert (result.method, result.backend, result.threads) == ("retention-intervals", "cp-sat", 1)
+    assert read_schedule(run.parent / "out.json").num_computes == 10
+    assert b"<svg" in (run.parent / "out.svg").read_bytes()
+    assert config.options_of("retention-intervals") == RetentionIntervalsOptions(copies=3)
+    assert result.scope.max_computes == 3
+
+
+def test_swapping_the_solver_or_the_formulation_is_one_line(run: Path) -> None:
+    """The options of the others may stay where they are."""
+    text = run.read_text(encoding="utf-8")
+    run.write_text(text.replace('backend = "cp-sat"', 'backend = "highs"'), encoding="utf-8")
+    first = Config.from_file(run).run()
+    assert (first.backend, first.objective) == ("highs", 10)
+    run.write_text(text.replace('method = "retention-intervals"', 'method = "checkmate"'), encoding="utf-8")
+    second = Config.from_file(run).run()
+    assert (second.method, second.backend, second.objective) == ("checkmate", "cp-sat", 10)
+
+
+def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    import remat.solve  # noqa: F401
+
+    graph = unit_chain(4)
+    write_schedule(Schedule.reference(graph), run.parent / "start.json")
+    tensor, op = graph.tensors[0].name, graph.ops[0].name
+    run.write_text(
+        f"""
+        [problem]
+        graph = "chain.json"
+        budget = "90%"
+        order = "free"
+        max_computes = {{ {op} = 3 }}
+        keep = ["{tensor}"]
+        count_constant_memory = true
+        [solve]
+        method = "retention-intervals"
+        backend = "minizinc:gecode"
+        time_limit = 7
+        gap = 0.25
+        threads = 2
+        seed = 11
+        isolate = true
+        memory_limit = "3GiB"
+        warm_start = "start.json"
+        [formulations.retention-intervals]
+        precedence = "reservoir"
+        [backends.minizinc]
+        a = 1
+        b = 1
+        [backends."minizinc:gecode"]
+        b = 2
+        """,
+        encoding="utf-8",
+    )
+    calls = []
+
+    def spy(*arguments: object, **named: object) -> object:
+        calls.append((arguments, named))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["remat.solve"], "solve", spy)
+    with pytest.raises(KeyboardInterrupt):
+        Config.from_file(run).run()
+    ((problem, method, backend), named) = calls[0]
+    assert (problem.budget_bytes, problem.order, problem.max_computes) == (5, "free", {op: 3})
+    assert (problem.keep, problem.count_constant_memory) == ({tensor}, True)
+    assert (method, backend) == ("retention-intervals", "minizinc:gecode")
+    assert named.pop("warm_start") == Schedule.reference(graph)
+    assert named.pop("options") == RetentionIntervalsOptions(precedence="reservoir")
+    assert named == {
+        "deadline": 7.0, "relative_gap": 0.25, "threads": 2, "seed": 11, "isolate": True, "memory_limit": "3GiB",
+        "solver_options": {"a": 1, "b": 2}, "on_progress": None, "log": None,
+    }  # fmt: skip
+
+
+def test_a_zoo_graph_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[problem]\ngraph = "vgg16"\n', encoding="utf-8")
+    config = Config.from_file(tmp_path / "run.toml")
+    assert config.problem.graph == "vgg16"
+    assert config.make_problem().budget_bytes is None
+    write_graph(unit_chain(2), tmp_path / "vgg16.json")
+    (tmp_path / "vgg16.json").rename(tmp_path / "vgg16")
+    assert Config.from_file(tmp_path / "run.toml").make_problem().graph.name == "unit-chain-2"
+
+
+def test_overrides_go_before_the_file(run: Path) -> None:
+    config = Config.from_file(run, {"solve": {"backend": "highs"}, "problem": {"budget": "6"}})
+    assert (config.solve.backend, config.problem.budget, config.solve.threads) == ("highs", "6", 1)
+
+
+def test_a_configuration_is_immutable(run: Path) -> None:
+    config = Config.from_file(run)
+    with pytest.raises(ValueError, match="frozen"):
+        config.solve.backend = "highs"  # type: ignore[misc]
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("[solve]\nbacknd = 'highs'", "unknown key 'solve.backnd'; did you mean 'backend'?"),
+        ("[slove]\nbackend = 'highs'", "unknown key 'slove'; did you mean 'solve'?"),
+        ("[solve]\nxyzzy = 1", "unknown key 'solve.xyzzy'; known are method, backend, "),
+        ("[output]\njsn = true", "unknown key 'output.jsn'; did you mean 'json'?"),
+        ("[formulations.retention-intervals]\ncopis = 3", "unknown key 'formulations.retention-intervals.copis'; "
+         "did you mean 'copies'?"),
+        ("[formulations.retention-intervals]\ncopies = '3'", "'formulations.retention-intervals.copies' should be a "
+         "whole number, not '3'"),
+        ("[formulations.retention-intervals]\ncopies = 0", "formulations.retention-intervals: copies must be"),
+        ("[formulations.retention-intervals]\nprecedence = 'covr'", "'formulations.retention-intervals.precedence' "
+         "should be 'cover' or 'reservoir', not 'covr'"),
+        ("[formulations.chekmate]\na = 1", "unknown key 'formulations.chekmate'; did you mean 'checkmate'?"),
+        ("[formulations.greedy]\na = 1", "unknown key 'formulations.greedy'; known are"),
+        ("[backends.cpsat]\na = 1", "unknown key 'backends.cpsat'; did you mean 'cp-sat'?"),
+        ("[solve]\nthreads = 0", "'solve.threads' should be greater than or equal to 1, not 0"),
+        ("[solve]\nthreads = 'all'", "'solve.threads' should be a whole number, not 'all'"),
+        ("[solve]\nthreads = true", "'solve.threads' should be a whole number, not True"),
+        ("[solve]\nseed = -1", "'solve.seed' should be greater than or equal to 0"),
+        ("[solve]\ngap = 1.0", "'solve.gap' should be less than 1"),
+        ("[solve]\ntime_limit = inf", "'solve.time_limit' should be a finite number"),
+        ("[solve]\ntime_limit = 0", "'solve.time_limit' should be greater than 0"),
+        ("[solve]\nisolate = 1", "'solve.isolate' should be true or false"),
+        ("[solve]\nmethod = 3", "'solve.method' should be a string"),
+        ("[solve]\nwarm_start = 1979-05-27", "'solve.warm_start' should be a string"),
+        ("[output]\nplot = ['a.png']", "'output.plot' should be a string"),
+        ("solve = 3", "'solve' must be a table"),
+        ("backends = 3", "'backends' must be a table"),
+        ("[backends]\ncp-sat = 3", "'backends.cp-sat' must be a table"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_named(more: str, message: str, tmp_path: Path) -> None:
+    top, _, rest = more.partition("\n") if "=" in more.partition("\n")[0] else ("", "", more)
+    path = tmp_path / "run.toml"
+    path.write_text(f'{top}\n[problem]\ngraph = "vgg16"\n{rest}\n', encoding="utf-8")
+    with pytest.raises(RematError) as refused:
+        Config.from_file(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ({}, "'problem.graph' is missing"),
+        ({"graph": 3}, "'problem.graph' should be a string, not 3"),
+        ({"graph": "g", "order": "any"}, "'problem.order' should be 'fixed' or 'free', not 'any'"),
+        ({"graph": "g", "budget": []}, "'problem.budget' should be a string or a whole number or a number, not []"),
+        ({"graph": "g", "keep": "t"}, "'problem.keep' should be a list, not 't'"),
+        ({"graph": "g", "keep": ["t", 3]}, "'problem.keep.1' should be a string, not 3"),
+        ({"graph": "g", "max_computes": {"a": 0}}, "'problem.max_computes.a' should be greater than or equal to 1"),
+        ({"graph": "g", "bugdet": "80%"}, "unknown key 'problem.bugdet'; did you mean 'budget'?"),
+    ],
+)
+def test_a_wrong_problem_is_named(problem: dict[str, object], message: str) -> None:
+    with pytest.raises(FormatError, match=f"^configuration: {re.escape(message)}"):
+        Config.from_mapping({"problem": problem})
+
+
+def test_a_mapping_without_a_problem() -> None:
+    with pytest.raises(FormatError, match="'problem' is missing"):
+        Config.from_mapping({})
+
+
+def test_an_option_of_the_shell_is_named_as_one(run: Path) -> None:
+    with pytest.raises(FormatError, match=r"^option --time-limit should be greater than 0, not 0$"):
+        Config.from_file(run, {"solve": {"time_limit": 0}})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[problem\n", "not TOML: .*line 1"),
+        (b"a = 1\na = 2\n", "not TOML: .*line 2"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"a = " + b"[" * 100_000, "nested too deeply|not TOML"),
+        (b"a = " + b"9" * 10_000, "not TOML"),
+        (b"#" * (MAX_CONFIG_BYTES + 1), "larger than"),
+    ],
+)
+def test_a_file_that_is_no_configuration(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(content)
+    with pytest.raises(FormatError, match=message) as refused:
+        Config.from_file(tmp_path / "run.toml")
+    assert str(refused.value).startswith(f"{tmp_path / 'run.toml'}: ")
+
+
+def test_files_are_checked_before_the_solve(run: Path) -> None:
+    missing = Config.from_file(run, {"problem": {"graph": "nowhere.json"}})
+    with pytest.raises(FormatError, match=r"nowhere\.json: no such file"):
+        missing.run()
+    for section, key, name, message in (
+        ("output", "schedule", "no/such/s.json", "no/such"),
+        ("output", "plot", "x.bmp", r"\.png"),
+        ("solve", "warm_start", "missing.json", r"missing\.json"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            Config.from_file(run, {section: {key: name}}).run()
+    unreadable = Config.from_file(run, {"problem": {"budget": "much"}})
+    with pytest.raises(ProblemError, match="'much'"):
+        unreadable.run()
+
+
+def test_options_of_a_formulation_without_any() -> None:
+    bare = [name for name, kind in registry.formulations().items() if kind.options_type is None]
+    for name in bare:
+        with pytest.raises(FormatError, match="has no options"):
+            make_options(name, {"a": 1})
+
+
+# -- schema and example ----------------------------------------------------------------------------------------------
+
+
+def test_the_example_is_valid_and_complete(tmp_path: Path) -> None:
+    text = example()
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    Config.from_file(path)
+    jsonschema.validate(tomllib.loads(text), schema())
+    # with every comment that shows a key made a key
+    full = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    tables = tomllib.loads(full)
+    jsonschema.validate(tables, schema())
+    path.write_text(full, encoding="utf-8")
+    Config.from_file(path)
+    for section in ("problem", "solve", "output"):
+        kind = Config.model_fields[section].annotation
+        assert set(tables[section]) == {entry.alias or name for name, entry in kind.model_fields.items()}
+    for name, kind in registry.formulations().items():
+        if kind.options_type is not None:
+            assert set(tables["formulations"][name]) == {field.name for field in fields(kind.options_type)}
+
+
+def test_the_values_that_the_example_shows_are_the_defaults() -> None:
+    tables = tomllib.loads(example())
+    config = Config.from_mapping(tables)
+    bare = Config.from_mapping({"problem": {"graph": "vgg16"}})
+    assert config.output == bare.output
+    assert config.solve.model_copy(update={"time_limit": None}) == bare.solve
+    assert config.problem.model_copy(update={"budget": None}) == bare.problem
+    assert config.options_of("retention-intervals") == RetentionIntervalsOptions()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"problem": {"graph": "g"}, "solve": {"backnd": "highs"}},
+        {"problem": {"graph": "g"}, "solve": {"threads": 0}},
+        {"problem": {"graph": "g", "order": "any"}},
+        {"problem": {"graph": "g"}, "formulations": {"retention-intervals": {"copis": 1}}},
+        {"problem": {"graph": "g"}, "formulations": {"retention-intervals": {"precedence": "no"}}},
+        {"problem": {"graph": "g"}, "formulations": {"unknown": {}}},
+        {"problem": {"graph": "g"}, "backends": {"unknown": {}}},
+    ],
+)
+def test_the_schema_refuses_what_the_reader_refuses(wrong: dict[str, object]) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema())
+    with pytest.raises(RematError):
+        Config.from_mapping(wrong)
+
+
+def test_the_schema_is_json() -> None:
+    assert json.loads(json.dumps(schema(), allow_nan=False)) == schema()
