@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat.backends.flatzinc.bounds import tighten
-from remat.backends.flatzinc.parser import IntSet, VarKind, parse
+from remat.backends.flatzinc.model import IntSet, VarKind
+from remat.backends.flatzinc.parser import parse
 from remat.errors import FormatError
 
 MODEL = """% a comment; with a semicolon

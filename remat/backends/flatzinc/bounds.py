@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import Any
 
-from remat.backends.flatzinc.parser import Constraint, FlatZinc, IntSet, Variable, VarKind
+from remat.backends.flatzinc.model import Constraint, FlatZinc, IntSet, Variable, VarKind
 
 #: Times that one constraint is looked at; bounds that still move then grow without end.
 MAX_LOOKS = 20

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from remat.backends.flatzinc.driver import Search, main
+from remat.backends.flatzinc.model import FlatZinc, Variable
 from remat.backends.flatzinc.options import Options
 from remat.backends.flatzinc.output import Printer, Verdict
-from remat.backends.flatzinc.parser import FlatZinc, Variable
 from remat.errors import ModelError
 from remat.timing import Deadline
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ortools.sat.python import cp_model
 
 from remat.backends.flatzinc.bounds import tighten
-from remat.backends.flatzinc.parser import FlatZinc, IntSet, Variable, VarKind
+from remat.backends.flatzinc.model import FlatZinc, IntSet, Variable, VarKind
 from remat.backends.flatzinc.refusals import items, unfit
 from remat.errors import ModelError
 

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
+from remat.backends.flatzinc.model import FlatZinc
 from remat.backends.flatzinc.options import Options, parse_options
 from remat.backends.flatzinc.output import Printer, Verdict
-from remat.backends.flatzinc.parser import FlatZinc, parse
+from remat.backends.flatzinc.parser import parse
 from remat.errors import RematError
 from remat.files import read_text
 from remat.timing import Deadline

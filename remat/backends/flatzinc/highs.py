@@ -15,9 +15,9 @@ import numpy as np
 from remat.backends.base import Incumbent, SolveOptions, Status
 from remat.backends.flatzinc.bounds import tighten
 from remat.backends.flatzinc.driver import Search, main
+from remat.backends.flatzinc.model import Constraint, FlatZinc, IntSet, Variable, VarKind
 from remat.backends.flatzinc.options import Options
 from remat.backends.flatzinc.output import Printer, Verdict
-from remat.backends.flatzinc.parser import Constraint, FlatZinc, IntSet, Variable, VarKind
 from remat.backends.flatzinc.refusals import constant_set, items, number, refuse, unfit
 from remat.errors import ModelError
 from remat.modeling import Domain, Kind, Linear, Model

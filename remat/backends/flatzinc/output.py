@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TextIO
 
+from remat.backends.flatzinc.model import FlatZinc, Output, Variable, VarKind
 from remat.backends.flatzinc.options import Options
-from remat.backends.flatzinc.parser import FlatZinc, Output, Variable, VarKind
 from remat.timing import Deadline
 
 SEPARATOR = "----------"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat.backends.flatzinc.parser import Constraint, IntSet, Variable
+from remat.backends.flatzinc.model import Constraint, IntSet, Variable
 from remat.errors import ModelError
 
 
