@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from remat.backends.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
+
+if TYPE_CHECKING:
+    from remat.backends.highs_relax import Relaxation
 
 #: Versions of highspy that are right and can share a process with ortools (see pyproject.toml).
 VERSIONS = ((1, 12), (1, 13))
@@ -90,6 +93,45 @@ class Highs(Backend):
         began = time.monotonic()
         run.solve()
         return run.result(build_seconds, time.monotonic() - began, versions)
+
+    def relax(self, model: Model, options: SolveOptions, algorithm: str = "simplex") -> Relaxation:
+        """Solve the linear relaxation of `model`: every integer variable may take any value within its bounds.
+
+        Parameters
+        ----------
+        options : SolveOptions
+            At the deadline the duals of that moment still give a bound.
+        algorithm : {"simplex", "ipm", "pdlp"}
+            The last two without crossover, unless ``options.solver`` asks for it.
+
+        Returns
+        -------
+        Relaxation
+            Its bound is computed from the duals here, so that it holds for unconverged and wrong ones too.
+
+        Raises
+        ------
+        ModelError
+            If the model cannot be expressed in linear rows.
+        BackendError
+            If HiGHS is not available, or there is no such algorithm or option.
+        """
+        from remat.backends.highs_relax import ALGORITHMS, relax
+
+        availability = self.availability()
+        if not availability.ready:
+            raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
+        if algorithm not in ALGORITHMS:
+            raise BackendError(
+                f"HiGHS has no algorithm {algorithm!r} for relaxations; known are {', '.join(ALGORITHMS)}"
+            )
+        import highspy
+
+        began = time.monotonic()
+        lowered = lower(model, self.native)
+        matrix = to_matrix(lowered.model)
+        versions = {"highspy": availability.reason}
+        return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
 
 
 def _release(version: str) -> tuple[int, ...]:

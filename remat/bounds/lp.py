@@ -1,0 +1,86 @@
+"""The linear relaxation of any formulation, as a bound on cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from remat.backends.base import SolveOptions
+from remat.backends.highs import Highs
+from remat.backends.running import OverdueError, time_limit
+from remat.bounds.base import Bound
+from remat.formulations.base import Formulation
+from remat.problem import Problem
+from remat.registry import load
+from remat.timing import Deadline
+
+
+def lp_relaxation(
+    problem: Problem,
+    formulation: str | type[Formulation] = "checkmate",
+    *,
+    algorithm: str = "simplex",
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+    options: Any = None,
+    solver_options: Mapping[str, Any] | None = None,
+) -> Bound:
+    """The bound that the linear relaxation of a formulation gives.
+
+    The value is computed from the dual solution with all its rounding errors taken off, and is then rounded up to the
+    next whole cost. So it is a bound however the solver stopped: with the simplex method cut off by the deadline, the
+    interior point method without crossover, or PDLP far from convergence it is merely a weaker one.
+
+    Parameters
+    ----------
+    formulation : str or subclass of Formulation
+        Any that can be lowered to linear rows.
+    algorithm : {"simplex", "ipm", "pdlp"}
+    deadline : float, Deadline or None
+        Seconds for building and solving, or a deadline whose clock runs already.
+    threads : int, optional
+    options : optional
+        Options of the formulation.
+    solver_options : mapping, optional
+        Options of HiGHS, untouched.
+
+    Returns
+    -------
+    Bound
+        Never below the cost of computing each op once. If the deadline comes before the model is built, that is all.
+
+    Raises
+    ------
+    RematError
+        If there is no such formulation, it cannot state the problem, or it cannot be expressed in linear rows.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> bound = lp_relaxation(Problem(unit_chain(8), 4))
+    >>> bound.value, round(bound.relaxed, 6)
+    (22, 22.0)
+    """
+    began = time.monotonic()
+    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    kind = load("formulations", formulation) if isinstance(formulation, str) else formulation
+    base = problem.graph.base_cost
+    stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]
+    scope, name = stated.scope(), f"the linear relaxation of {kind.name} ({algorithm})"
+    call = SolveOptions(clock, threads, solver=dict(solver_options or {}))
+    try:
+        with time_limit(clock):
+            model = stated.build()
+    except OverdueError:
+        return Bound(base, name, scope, base, seconds=time.monotonic() - began)
+    found = Highs().relax(model, call, algorithm)
+    value: int | None = base
+    if found.infeasible:
+        value = None
+    elif found.bound is not None:
+        value = max(base, math.ceil(found.bound))  # costs are whole numbers
+    return Bound(
+        value, name, scope, base, found.infeasible, found.bound, time.monotonic() - began, found.duals, found.versions
+    )
