@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format docs bench clean
+.PHONY: help setup solvers demo test test-slow lint format docs bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -38,6 +38,22 @@ $(STAMP): pyproject.toml
 	fi
 	@touch $@
 
+# The minizinc program is no Python package. Without it some tests are skipped, so it is no failure not to get it.
+solvers:  ## install the minizinc program with apt, where that is possible
+	@command -v minizinc >/dev/null 2>&1 && exit 0; \
+	if command -v apt-get >/dev/null 2>&1; then \
+	  if [ "$$(id -u)" = 0 ]; then as=; elif sudo -n true 2>/dev/null; then as="sudo -n"; else as=none; fi; \
+	  if [ "$$as" != none ]; then \
+	    echo "installing the minizinc program with apt-get"; \
+	    get="$$as env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq"; \
+	    $$get install -y minizinc >/dev/null 2>&1 || \
+	      { $$get update >/dev/null 2>&1; $$get install -y minizinc >/dev/null 2>&1; }; \
+	  fi; \
+	fi; \
+	command -v minizinc >/dev/null 2>&1 || \
+	  echo "the minizinc program is not here and cannot be installed from here, so its tests will be skipped;" \
+	    "on Debian and Ubuntu: sudo apt-get install minizinc; elsewhere: the bundle of www.minizinc.org" >&2
+
 demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, check and plot it (2 minutes)
 	@mkdir -p $(OUT)
 	$(BIN)/remat solve resnet50 --budget 80% --time-limit 110 \
@@ -46,7 +62,7 @@ demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, che
 	@echo "schedule: $(OUT)/resnet50.schedule.json"
 	@echo "picture:  $(OUT)/resnet50.png"
 
-test: lint docs  ## all checks: style, types, documentation, tests (without the slow ones)
+test: solvers lint docs  ## all checks: style, types, documentation, tests (without the slow ones)
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the slow tests only

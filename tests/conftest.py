@@ -13,6 +13,34 @@ settings.load_profile("remat")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backends",
+        default="",
+        metavar="NAMES",
+        help="of the conformance tests, run only those of these backends, for example cp-sat,minizinc:gecode",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """``--backends``: leave out what is parametrised with another backend."""
+    chosen = {name.strip() for name in config.getoption("--backends").split(",") if name.strip()}
+    if not chosen:
+        return
+    there = {_backend_of(item) for item in items} - {None}
+    if there and not chosen <= there:
+        raise pytest.UsageError(f"no test of backend {min(chosen - there)!r}; there are {', '.join(sorted(there))}")
+    left_out = [item for item in items if _backend_of(item) not in chosen | {None}]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _backend_of(item: pytest.Item) -> str | None:
+    """The name of the backend that a test is parametrised with."""
+    backend = getattr(item, "callspec", None) and item.callspec.params.get("backend")  # type: ignore[attr-defined]
+    return backend if isinstance(backend, str) else None
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The data folder beside the checkout; tests that need it are skipped where it is absent."""

@@ -52,6 +52,11 @@ def made(name):
     pytest.skip(f"backend {name} is {reason}")
 
 
+def test_nothing_that_is_required_has_gone():
+    assert REQUIRED <= set(BACKENDS)
+    assert {"checkmate", "retention-intervals"} <= set(FORMULATIONS)
+
+
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_formulation(formulation, check):

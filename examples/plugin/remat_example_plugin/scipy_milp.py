@@ -1,5 +1,6 @@
 """The solver behind scipy.optimize.milp as a backend."""
 
+import contextlib
 import importlib.metadata
 import time
 
@@ -17,6 +18,7 @@ from remat.backends.base import (
     StopReason,
     checked_hint,
 )
+from remat.backends.running import OverdueError, run_interruptible, time_limit
 from remat.modeling import PlainLinear, lower, violations
 from remat.modeling.matrix import to_matrix
 
@@ -24,8 +26,9 @@ from remat.modeling.matrix import to_matrix
 class ScipyMilp(Backend):
     """SciPy's ``milp``: linear rows, a deadline and a bound.
 
-    It takes no start and says nothing on the way, so that a hint is kept at hand in case nothing better is found, and
-    Ctrl-C is not heard before the deadline. `threads` and `seed` have no meaning for it.
+    It takes no start, so a hint is only kept at hand in case nothing better is found; it says nothing on the way, so
+    Ctrl-C is heard when it ends; it may look at its clock too rarely, and is then left to wind down by itself.
+    `threads` and `seed` have no meaning for it.
     """
 
     name = "scipy-milp"
@@ -47,14 +50,20 @@ class ScipyMilp(Backend):
             return False
 
         enough = hint is not None and not violations(model, checked_hint(hint, model)) and take(np.array(hint, float))
-        matrix = to_matrix(lower(model, self.native).model)
-        built = time.monotonic() - began
-        status, stop, bound = Status.UNKNOWN, StopReason.INTERRUPTED, None
+        said = [(Status.UNKNOWN, StopReason.INTERRUPTED if enough else StopReason.DEADLINE, None, None)]
+        built = 0.0
         if not enough:
-            status, stop, bound, values = self._run(matrix, options)
-            if values is not None:
-                whole = matrix.integral[: model.num_vars] > 0
-                take(np.where(whole, np.rint(values[: model.num_vars]), values[: model.num_vars]))
+            with contextlib.suppress(OverdueError):
+                with time_limit(options.deadline):
+                    matrix = to_matrix(lower(model, self.native).model)
+                built = time.monotonic() - began
+                answer = []
+                run_interruptible(lambda: answer.append(_run(matrix, options)), lambda: None, options.deadline)
+                said = answer
+        status, stop, bound, values = said[0]
+        if values is not None:
+            whole = matrix.integral[: model.num_vars] > 0
+            take(np.where(whole, np.rint(values[: model.num_vars]), values[: model.num_vars]))
         best = found[-1] if found else None
         if best is not None and status is Status.UNKNOWN:
             status = Status.FEASIBLE
@@ -75,36 +84,36 @@ class ScipyMilp(Backend):
             message="" if status is not Status.ERROR else "SciPy's milp gave up",
         )
 
-    @staticmethod
-    def _run(matrix, options):
-        """Status, why it stopped, bound and values."""
-        if options.deadline.expired:
-            return Status.UNKNOWN, StopReason.DEADLINE, None, None
-        rows, columns = matrix.shape
-        if not columns:  # nothing to solve: the rows say 0 = 0, or not
-            holds = (matrix.row_lower <= 0).all() and (matrix.row_upper >= 0).all()
-            if holds:
-                return Status.OPTIMAL, StopReason.FINISHED, matrix.offset, np.zeros(0)
-            return Status.INFEASIBLE, StopReason.FINISHED, None, None
-        left = options.deadline.remaining
-        settings = {"mip_rel_gap": options.relative_gap, **({"time_limit": left} if np.isfinite(left) else {})}
-        table = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
-        answer = milp(
-            matrix.cost,
-            integrality=matrix.integral,
-            bounds=Bounds(matrix.lower, matrix.upper),
-            constraints=LinearConstraint(table, matrix.row_lower, matrix.row_upper) if rows else (),
-            options={**settings, **options.solver},
-        )
-        bound = answer.mip_dual_bound
-        bound = None if bound is None or not np.isfinite(bound) else bound + matrix.offset
-        if answer.status == 0:
-            proved = bound is None or answer.fun + matrix.offset - bound <= 1e-6 * max(1.0, abs(answer.fun))
-            status, stop = (Status.OPTIMAL, StopReason.FINISHED) if proved else (Status.FEASIBLE, StopReason.GAP)
-        elif answer.status == 1:
-            status, stop = Status.UNKNOWN, StopReason.DEADLINE
-        elif answer.status == 2:
-            return Status.INFEASIBLE, StopReason.FINISHED, None, None
-        else:
-            status, stop = Status.ERROR, StopReason.OTHER
-        return status, stop, bound, answer.x
+
+def _run(matrix, options):
+    """Status, why it stopped, bound and values."""
+    if options.deadline.expired:
+        return Status.UNKNOWN, StopReason.DEADLINE, None, None
+    rows, columns = matrix.shape
+    if not columns:  # nothing to solve: the rows say 0 = 0, or not
+        holds = (matrix.row_lower <= 0).all() and (matrix.row_upper >= 0).all()
+        if holds:
+            return Status.OPTIMAL, StopReason.FINISHED, matrix.offset, np.zeros(0)
+        return Status.INFEASIBLE, StopReason.FINISHED, None, None
+    left = options.deadline.remaining
+    settings = {"mip_rel_gap": options.relative_gap, **({"time_limit": left} if np.isfinite(left) else {})}
+    table = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
+    answer = milp(
+        matrix.cost,
+        integrality=matrix.integral,
+        bounds=Bounds(matrix.lower, matrix.upper),
+        constraints=LinearConstraint(table, matrix.row_lower, matrix.row_upper) if rows else (),
+        options={**settings, **options.solver},
+    )
+    bound = answer.mip_dual_bound
+    bound = None if bound is None or not np.isfinite(bound) else bound + matrix.offset
+    if answer.status == 0:
+        proved = bound is None or answer.fun + matrix.offset - bound <= 1e-6 * max(1.0, abs(answer.fun))
+        status, stop = (Status.OPTIMAL, StopReason.FINISHED) if proved else (Status.FEASIBLE, StopReason.GAP)
+    elif answer.status == 1:
+        status, stop = Status.UNKNOWN, StopReason.DEADLINE
+    elif answer.status == 2:
+        return Status.INFEASIBLE, StopReason.FINISHED, None, None
+    else:
+        status, stop = Status.ERROR, StopReason.OTHER
+    return status, stop, bound, answer.x
