@@ -36,6 +36,9 @@ def effort_for(backend, formulation=""):
     return Effort()
 
 
+THOROUGH = Effort(most_ops=6, cases=20, deadline=5.0)
+
+
 def made(name):
     """The backend, or a skip with the reason; where all must be there, a failure instead."""
     try:
@@ -74,3 +77,22 @@ def test_backend(backend, check):
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_pair(formulation, backend, check):
     check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", BACKEND_CHECKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backend_thoroughly(backend, check):
+    """More models, and the deadline of five seconds that is promised."""
+    check(made(backend), THOROUGH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", PAIR_CHECKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_pair_thoroughly(formulation, backend, check):
+    """As above; bridges and Gecode are for smaller graphs."""
+    easy = backend == "cp-sat" or (formulation == "checkmate" and backend != "minizinc:gecode")
+    effort = THOROUGH if easy else Effort(most_ops=4, cases=8, deadline=5.0)
+    check(registry.load("formulations", formulation), made(backend), effort)

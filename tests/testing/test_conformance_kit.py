@@ -1,0 +1,251 @@
+"""The kit finds what it is for: every kind of broken backend and formulation, and its own optima are right."""
+
+import time
+from dataclasses import replace
+from unittest import SkipTest
+
+import numpy as np
+import pytest
+from small_graphs import KNOWN
+
+from remat.backends.base import Backend, Status, StopReason
+from remat.backends.cp_sat import CpSat
+from remat.errors import ProblemError
+from remat.formulations.base import Scope
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
+from remat.modeling import Linear, Model
+from remat.problem import Problem
+from remat.schedule import OrderRule, validate
+from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
+from remat.testing.problems import FREE, PLAIN, cases, needs_recomputation
+
+CHECKS = {
+    kind: {check.__name__: check for check in checks}
+    for kind, checks in (("backend", BACKEND_CHECKS), ("formulation", FORMULATION_CHECKS), ("pair", PAIR_CHECKS))
+}
+FEW = Effort(most_ops=4, cases=2, deadline=1.0)
+
+
+class Liar(Backend):
+    """CP-SAT, but for what a test makes of its question or its answer."""
+
+    name = "liar"
+    native = CpSat.native
+    ask, twist = staticmethod(lambda arguments: arguments), staticmethod(lambda raw, model: raw)
+
+    @classmethod
+    def availability(cls):
+        return CpSat.availability()
+
+    def solve(self, *arguments):
+        return self.twist(CpSat().solve(*self.ask(arguments)), arguments[0])
+
+
+def liar(**parts):
+    return type("OneLiar", (Liar,), {name: staticmethod(part) for name, part in parts.items()})()
+
+
+def without_last_record(arguments):
+    model = arguments[0].copy("relaxed")
+    model.records.pop()
+    return (model, *arguments[1:])
+
+
+def shifted(raw, model):
+    return raw if raw.objective is None else replace(raw, objective=raw.objective - 1)
+
+
+def late(arguments):
+    time.sleep(3)
+    return arguments
+
+
+ANSWERS = {
+    "feasible only": lambda raw, model: replace(raw, status=Status.FEASIBLE) if raw.status is Status.OPTIMAL else raw,
+    "wrong objective": shifted,
+    "no values": lambda raw, model: replace(raw, values=None),
+    "zeros": lambda raw, model: raw if raw.values is None else replace(raw, values=np.zeros(model.num_vars)),
+    "bound above": lambda raw, model: raw if raw.objective is None else replace(raw, bound=raw.objective + 5),
+    "bound infinite": lambda raw, model: raw if raw.objective is None else replace(raw, bound=-np.inf),
+    "no version": lambda raw, model: replace(raw, versions={}),
+    "worse incumbents": lambda raw, model: replace(
+        raw, incumbents=tuple(replace(i, objective=i.objective - 7) for i in raw.incumbents)
+    ),
+    "lost incumbent": lambda raw, model: replace(
+        raw, status=Status.UNKNOWN, stop=StopReason.DEADLINE, values=None, objective=None
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_wrong_answers_are_found(answer):
+    with pytest.raises(ConformanceError):
+        CHECKS["backend"]["linear"](liar(twist=ANSWERS[answer]), FEW)
+    with pytest.raises(ConformanceError):
+        CHECKS["pair"]["plain_graphs"](Checkmate, liar(twist=ANSWERS[answer]), FEW)
+
+
+KINDS = ["linear", "equality", "enforced", "clauses", "domain", "cumulative", "variable_capacity", "reservoir"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "all_different"])
+def test_a_record_that_is_forgotten_is_found(kind):
+    with pytest.raises(ConformanceError):
+        CHECKS["backend"][kind](liar(ask=without_last_record), Effort(cases=1))
+
+
+def infeasible_is_unknown(raw, model):
+    return replace(raw, status=Status.UNKNOWN) if raw.status is Status.INFEASIBLE else raw
+
+
+FAULTS = {
+    "infeasible": {"twist": infeasible_is_unknown},
+    "takes_hints": {"ask": lambda a: (a[0], a[1], None, *a[3:])},  # so a wrong shape is not refused
+    "deadline_keeps_the_incumbent": {"ask": late},
+    "stops_when_asked": {"ask": lambda a: (a[0], a[1], a[2], lambda incumbent: a[3](incumbent) and False, a[4])},
+    "takes_options": {"ask": lambda a: (a[0], replace(a[1], log=a[1].log and (lambda _: a[1].log(b""))), *a[2:])},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", FAULTS)
+def test_broken_promises_are_found(check):
+    with pytest.raises(ConformanceError):
+        CHECKS["backend"][check](liar(**FAULTS[check]), FEW)
+
+
+def test_a_lost_hint_is_found():
+    """A backend that gives up at its deadline, with nothing."""
+
+    def nothing(raw, model):
+        return replace(raw, status=Status.UNKNOWN, stop=StopReason.DEADLINE, values=None, objective=None, bound=None,
+                       incumbents=())  # fmt: skip
+
+    silent = liar(twist=nothing, ask=lambda a: (*a[:3], None, None))
+    for kind, arguments in (("backend", (silent,)), ("pair", (Checkmate, silent))):
+        with pytest.raises(ConformanceError, match="hint"):
+            CHECKS[kind]["deadline_keeps_the_incumbent"](*arguments, FEW)
+    with pytest.raises(ConformanceError):
+        CHECKS["pair"]["infeasible_stays_infeasible"](Checkmate, silent, FEW)
+    with pytest.raises(ConformanceError):
+        CHECKS["pair"]["hints_are_taken"](Checkmate, silent, FEW)
+
+
+class Loose(Checkmate):
+    """Memory is not counted."""
+
+    def build(self):
+        model = super().build().copy("loose")
+        model.records = [record for record in model.records if "memory" not in record.name]
+        return model
+
+
+class Tight(Checkmate):
+    """Little may be retained."""
+
+    def build(self):
+        model = super().build().copy("tight")
+        (retained,) = model.blocks_named("S")
+        model.add(Linear.rows("tight", np.zeros(len(retained)), retained.index, 1, upper=[len(retained) / 4]))
+        return model
+
+
+class Forgetful(Checkmate):
+    def decode(self, values):
+        return super().decode(np.zeros_like(values))
+
+
+class Growing(Checkmate):
+    def build(self):
+        model = super().build()
+        model.booleans("more", 1)
+        return model
+
+
+class Careless(Checkmate):
+    def encode(self, schedule):
+        try:
+            return super().encode(schedule)
+        except ProblemError:
+            return np.zeros(self.build().num_vars)
+
+
+class Boastful(RetentionIntervals):
+    """Two copies, and a scope of any number."""
+
+    def scope(self):
+        return replace(super().scope(), max_computes=None)
+
+
+class Refusing(Checkmate):
+    def __init__(self, problem):
+        raise ProblemError("not today")
+
+
+FORMULATION_FAULTS = [
+    (Tight, "encodes_optimal_schedules"),
+    (Forgetful, "encodes_schedules_over_budget"),
+    (Growing, "builds_the_same_model_again"),
+    (Careless, "refuses_what_it_cannot_express"),
+    (Boastful, "says_its_scope"),
+    (Refusing, "states_plain_problems"),
+]
+
+
+@pytest.mark.parametrize(("formulation", "check"), FORMULATION_FAULTS)
+def test_broken_formulations_are_found(formulation, check):
+    with pytest.raises(ConformanceError):
+        CHECKS["formulation"][check](formulation)
+
+
+@pytest.mark.parametrize("formulation", [Loose, Tight, Forgetful])
+def test_wrong_models_are_found(formulation):
+    with pytest.raises(ConformanceError):
+        CHECKS["pair"]["plain_graphs"](formulation, CpSat())
+
+
+def test_refusals_are_skips_with_the_reason():
+    with pytest.raises(SkipTest, match="free order: the checkmate formulation keeps the reference order"):
+        CHECKS["pair"]["free_order"](Checkmate, CpSat())
+
+
+def test_options_of_a_formulation_change_the_scope():
+    def three(problem):
+        return RetentionIntervals(problem, RetentionIntervalsOptions(copies=3))
+
+    CHECKS["pair"]["plain_graphs"](three, CpSat())
+
+
+def test_cases_are_worth_solving():
+    for family in (PLAIN, FREE):
+        for case in cases(RetentionIntervals, family, Effort(), needs_recomputation):
+            assert case.best.cost > case.problem.graph.base_cost
+            certificate = validate(case.problem.graph, case.best.schedule, case.problem.rules)
+            assert certificate.accepted
+            assert certificate.cost == case.best.cost
+
+
+@pytest.mark.parametrize("known", KNOWN[:1], ids=lambda known: known.graph.name)
+def test_optima_that_were_found_elsewhere(known):
+    for budget, (free, free_twice, staged, _) in known.optima.items():
+        for order, is_staged, computes, cost in (
+            ("free", False, None, free),
+            ("free", False, 2, free_twice),
+            ("fixed", True, None, staged),
+        ):
+            best = optimum(Problem(known.graph, budget, order), Scope(OrderRule(order), is_staged, computes))
+            assert (best and best.cost) == cost
+
+
+def test_constant_memory_is_not_searched():
+    graph = replace(KNOWN[0].graph, constant_memory=1)
+    with pytest.raises(ProblemError, match="constant memory"):
+        optimum(Problem(graph, count_constant_memory=True), Scope(OrderRule.FIXED, staged=True))
+
+
+def test_a_model_is_enumerated():
+    from remat.testing.raw_models import enumerate_model
+
+    model = Model("none")
+    model.add(Linear.rows("never", [0], model.booleans("b", 1).index, 1, lower=[2]))
+    assert enumerate_model(model).optimum is None
