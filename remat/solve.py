@@ -19,15 +19,17 @@ from remat.problem import Problem
 from remat.progress import OnProgress, Progress
 from remat.registry import heuristics, load, make_backend
 from remat.result import Point, Result, base_versions
-from remat.schedule import Schedule
+from remat.schedule import OrderRule, Schedule
 from remat.schedule.validate import validate
 from remat.starts import best_hint, expressed, take_warm_start, why_no_hint
 from remat.timing import Deadline
 
 #: The heuristic that starts a solver, where it is registered.
-START_HEURISTIC = "greedy"
+START_HEURISTICS = {OrderRule.FIXED: "greedy", OrderRule.FREE: "annealing"}
 #: Shares of the time left that the start heuristic and the preliminary model may use.
 START_SHARE, PRELIMINARY_SHARE = 0.1, 0.5
+#: Most seconds of the start heuristic for each op.
+START_SECONDS = 0.02
 
 
 def solve(
@@ -184,13 +186,14 @@ class _Solve:
         return self.judge.best is not None and self.judge.best.certificate.cost <= self.problem.graph.base_cost
 
     def _run_heuristic(self) -> None:
-        method: Any = self.method if self.is_heuristic else START_HEURISTIC
+        method: Any = self.method if self.is_heuristic else START_HEURISTICS.get(OrderRule(self.problem.order), "")
         if not self.is_heuristic and method not in heuristics():
             return
         heuristic: Heuristic = _named("heuristics", method)()
         deadline = self.call.deadline
         if not self.is_heuristic:
-            deadline = deadline.earlier(START_SHARE * deadline.remaining)
+            most = START_SECONDS * len(self.problem.graph.ops)
+            deadline = deadline.earlier(min(most, START_SHARE * deadline.remaining))
         schedule = heuristic.run(self.problem, deadline, self.call.seed)
         if schedule is not None:
             self.judge.see(schedule, heuristic.name)
