@@ -296,10 +296,14 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 def schema() -> dict[str, Any]:
     """The JSON Schema of a configuration, with the options of every formulation that is installed."""
     result = Config.model_json_schema(by_alias=True)
+    for part in (result, *result["$defs"].values()):
+        part["description"] = _summary(part["description"])
     tables: dict[str, Any] = {}
     for name, kind in sorted(registry.formulations().items()):
         if kind.options_type is not None:
-            tables[name] = {**TypeAdapter(kind.options_type).json_schema(), "additionalProperties": False}
+            about = f"Options of the formulation {name}."
+            table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
+            tables[name] = {**table, "additionalProperties": False}
     families = "|".join(sorted(registry.backends()))
     result["properties"]["formulations"].update(properties=tables, additionalProperties=False)
     result["properties"]["backends"]["propertyNames"] = {"pattern": f"^({families})(:.+)?$"}
@@ -317,7 +321,7 @@ def example() -> str:
     lines = ["# A run of `remat solve --config FILE`. Keys after a # are examples, all others have their default."]
     for section in ("problem", "solve", "output"):
         kind: Any = Config.model_fields[section].annotation
-        lines += ["", f"# {_summary(kind)}", f"[{section}]"]
+        lines += ["", f"# {_summary(kind.__doc__)}", f"[{section}]"]
         for name, entry in kind.model_fields.items():
             key = entry.alias or name
             value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
@@ -333,8 +337,9 @@ def example() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _summary(kind: type) -> str:
-    return (kind.__doc__ or "").partition("\n")[0].partition(";")[0].rstrip(".") + "."
+def _summary(text: str) -> str:
+    """The first clause of a docstring, as a sentence."""
+    return text.partition("\n")[0].partition(";")[0].rstrip(".") + "."
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:

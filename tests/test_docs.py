@@ -84,7 +84,10 @@ def test_every_block_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("page", pages_with("python", "console"))
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page in order, in one namespace and one folder, in which the files shown in formats.md lie."""
+    """All blocks of a page in order, in one namespace and one folder, in which the files shown in formats.md lie.
+
+    A TOML block that begins with the name of a file is that file.
+    """
     from remat.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -93,6 +96,8 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
     for block in blocks(page):
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+        elif block.language == "toml" and (name := re.match(r"# ([\w-]+\.toml)\n", block.text)):
+            (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # the file that the next commands name
         elif block.language == "console":
             for words in commands(block.text):
                 if words[0] == "remat":

@@ -64,8 +64,8 @@ def command(
 ) -> None:
     """Find a better schedule of GRAPH within a budget than SCHEDULE, which is where the search starts.
 
-    SCHEDULE may be over the budget, but must be valid otherwise. The better of the two is written to --output, and
-    how much better it is stands in the result; where nothing better is found, that is SCHEDULE itself.
+    SCHEDULE may be over the budget, but must be valid otherwise. The better schedule is written to --output, and how
+    much better it is stands in the result; where nothing better is found, it is SCHEDULE or one just as good.
 
     Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (after Ctrl-C, too); 1: none exists or
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
