@@ -126,3 +126,30 @@ def test_ctrl_c_in_a_real_solver(tmp_path: Path) -> None:
     assert shown.startswith("status    feasible (stopped: interrupted)\n")
     assert "Traceback" not in err
     assert main(["validate", graph, out, "--budget", "45%", "--order", "fixed"]) == 0
+
+
+def test_ctrl_c_in_a_comparison_keeps_what_is_done(tmp_path: Path) -> None:
+    """The first run is over, the second needs minutes: both are in the files, and the third never begins."""
+    graph, out = str(tmp_path / "chain.json"), tmp_path / "c.json"
+    write_graph(unit_chain(60), graph)
+    program = "import sys, remat.cli; sys.exit(remat.cli.main())"
+    command = [sys.executable, "-c", program, "compare", graph, "-b", "45%", "--threads", "1", "--json", str(out)]
+    command += ["-m", "greedy,retention-intervals/cp-sat,checkmate/highs"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert any("  solve  " in line and "overhead" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        shown, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "interrupted: the matrix is not complete" in shown
+    facts = json.loads(out.read_text(encoding="utf-8"))
+    assert [(run["method"], run["stop"]) for run in facts["runs"]] == [
+        ("greedy", "finished"),
+        ("retention-intervals/cp-sat", "interrupted"),
+    ]
+    assert facts["interrupted"] is True
