@@ -43,7 +43,7 @@ def interrupts() -> Iterator[threading.Event]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run_interruptible(work: Callable[[], None], stop: Callable[[], None], deadline: Deadline | None = None) -> bool:
+def run_interruptible(work: Callable[[], None], stop: Callable[[], object], deadline: Deadline | None = None) -> bool:
     """Run `work` in a thread and wait; on Ctrl-C call `stop`, wait for `work` to end, and return True.
 
     Native solvers hold the main thread where Python's signal handler cannot run; in a thread of its own the solver
