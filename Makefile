@@ -56,7 +56,7 @@ solvers:  ## install the minizinc program with apt, where that is possible
 
 demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, check and plot it (2 minutes)
 	@mkdir -p $(OUT)
-	$(BIN)/remat solve resnet50 --budget 80% --time-limit 110 \
+	$(BIN)/remat solve resnet50 --budget 80% --time-limit 60 \
 	  -o $(OUT)/resnet50.schedule.json --plot $(OUT)/resnet50.png
 	$(BIN)/remat validate resnet50 $(OUT)/resnet50.schedule.json --budget 80% --order fixed
 	@echo "schedule: $(OUT)/resnet50.schedule.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import shutil
@@ -21,6 +22,7 @@ from remat.backends.base import (
     Values,
 )
 from remat.backends.isolated import Isolated
+from remat.backends.running import OverdueError, time_limit
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model, PlainLinear, lower
 
@@ -160,7 +162,9 @@ class Pyomo(Backend):
             raise ModelError(
                 f"the hint has shape {hint.shape}, but model {model.name!r} has {model.num_vars} variables"
             )
-        rows = lower(model, self.native).model.num_constraints
+        rows = 0
+        with contextlib.suppress(OverdueError), time_limit(options.deadline):
+            rows = lower(model, self.native).model.num_constraints
         if rows > MANY_ROWS:
             text = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
             warnings.warn(text, stacklevel=2)
