@@ -169,12 +169,25 @@ def relax(
     except OverdueError:
         stop = StopReason.DEADLINE
     if not infeasible:
-        value = max(safe_bound(matrix, y) for y in (duals, np.zeros(rows)))
-        bound = value if math.isfinite(value) else None
+        bound = _best_bound(matrix, duals)
     return Relaxation(
         bound, infeasible, objective, stop, _by_record(lowered, duals), lowered, build_seconds,
         time.monotonic() - began, versions,
     )  # fmt: skip
+
+
+def _best_bound(matrix: Matrix, duals: Float) -> float | None:
+    """The best safe bound near these duals, or without any.
+
+    Where a column without a bound has reduced cost 0, rounding errors alone make that the wrong sign; duals shrunk a
+    little leave it a little of its cost.
+    """
+    value = safe_bound(matrix, duals)
+    for shrink in (1e-12, 1e-9, 1e-6):
+        if math.isinf(value):
+            value = safe_bound(matrix, (1 - shrink) * duals)
+    value = max(value, safe_bound(matrix, np.zeros(len(duals))))
+    return value if math.isfinite(value) else None
 
 
 def _run(solver: Any, options: SolveOptions) -> bool:

@@ -1,0 +1,99 @@
+"""Backends that misbehave, for the tests of isolation; importable by name, as the child process needs them."""
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from remat.backends.base import (
+    Availability,
+    AvailabilityState,
+    Backend,
+    Incumbent,
+    RawResult,
+    Status,
+    StopReason,
+)
+from remat.backends.running import run_interruptible
+from remat.errors import ModelError
+from remat.modeling import Linear
+
+
+class Fragile(Backend):
+    """Reports the upper bounds of the variables as a first solution, then does what its variant says."""
+
+    name = "fragile"
+    native = frozenset({Linear})
+
+    @classmethod
+    def availability(cls):
+        return Availability(AvailabilityState.READY)
+
+    @classmethod
+    def variants(cls):
+        return tuple(name.removeprefix("do_") for name in dir(cls) if name.startswith("do_"))
+
+    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
+        self.model, self.options, self.on_incumbent = model, options, on_incumbent
+        if not self.variant.startswith("first"):
+            on_bound(options.deadline.elapsed, 1.0)
+            on_incumbent(Incumbent(options.deadline.elapsed, model.objective.value(model.upper), 1.0, model.upper))
+        return getattr(self, f"do_{self.variant}")()
+
+    def do_segfault(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def do_first_abort(self):
+        os.abort()
+
+    def do_exit(self):
+        os._exit(7)
+
+    def do_hang(self):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            time.sleep(1)
+
+    def do_hang_with_child(self):
+        if os.fork() == 0:
+            os.setsid()  # in a session of its own, as solvers behind drivers may be
+            os.execvp("sleep", ["sleep", "86399"])
+        self.do_hang()
+
+    def do_devour(self):
+        held = []
+        while True:
+            held.append(np.ones(2**22))  # 32 MiB at a time
+            time.sleep(0.01)
+
+    def do_first_devour(self):
+        self.do_devour()
+
+    def do_raise(self):
+        raise RuntimeError("something\nbroke")
+
+    def do_first_refuse(self):
+        raise ModelError("record 'r' is too odd")
+
+    def do_wait(self):
+        ended = []
+        stopped = run_interruptible(lambda: self._wait(ended), lambda: ended.append(1))
+        return RawResult(
+            Status.FEASIBLE,
+            StopReason.INTERRUPTED if stopped else StopReason.OTHER,
+            self.model.objective.value(self.model.upper),
+            1.0,
+            self.model.upper,
+        )
+
+    @staticmethod
+    def _wait(ended):
+        while not ended:
+            time.sleep(0.01)
+
+    def do_chatter(self):
+        print("on standard output")
+        os.system("echo more of it")
+        self.options.log("a line")
+        return RawResult(Status.UNKNOWN, StopReason.OTHER, message="said enough")

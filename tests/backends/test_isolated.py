@@ -1,0 +1,264 @@
+"""Backends in a process of their own: the same answers, and what is left when they die."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fragile_backend import Fragile
+from test_highs import best_by_hand, hard, tiny
+
+from remat.backends.base import SolveOptions, Status, StopReason
+from remat.backends.cp_sat import CpSat
+from remat.backends.highs import Highs
+from remat.backends.isolated import Isolated, family
+from remat.errors import BackendError, ModelError
+from remat.modeling import Linear, Model, violations
+from remat.timing import Deadline
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="looks at processes through /proc")
+
+
+def options(seconds=None, **other):
+    return SolveOptions(deadline=Deadline.after(seconds), threads=1, **other)
+
+
+def small():
+    """Feasible at its upper bounds, with objective 9 there."""
+    model = Model("small")
+    x = model.integers("x", 3, 0, 3)
+    model.add(Linear.rows("sum", [0, 0, 0], x.index, 1, lower=[4]))
+    model.minimize(x.index, 1)
+    return model
+
+
+def children():
+    return set(family(os.getpid())[1:])
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    before = children()
+    yield
+    deadline = time.monotonic() + 5
+    while children() - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children() <= before
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("backend", [Highs, CpSat])
+def test_the_same_answers_as_without(backend, seed):
+    model, expected = tiny(seed), best_by_hand(seed)
+    raw = Isolated(backend()).solve(model, options(60))
+    if expected is None:
+        assert (raw.status, raw.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
+        assert raw.bound is raw.values is None
+    else:
+        assert (raw.status, raw.stop) == (Status.OPTIMAL, StopReason.FINISHED)
+        assert raw.objective == raw.bound == expected
+        assert violations(model, raw.values) == []
+
+
+def test_everything_is_streamed_and_passed_on():
+    incumbents, bounds, lines = [], [], []
+    raw = Isolated(Highs()).solve(
+        hard(), options(4, log=lines.append, solver={"mip_heuristic_effort": 0.5}), np.zeros(60), incumbents.append,
+        lambda seconds, bound: bounds.append((seconds, bound)),
+    )  # fmt: skip
+    assert raw.status is Status.FEASIBLE
+    assert raw.stop is StopReason.DEADLINE
+    assert incumbents == list(raw.incumbents)
+    assert incumbents[0].objective == 0  # the hint
+    assert [i.objective for i in incumbents] == sorted({i.objective for i in incumbents}, reverse=True)
+    assert raw.objective == incumbents[-1].objective
+    assert bounds and bounds == sorted(bounds)
+    assert bounds[-1][1] <= raw.bound <= raw.objective
+    assert 0 < raw.build_seconds < 4 and 0 < raw.solve_seconds < 4.5
+    assert any("HiGHS" in line for line in lines)
+    assert "highspy" in raw.versions
+
+
+@pytest.mark.parametrize(
+    ("variant", "seconds", "stop", "words"),
+    [
+        ("segfault", None, StopReason.OTHER, "was killed by signal SIGSEGV"),
+        ("exit", None, StopReason.OTHER, "ended with exit code 7"),
+        ("raise", None, StopReason.OTHER, "failed: RuntimeError: something broke"),
+        ("hang", 2, StopReason.DEADLINE, "did not stop at the deadline and was killed"),
+    ],
+)
+def test_what_was_found_survives(variant, seconds, stop, words):
+    seen = []
+    began = time.monotonic()
+    raw = Isolated(Fragile(variant)).solve(small(), options(seconds), on_incumbent=seen.append)
+    assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.FEASIBLE, stop, 9.0, 1.0)
+    assert raw.values.tolist() == [3, 3, 3]
+    assert [i.objective for i in seen] == [9.0]
+    assert raw.message.startswith(f"the process of backend 'fragile:{variant}' {words}")
+    assert raw.message.endswith("the best solution before that is kept")
+    if seconds:
+        assert seconds <= time.monotonic() - began < seconds + 1
+
+
+def test_the_whole_family_is_killed():
+    found = []
+
+    def watch(incumbent):
+        found.append(children())
+
+    raw = Isolated(Fragile("hang_with_child")).solve(small(), options(2.5), on_incumbent=watch)
+    assert raw.stop is StopReason.DEADLINE
+    assert found[0]  # and nothing_left() looks for the grandchild
+
+
+def test_a_crash_with_nothing_found_is_an_error():
+    raw = Isolated(Fragile("first_abort")).solve(small(), options())
+    assert (raw.status, raw.stop, raw.values, raw.bound) == (Status.ERROR, StopReason.OTHER, None, None)
+    assert raw.message == "the process of backend 'fragile:first_abort' was killed by signal SIGABRT"
+
+
+def test_errors_keep_their_kind():
+    with pytest.raises(ModelError, match="record 'r' is too odd"):
+        Isolated(Fragile("first_refuse")).solve(small(), options())
+    with pytest.raises(BackendError, match="CP-SAT has no parameter 'nonsense'"):
+        Isolated(CpSat()).solve(small(), options(solver={"nonsense": 1}))
+
+
+@pytest.mark.parametrize("variant", ["devour", "first_devour"])
+def test_the_memory_limit(variant):
+    limit = 500 * 2**20
+    raw = Isolated(Fragile(variant), memory_limit=limit).solve(small(), options(60))
+    assert raw.stop is StopReason.OTHER
+    assert raw.status is (Status.FEASIBLE if variant == "devour" else Status.UNKNOWN)
+    assert raw.objective == (9.0 if variant == "devour" else None)
+    assert "it needs more memory than its limit of 500 MiB" in raw.message
+
+
+def test_a_limit_that_suffices_changes_nothing():
+    assert Isolated(Highs()).solve(small(), options(60, memory_limit=2**31)).objective == 4
+
+
+def test_killed_from_outside():
+    before = children()
+
+    def kill(_):
+        for pid in children() - before:
+            os.kill(pid, signal.SIGKILL)
+
+    raw = Isolated(Highs()).solve(hard(), options(60), np.zeros(60), on_incumbent=kill)
+    assert raw.status is Status.FEASIBLE
+    assert violations(hard(), raw.values) == []
+    assert "was killed by signal SIGKILL (somebody's, or the system's for want of memory)" in raw.message
+
+
+@pytest.mark.parametrize("backend", [Fragile("wait"), Highs()])
+def test_a_callback_can_stop(backend):
+    raw = Isolated(backend).solve(hard(), options(60), np.zeros(60), on_incumbent=lambda _: True)
+    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
+
+
+def test_an_error_in_a_callback_ends_the_child():
+    def fail(_):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Isolated(Fragile("hang")).solve(small(), options(60), on_incumbent=fail)
+
+
+def test_from_another_thread():
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(Isolated(Highs()).solve(small(), options(60))))
+        for _ in range(2)
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [raw.objective for raw in results] == [4, 4]
+
+
+def test_what_the_child_prints_does_no_harm(capfd):
+    lines = []
+    raw = Isolated(Fragile("chatter")).solve(small(), options(log=lines.append))
+    assert lines == ["a line"]
+    assert raw.message == "said enough"
+    # it said unknown, but what it had reported counts
+    assert (raw.status, raw.objective) == (Status.FEASIBLE, 9.0)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_backend_that_cannot_be_imported():
+    class Local(Fragile):
+        pass
+
+    with pytest.raises(ModelError, match="Local of module test_isolated cannot be imported by another process"):
+        Isolated(Local("exit")).solve(small(), options())
+
+
+def test_options_that_are_no_plain_data():
+    with pytest.raises(BackendError, match="an option of the solver cannot be sent to another process"):
+        Isolated(Highs()).solve(small(), options(solver={"time_limit": object()}))
+
+
+PARENT = textwrap.dedent(
+    """
+    import sys
+    from test_isolated import Fragile, Isolated, options, small
+
+    def tell(incumbent):
+        print("incumbent", flush=True)
+
+    raw = Isolated(Fragile(sys.argv[1])).solve(small(), options(60), on_incumbent=tell)
+    print("result", raw.status, raw.stop, raw.objective, flush=True)
+    """
+)
+
+
+def parent(variant):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, variant], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "incumbent\n"
+    return process
+
+
+def test_ctrl_c_passes_on():
+    with parent("wait") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[0] == "result feasible interrupted 9.0\n"
+
+
+def test_a_second_ctrl_c_kills_a_child_that_does_not_listen():
+    with parent("hang") as process:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=8)[0] == "result feasible interrupted 9.0\n"
+
+
+def test_the_child_ends_when_its_parent_is_killed():
+    with parent("hang") as process:
+        descendants = family(process.pid)[1:]
+        assert descendants
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 5
+        while any(Path(f"/proc/{pid}").exists() for pid in descendants) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(_runs(pid) for pid in descendants)
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

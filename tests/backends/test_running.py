@@ -1,0 +1,144 @@
+"""Threads for solvers, limits of time for Python code, messages between processes."""
+
+import io
+import threading
+import time
+
+import numpy as np
+import pytest
+from test_highs import tiny
+
+from remat.backends import wire
+from remat.backends.base import SolveOptions, Status, StopReason, unbuilt
+from remat.backends.running import GRACE, OverdueError, left_behind, run_interruptible, time_limit
+from remat.errors import ModelError
+from remat.modeling import Linear, Model
+from remat.timing import Deadline
+
+
+def test_work_that_ends_in_time():
+    done = []
+    assert run_interruptible(lambda: done.append(1), lambda: None, Deadline.after(10)) is False
+    assert done == [1]
+
+
+def test_work_that_fails():
+    with pytest.raises(ZeroDivisionError):
+        run_interruptible(lambda: 1 // 0, lambda: None)
+
+
+def test_at_the_deadline_it_is_asked_to_stop():
+    asked = threading.Event()
+    began = time.monotonic()
+    assert run_interruptible(lambda: asked.wait(10), asked.set, Deadline.after(0.2)) is False
+    assert 0.2 <= time.monotonic() - began < 0.2 + GRACE
+
+
+def test_work_that_does_not_listen_is_left_behind():
+    released = threading.Event()
+    began = time.monotonic()
+    with pytest.raises(OverdueError, match="did not stop at its deadline"):
+        run_interruptible(lambda: released.wait(10), lambda: None, Deadline.after(0.2))
+    assert 0.2 + GRACE <= time.monotonic() - began < 0.8 + GRACE
+    assert left_behind() == 1
+    released.set()
+    for _ in range(100):
+        if not left_behind():
+            break
+        time.sleep(0.01)
+    assert left_behind() == 0
+
+
+def test_a_time_limit_breaks_off_python_code():
+    began = time.monotonic()
+    with pytest.raises(OverdueError, match="no time is left"), time_limit(Deadline.after(0.2)):
+        while True:
+            pass
+    assert 0.2 <= time.monotonic() - began < 1
+
+
+def test_a_time_limit_that_is_over_already():
+    with pytest.raises(OverdueError), time_limit(Deadline.after(-1)):
+        pytest.fail("nothing runs")
+
+
+def test_a_time_limit_leaves_other_errors_alone():
+    with pytest.raises(KeyError), time_limit(Deadline.after(10)):
+        raise KeyError
+
+
+def test_a_time_limit_never_strikes_outside():
+    """Deadlines that come at the very end of the block: either it is broken off, or nothing is ever heard of them."""
+    struck = 0
+    for step in range(300):
+        try:
+            with time_limit(Deadline.after(0.0005 + step * 1e-6)):
+                time.sleep(0.0006)
+        except OverdueError:
+            struck += 1
+        for _ in range(50):
+            pass
+    assert 0 < struck <= 300
+
+
+def test_without_a_deadline_there_is_no_timer():
+    before = threading.active_count()
+    with time_limit(Deadline()):
+        assert threading.active_count() == before
+
+
+def test_unbuilt_keeps_a_hint_that_is_a_solution():
+    model = Model("small")
+    x = model.integers("x", 2, 0, 3)
+    model.add(Linear.rows("sum", [0, 0], x.index, 1, lower=[4]))
+    model.minimize(x.index, 1)
+    seen = []
+    late = SolveOptions(deadline=Deadline.after(0))
+    raw = unbuilt(model, late, np.array([2.0, 3.0]), seen.append, seconds=1.0, versions={})
+    assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.FEASIBLE, StopReason.DEADLINE, 5.0, None)
+    assert [i.objective for i in seen] == [5.0]
+    for hint in (None, np.array([1.0, 1.0])):
+        raw = unbuilt(model, late, hint, seen.append, seconds=1.0, versions={})
+        assert (raw.status, raw.values) == (Status.UNKNOWN, None)
+    assert len(seen) == 1
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_models_arrive_as_they_were(seed):
+    model = tiny(seed)
+    stream = io.BytesIO()
+    wire.write(stream, wire.pack(model))
+    stream.seek(0)
+    again = wire.unpack(wire.read(stream))
+    assert str(again) == str(model)
+    assert wire.read(stream) is None
+    for name in ("lower", "upper", "kind"):
+        assert np.array_equal(getattr(again, name), getattr(model, name))
+        assert getattr(again, name).dtype == getattr(model, name).dtype
+    assert [(b.name, b.kind, b.shape) for b in again.blocks] == [(b.name, b.kind, b.shape) for b in model.blocks]
+    for one, other in zip(model.records, again.records, strict=True):
+        assert type(one) is type(other)
+        for field in one.__dataclass_fields__:
+            left, right = getattr(one, field), getattr(other, field)
+            assert np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
+    values = np.arange(model.num_vars, dtype=float)
+    assert again.objective.value(values) == model.objective.value(values)
+
+
+def test_a_message_that_breaks_off_is_none():
+    stream = io.BytesIO()
+    wire.write(stream, wire.Message("m", {"a": 1}, {"x": np.arange(9)}))
+    whole = stream.getvalue()
+    for end in (0, 3, 20, len(whole) - 1):
+        assert wire.read(io.BytesIO(whole[:end])) is None
+    assert wire.read(io.BytesIO(whole)).arrays["x"].tolist() == list(range(9))
+
+
+def test_only_records_are_made():
+    message = wire.pack(tiny(1))
+    message.head["records"][0][0] = "subprocess:Popen"
+    with pytest.raises(ModelError, match="subprocess:Popen is no kind of record"):
+        wire.unpack(message)
