@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from remat.errors import FormatError
 from remat.files import decode_text, parse_json, read_bytes
 from remat.graphs.graph import ComputeGraph
+
+F = TypeVar("F")
 
 GROUP = "remat.graph_formats"
 
@@ -91,18 +93,43 @@ def graph_formats() -> Iterator[GraphFormat]:
     FormatError
         Naming a registered format that cannot be loaded.
     """
-    for entry in _entries():
+    return installed_formats(GROUP, BUILT_IN, GraphFormat)
+
+
+def installed_formats(group: str, built_in: Mapping[str, str], kind: type[F], last: int = 0) -> Iterator[F]:
+    """The formats registered in an entry-point group, one by one.
+
+    Parameters
+    ----------
+    group : str
+    built_in : mapping of name to ``module:attribute``
+        Those of this package; they work without installed metadata.
+    kind : type
+        What an entry must be.
+    last : int
+        How many of `built_in`, from its end, come after those of others.
+
+    Raises
+    ------
+    FormatError
+        Naming an entry that cannot be loaded or is something else.
+    """
+    own = [EntryPoint(name, value, group) for name, value in built_in.items()]
+    for entry in _in_turn(own[: len(own) - last], group, built_in, own[len(own) - last :]):
+        label = f"{group.removeprefix('remat.').replace('_', ' ').removesuffix('s')} {entry.name!r} ({entry.value})"
         try:
-            graph_format = entry.load()
+            found = entry.load()
         except Exception as error:
-            raise FormatError(f"graph format {entry.name!r} ({entry.value}) cannot be loaded: {error}") from None
-        if not isinstance(graph_format, GraphFormat):
-            raise FormatError(f"graph format {entry.name!r} ({entry.value}) is not a GraphFormat")
-        yield graph_format
+            raise FormatError(f"{label} cannot be loaded: {error}") from None
+        if not isinstance(found, kind):
+            raise FormatError(f"{label} is not a {kind.__name__}")
+        yield found
 
 
-def _entries() -> Iterator[EntryPoint]:
-    for name, value in BUILT_IN.items():
-        yield EntryPoint(name, value, GROUP)
+def _in_turn(
+    first: list[EntryPoint], group: str, built_in: Mapping[str, str], last: list[EntryPoint]
+) -> Iterator[EntryPoint]:
+    yield from first
     # Reading the metadata of all that is installed takes milliseconds: only when no format of this package will do.
-    yield from sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
+    yield from sorted((e for e in entry_points(group=group) if e.name not in built_in), key=lambda e: e.name)
+    yield from last

@@ -141,13 +141,7 @@ def touch(net, state, op, sign):
 def put(net, state, op, slot):
     """Let `op` run in the empty `slot` as well."""
     touch(net, state, op, -1)
-    slots, i = state.slots, state.runs[op]
-    while i > 0 and slots[op, i - 1] > slot:
-        slots[op, i] = slots[op, i - 1]
-        i -= 1
-    slots[op, i] = slot
-    state.runs[op] += 1
-    state.held[slot] = op
+    insert(state, op, slot)
     touch(net, state, op, 1)
     if net.workspace[op] > 0:
         add(state, slot, slot, net.workspace[op])
@@ -161,6 +155,18 @@ def take(net, state, op, slot):
     touch(net, state, op, 1)
     if net.workspace[op] > 0:
         add(state, slot, slot, -net.workspace[op])
+
+
+@njit(cache=True)
+def insert(state, op, slot):
+    """Add `slot` to the slots of `op`."""
+    slots, i = state.slots, state.runs[op]
+    while i > 0 and slots[op, i - 1] > slot:
+        slots[op, i] = slots[op, i - 1]
+        i -= 1
+    slots[op, i] = slot
+    state.runs[op] += 1
+    state.held[slot] = op
 
 
 @njit(cache=True)
@@ -181,13 +187,7 @@ def shift(net, state, op, old, new):
     """Let `op` run in the empty slot `new` instead of `old`."""
     touch(net, state, op, -1)
     remove(state, op, old)
-    slots, i = state.slots, state.runs[op]
-    while i > 0 and slots[op, i - 1] > new:
-        slots[op, i] = slots[op, i - 1]
-        i -= 1
-    slots[op, i] = new
-    state.runs[op] += 1
-    state.held[new] = op
+    insert(state, op, new)
     touch(net, state, op, 1)
     if net.workspace[op] > 0:
         add(state, old, old, -net.workspace[op])

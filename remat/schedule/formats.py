@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.graphs.formats import Source
+from remat.graphs.formats import Source, installed_formats
 from remat.schedule.schedule import Schedule
 
 GROUP = "remat.schedule_formats"
@@ -50,21 +49,7 @@ def schedule_formats() -> Iterator[ScheduleFormat]:
     FormatError
         Naming a registered format that cannot be loaded.
     """
-    for entry in _entries():
-        try:
-            schedule_format = entry.load()
-        except Exception as error:
-            raise FormatError(f"schedule format {entry.name!r} ({entry.value}) cannot be loaded: {error}") from None
-        if not isinstance(schedule_format, ScheduleFormat):
-            raise FormatError(f"schedule format {entry.name!r} ({entry.value}) is not a ScheduleFormat")
-        yield schedule_format
-
-
-def _entries() -> Iterator[EntryPoint]:
-    *own, last = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
-    yield from own
-    yield from sorted((e for e in entry_points(group=GROUP) if e.name not in BUILT_IN), key=lambda e: e.name)
-    yield last
+    return installed_formats(GROUP, BUILT_IN, ScheduleFormat, last=1)
 
 
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
