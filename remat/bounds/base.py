@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +12,24 @@ from numpy.typing import NDArray
 from remat.formulations.base import Scope
 
 
+class Measure(StrEnum):
+    """What a bound is a bound of."""
+
+    COST = "cost"
+    """In the cost unit of the graph."""
+    PEAK = "peak"
+    """In bytes."""
+
+
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on the cost of every schedule in a scope, for one problem.
+    """A lower bound on the cost, or on the peak, of every schedule in a scope, for one problem.
 
     Attributes
     ----------
     value : int or None
-        No schedule in :attr:`scope` costs less; None if nothing is known, or there is no schedule at all.
+        No schedule in :attr:`scope` costs less (has a lower peak); None if nothing is known, or there is no schedule
+        at all.
     kind : str
         Which bound it is, in words.
     scope : Scope
@@ -27,12 +38,15 @@ class Bound:
     infeasible : bool
         Whether it is proved that no schedule in the scope keeps the budget.
     relaxed : float or None
-        The bound before it was rounded up to a whole cost.
+        The bound of the linear relaxation, before it was rounded up to a whole cost.
     seconds : float
         All in all.
     duals : mapping of str to float64 array
         Dual values of each record's rows, where the bound has such.
     versions : mapping of str to str
+    measure : Measure
+    cause : str
+        Name of the op at whose step the bound is found; empty where it is no single one.
     """
 
     value: int | None
@@ -44,11 +58,13 @@ class Bound:
     seconds: float = 0.0
     duals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     versions: Mapping[str, str] = field(default_factory=dict)
+    measure: Measure = Measure.COST
+    cause: str = ""
 
     @property
     def overhead(self) -> float | None:
-        """The bound as an overhead in %; None if there is no bound, or all costs are 0."""
-        if self.value is None or not self.base_cost:
+        """The bound as an overhead in %; None if there is no bound on cost, or all costs are 0."""
+        if self.measure is not Measure.COST or self.value is None or not self.base_cost:
             return None
         return 100 * (self.value - self.base_cost) / self.base_cost
 
@@ -57,6 +73,8 @@ class Bound:
             what = "no schedule exists"
         elif self.value is None:
             what = "nothing is known"
+        elif self.measure is Measure.PEAK:
+            what = f"peak ≥ {self.value:,} bytes"
         else:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
             what = f"cost ≥ {self.value:,}{share}"

@@ -1,0 +1,335 @@
+"""Interval relaxation: a bound on cost for a fixed order of first computes and any recomputation."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.backends.base import SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.bounds.base import Bound
+from remat.bounds.gaps import Gaps
+from remat.formulations.base import Scope
+from remat.modeling import Linear, Model
+from remat.problem import Problem
+from remat.schedule import OrderRule
+from remat.timing import Deadline
+
+Int = NDArray[np.int64]
+
+
+def interval_bound(
+    problem: Problem,
+    *,
+    requests: bool = True,
+    integer: bool = True,
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+) -> Bound:
+    """A bound on cost for the reference order of first computes; see :class:`IntervalRelaxation`.
+
+    Parameters
+    ----------
+    requests : bool
+        With the inputs of recomputations (IR+); without: IR.
+    integer : bool
+        Solve the mixed-integer programme; without: its linear relaxation only, with a bound from the duals that does
+        not depend on the solver being right.
+    deadline : float, Deadline or None
+        Seconds for building and solving, or a deadline whose clock runs already. The solver's dual bound of that
+        moment counts.
+    threads : int, optional
+
+    Returns
+    -------
+    Bound
+        Rounded up to the next cost that recomputations can add up to.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> interval_bound(Problem(unit_chain(8), 5)).value  # the optimum, too
+    22
+    """
+    began = time.monotonic()
+    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    base = problem.graph.base_cost
+    limit = problem.max_computes
+    notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
+    scope = Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes)
+    name = ("the interval relaxation" + " with requests" * requests) + " (linear)" * (not integer)
+
+    def found(
+        extra: int | None, relaxed: float | None = None, versions: dict[str, str] | None = None
+    ) -> Bound:
+        value = None if extra is None else base + extra
+        seconds = time.monotonic() - began
+        return Bound(value, name, scope, base, extra is None, relaxed, seconds, versions=versions or {})
+
+    relaxation = IntervalRelaxation(problem, requests)
+    if relaxation.infeasible:
+        return found(None)
+    if relaxation.trivial:
+        return found(0)
+    model, unit = relaxation.build(), relaxation.unit
+    call = SolveOptions(clock, threads)
+    linear = Highs().relax(model, call)
+    versions = dict(linear.versions)
+    if linear.infeasible:
+        return found(None, None, versions)
+    relaxed = None if linear.bound is None else base + unit * max(0.0, linear.bound)
+    extra = 0 if linear.bound is None else max(0, math.ceil(linear.bound))
+    if integer and not clock.expired:
+        result = Highs().solve(model, call)
+        if result.status is Status.INFEASIBLE:
+            return found(None, relaxed, versions)
+        if result.bound is not None:
+            # Whole numbers below 2^53 times the unit, so that only the solver's tolerance is to be taken off.
+            extra = max(extra, math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
+    return found(unit * extra, relaxed, versions)
+
+
+@dataclass
+class _Segments:
+    """What one op may do again: the stretches ``[points[i], points[i + 1])`` with a variable each, −1 for none."""
+
+    points: list[int]
+    variable: list[int]
+
+    def within(self, start: int, end: int) -> list[int]:
+        """Variables of the stretches from position `start` to position `end`."""
+        low, high = bisect_left(self.points, start), bisect_left(self.points, end)
+        return self.variable[low:high]
+
+
+@dataclass(eq=False)
+class IntervalRelaxation:
+    """The interval relaxation of a problem with a fixed order.
+
+    Sets: gaps ``g = (t, a, b)`` of the tensors (see :class:`remat.bounds.gaps.Gaps`). For each op the ends of all
+    stretches of time in which it might have to run again cut time into segments ``i = [s, e)``.
+
+    Variables: ``r[o, i]``, op ``o`` runs again at least once in segment ``i``; ``d[g]``, the tensor is not retained
+    all through gap ``g``; ``w[t, s]``, the tensor is retained from its last event to event ``s``.
+
+    Minimise ``sum cost(o) r[o, i]`` subject to
+
+    (1) memory at the first compute of each op ``k``: what it needs by itself, plus ``size(t) (1 − d[g])`` for each gap
+        with ``a < k < b``, plus ``size(t) w[t, s]`` for the least requested ``s >= k`` of each ``t`` with last event
+        before ``k``, is at most the budget;
+    (2) ``d[g] <= sum of r[o, i]`` over the segments between ``a`` and the next event at which the whole tensor is
+        needed, for each writer ``o`` that ran by ``a``;
+    (3) requests: where ``r[o, i]``, each input ``t`` of ``o`` without an event after ``s`` was retained until then or
+        regained after its last event: ``w[t, s] + sum of r[writer(t), j] >= r[o, i]`` over all later segments ``j``;
+    (4) ``w[t, s] >= w[t, s']`` for ``s < s'``;
+    (5) ``sum of r[o, i]`` is less than the limit of computes.
+
+    Sources: the relaxation and its proof are in the documentation, page Bounds.
+
+    Attributes
+    ----------
+    problem : Problem
+    requests : bool
+        Whether constraints (3) and (4) are there.
+    infeasible : bool
+        Whether (1) fails even if everything is dropped that may be.
+    trivial : bool
+        Whether nothing need be recomputed for (1).
+    unit : int
+        Every cost of recomputation is a multiple of it; the model counts in it.
+    """
+
+    problem: Problem
+    requests: bool = True
+    infeasible: bool = field(init=False, default=False)
+    trivial: bool = field(init=False, default=False)
+    unit: int = field(init=False, default=1)
+
+    def __post_init__(self) -> None:
+        problem, arrays = self.problem, self.problem.graph.arrays
+        n = len(arrays.cost)
+        self.unit = max(1, int(np.gcd.reduce(arrays.cost)))
+        self._gaps = Gaps.of(problem)
+        budget = problem.budget_bytes
+        if budget is None:
+            self.trivial = True
+            return
+        limits = problem.compute_limits
+        self._once = np.array([limit == 1 for limit in limits], dtype=np.bool_)
+        gaps = self._gaps
+        stays = np.zeros(len(gaps.tensor), dtype=np.bool_)
+        stays[gaps.cause_gap[self._once[gaps.cause_op]]] = True
+        self._stays = stays
+        held = _held(gaps, np.ones_like(stays), arrays.size, n)
+        self._room = budget - problem.constant_bytes - arrays.op_bytes[arrays.order]
+        kept = arrays.input_bytes + int(arrays.size[problem.kept & ~arrays.is_input].sum()) + problem.constant_bytes
+        self.infeasible = bool((_held(gaps, stays, arrays.size, n) > self._room).any()) or kept > budget
+        # What is past its last event is retained for nobody if nothing is recomputed.
+        self.trivial = not self.infeasible and bool((held <= self._room).all())
+        self._held = held
+
+    def build(self) -> Model:
+        """The model, in units of cost; memory rows are scaled to coefficients of at most 1."""
+        arrays, gaps = self.problem.graph.arrays, self._gaps
+        n = len(arrays.cost)
+        segments, asked, owner = self._plan()
+        model = Model("interval relaxation with requests" if self.requests else "interval relaxation")
+        run = model.booleans("run_again", len(owner))
+        # (2): a gap that hangs on one segment of one op has that segment's variable itself.
+        drop = np.full(len(gaps.tensor), -1, dtype=np.int64)
+        causes: list[list[list[int]]] = [[] for _ in range(len(gaps.tensor))]
+        for gap, op, end in zip(gaps.cause_gap.tolist(), gaps.cause_op.tolist(), gaps.cause_end.tolist(), strict=True):
+            if not self._stays[gap]:
+                causes[gap].append(segments[op].within(int(gaps.start[gap]), end))
+        single = [gap for gap, rows in enumerate(causes) if len(rows) == 1 and len(rows[0]) == 1]
+        drop[single] = [causes[gap][0][0] for gap in single]
+        several = [gap for gap, rows in enumerate(causes) if rows and drop[gap] < 0]
+        dropped = model.implied("dropped", len(several), 0, 1)
+        drop[several] = dropped.index
+        rows = [(int(drop[gap]), variables) for gap in several for variables in causes[gap]]
+        model.add(_at_most("dropping makes run again", rows))
+        # (3) and (4)
+        wait_of = {key: number for number, key in enumerate(sorted({(t, s) for t, s, _ in asked}))}
+        waits = model.implied("retained_late", len(wait_of), 0, 1)
+        writer = arrays.producers
+        answers = []
+        for t, s, variable in asked:
+            op = int(writer[t][0])
+            again = [] if self._once[op] else segments[op].within(int(gaps.last[t]), n)
+            answers.append((variable, [int(waits[wait_of[t, s]]), *again]))
+        model.add(_at_most("inputs of what runs again", answers))
+        tensor = np.array([t for t, _ in wait_of], dtype=np.int64)
+        until = np.array([s for _, s in wait_of], dtype=np.int64)
+        later = np.flatnonzero(tensor[1:] == tensor[:-1])
+        number = np.arange(len(later))
+        model.add(
+            Linear.rows(
+                "retained in one piece",
+                np.concatenate([number, number]),
+                np.concatenate([waits.index[later], waits.index[later + 1]]),
+                np.repeat([1.0, -1.0], len(later)),
+                lower=0,
+                num_rows=len(later),
+            )
+        )
+        since = gaps.last[tensor]
+        since[later + 1] = until[later]
+        model.add(*self._memory(drop, waits.index, tensor, since, until))
+        model.add(self._limits(segments))
+        model.minimize(run.index, arrays.cost[np.array(owner, dtype=np.int64)] // self.unit)
+        return model
+
+    def _plan(self) -> tuple[dict[int, _Segments], list[tuple[int, int, int]], list[int]]:
+        """Segments of each op; requests (tensor, event, variable of the segment that asks); op of each variable.
+
+        Backwards through the order, since requests come from readers of an op's outputs, which follow it.
+        """
+        arrays, gaps = self.problem.graph.arrays, self._gaps
+        n = len(arrays.cost)
+        windows: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+        droppable = ~self._stays[gaps.cause_gap]
+        for op, start, end in zip(
+            gaps.cause_op[droppable].tolist(),
+            gaps.start[gaps.cause_gap[droppable]].tolist(),
+            gaps.cause_end[droppable].tolist(),
+            strict=True,
+        ):
+            windows[op].append((start, end))
+        late: list[set[int]] = [set() for _ in range(n)]
+        inputs, writers, last = arrays.op_inputs.lists(), arrays.producers.lists(), gaps.last.tolist()
+        segments: dict[int, _Segments] = {}
+        asked: list[tuple[int, int, int]] = []
+        owner: list[int] = []
+        for op in arrays.order[::-1].tolist():
+            if self._once[op] or not (windows[op] or late[op]):
+                continue
+            windows[op] += [(position, n) for position in late[op]]
+            points = sorted({position for window in windows[op] for position in window})
+            edges = np.zeros(len(points) + 1, dtype=np.int64)
+            for start, end in windows[op]:
+                edges[bisect_left(points, start)] += 1
+                edges[bisect_left(points, end)] -= 1
+            covered = np.cumsum(edges[: len(points)]) > 0
+            variable = np.where(covered, len(owner) + np.cumsum(covered) - 1, -1).tolist()
+            segments[op] = _Segments(points, variable)
+            owner += [op] * int(covered.sum())
+            if not self.requests:
+                continue
+            for start, number in zip(points, variable, strict=True):
+                for t in inputs[op] if number >= 0 else ():
+                    if len(writers[t]) == 1 and last[t] < start:
+                        asked.append((t, start, number))
+                        late[writers[t][0]].add(last[t])
+        return segments, asked, owner
+
+    def _memory(self, drop: Int, waits: Int, tensor: Int, since: Int, until: Int) -> list[Linear]:
+        """(1), but for rows that always hold."""
+        gaps, size = self._gaps, self.problem.graph.arrays.size
+        n = len(self._room)
+        most = self._held.copy()
+        change = np.zeros(n + 2, dtype=np.int64)
+        np.add.at(change, since + 1, size[tensor])
+        np.add.at(change, until + 1, -size[tensor])
+        most += np.cumsum(change)[:n]
+        rows = np.flatnonzero(most > self._room)
+        number = np.full(n + 1, -1, dtype=np.int64)
+        number[rows] = np.arange(len(rows))
+        may = np.flatnonzero(drop >= 0)
+        first = np.concatenate([gaps.start[may] + 1, since + 1])
+        stop = np.concatenate([gaps.end[may], np.minimum(until + 1, n)])
+        column = np.concatenate([drop[may], waits])
+        weight = np.concatenate([-size[gaps.tensor[may]], size[tensor]])
+        length = np.maximum(stop - first, 0)
+        entry = np.repeat(np.arange(len(length)), length)
+        position = np.arange(len(entry)) - np.repeat(np.cumsum(length) - length, length) + first[entry]
+        here = number[position] >= 0
+        entry, position = entry[here], position[here]
+        scale = float(size.max())
+        return [
+            Linear.rows(
+                "memory",
+                number[position],
+                column[entry],
+                weight[entry] / scale,
+                upper=(self._room - self._held)[rows] / scale,
+                num_rows=len(rows),
+            )
+        ]
+
+    def _limits(self, segments: dict[int, _Segments]) -> Linear:
+        """(5)"""
+        rows, columns, upper = [], [], []
+        for op, limit in enumerate(self.problem.compute_limits):
+            mine = [v for v in segments[op].variable if v >= 0] if op in segments else []
+            if limit is not None and len(mine) > limit - 1:
+                rows += [len(upper)] * len(mine)
+                columns += mine
+                upper.append(limit - 1)
+        return Linear.rows("limits of computes", rows, columns, 1, upper=upper, num_rows=len(upper))
+
+
+def _held(gaps: Gaps, which: NDArray[np.bool_], size: Int, num_ops: int) -> Int:
+    """Bytes of the tensors retained through the gaps `which`, at each position strictly inside them."""
+    change = np.zeros(num_ops + 1, dtype=np.int64)
+    np.add.at(change, gaps.start[which] + 1, size[gaps.tensor[which]])
+    np.add.at(change, gaps.end[which], -size[gaps.tensor[which]])
+    return np.cumsum(change)[:num_ops]
+
+
+def _at_most(name: str, rows: list[tuple[int, list[int]]]) -> Linear:
+    """Rows ``x[left] <= sum of x[right]``, from pairs (left, right)."""
+    counts = np.array([len(right) for _, right in rows], dtype=np.int64)
+    number = np.arange(len(rows))
+    return Linear.rows(
+        name,
+        np.concatenate([number, np.repeat(number, counts)]),
+        np.array([left for left, _ in rows] + [v for _, right in rows for v in right], dtype=np.int64),
+        np.repeat([1.0, -1.0], [len(rows), int(counts.sum())]),
+        upper=0,
+        num_rows=len(rows),
+    )

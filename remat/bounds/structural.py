@@ -1,0 +1,46 @@
+"""The structural bound: what one step alone must hold."""
+
+from __future__ import annotations
+
+import time
+
+from remat.bounds.base import Bound, Measure
+from remat.formulations.base import Scope
+from remat.problem import Problem
+from remat.schedule import OrderRule
+
+
+def structural_bound(problem: Problem) -> Bound:
+    """The largest memory that a single step needs, or that is held at the end: a bound on the peak of any schedule.
+
+    Every op is computed at least once, and then graph inputs, its inputs, outputs and workspace are there. At the last
+    step of a schedule everything to be kept is live or just being written.
+
+    Returns
+    -------
+    Bound
+        On the peak; `infeasible` if it exceeds the budget.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> structural_bound(Problem(unit_chain(8))).value
+    3
+    """
+    began = time.monotonic()
+    arrays, found = problem.graph.arrays, problem.graph.structural_bound
+    kept = arrays.input_bytes + int(arrays.size[problem.kept & ~arrays.is_input].sum())
+    peak, cause = found.peak, found.op or ""
+    if kept > peak:
+        peak, cause = kept, ""
+    peak += problem.constant_bytes
+    return Bound(
+        peak,
+        "the structural bound",
+        Scope(OrderRule.FREE, staged=False),
+        problem.graph.base_cost,
+        infeasible=problem.budget_bytes is not None and peak > problem.budget_bytes,
+        seconds=time.monotonic() - began,
+        measure=Measure.PEAK,
+        cause=cause,
+    )
