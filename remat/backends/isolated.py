@@ -152,6 +152,7 @@ class _Child:
         self.asked: float | None = None  # when it was asked to stop
         self.killed: tuple[StopReason, str] | None = None
         self.most_memory = 0
+        self.threads: list[threading.Thread] = []
 
     def run(self, job: wire.Message) -> RawResult:
         began = time.monotonic()
@@ -171,6 +172,11 @@ class _Child:
             finally:
                 self._kill()
                 self.process.wait()
+                for thread in self.threads:
+                    thread.join(1)
+                for pipe in (self.process.stdin, self.process.stdout):
+                    with contextlib.suppress(OSError):
+                        cast(BinaryIO, pipe).close()
             last_words = _last_line(errors)
         return self._conclude(last_words, time.monotonic() - began)
 
@@ -192,7 +198,8 @@ class _Child:
             inbox.put(None)
 
         for work in (feed, listen):  # both end when the child does
-            threading.Thread(target=work, daemon=True, name=f"remat-{work.__name__}").start()
+            self.threads.append(threading.Thread(target=work, daemon=True, name=f"remat-{work.__name__}"))
+            self.threads[-1].start()
         while self.result is None and self.failure is None:
             with contextlib.suppress(queue.Empty):
                 message = inbox.get(timeout=TICK)

@@ -197,7 +197,7 @@ def export(model: Model, path: str | Path) -> None:
     FormatError
         If the file cannot be written.
     ModelError
-        If the model cannot be expressed in linear rows.
+        If the model cannot be expressed in linear rows, or has a row without coefficients that cannot hold.
     """
     state = Pyomo.availability()
     if not state.ready:

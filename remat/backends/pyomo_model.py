@@ -13,7 +13,7 @@ import pyomo.environ as pyo
 from pyomo.core.expr.numeric_expr import LinearExpression
 from pyomo.opt import ProblemFormat
 
-from remat.errors import BackendError, FormatError
+from remat.errors import BackendError, FormatError, ModelError
 from remat.modeling import Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
 
@@ -65,12 +65,20 @@ def to_pyomo(matrix: Matrix, offset: bool = False) -> tuple[Any, list[Any]]:
     return model, x
 
 
+def impossible_row(matrix: Matrix) -> bool:
+    """Whether a row without coefficients excludes 0, so that there is no solution."""
+    empty = np.diff(matrix.indptr) == 0
+    return bool(((matrix.row_lower > 0) | (matrix.row_upper < 0))[empty].any())
+
+
 def write(model: Model, path: Path) -> None:
     """See :func:`remat.backends.pyomo.export`."""
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise BackendError(f"{path}: the suffix must be one of {', '.join(FORMATS)}")
     matrix = to_matrix(lower(model, {PlainLinear}).model)
+    if impossible_row(matrix):
+        raise ModelError(f"model {model.name!r} has a row without coefficients that cannot hold")
     built, _ = to_pyomo(matrix, offset=True)
     options = {} if kind == ProblemFormat.nl else {"labeler": _label}
     part = ""

@@ -146,12 +146,22 @@ def _result(
 
 def _without_solver(matrix: Matrix) -> _Answer | None:
     """The answer where a row without coefficients cannot hold, or where there is nothing to choose."""
-    empty = np.diff(matrix.indptr) == 0
-    if ((matrix.row_lower > 0) | (matrix.row_upper < 0))[empty].any():
+    from remat.backends.pyomo_model import impossible_row
+
+    if impossible_row(matrix):
         return _Answer(Status.INFEASIBLE)
-    if not matrix.shape[1]:
-        return _Answer(Status.OPTIMAL, values=np.zeros(0), bound=matrix.offset)
-    return None
+    if len(matrix.values):
+        return None
+    # bounds alone: CBC's reader loses variables that are in no row
+    whole, cost = matrix.integral > 0, matrix.cost
+    low = np.where(whole, np.ceil(matrix.lower), matrix.lower)
+    high = np.where(whole, np.floor(matrix.upper), matrix.upper)
+    if (low > high).any():
+        return _Answer(Status.INFEASIBLE)
+    values = np.where(cost > 0, low, np.where(cost < 0, high, np.where(np.isfinite(low), low, np.minimum(high, 0))))
+    if not np.isfinite(values).all():  # unbounded, which is for the solver to say
+        return None
+    return _Answer(Status.OPTIMAL, values=values, bound=matrix.offset + float(cost @ values))
 
 
 class _Call:

@@ -17,7 +17,6 @@ from remat.errors import BackendError, FormatError, ModelError
 from remat.modeling import Linear, Model, violations
 from remat.timing import Deadline
 
-pytest.importorskip("pyomo")
 SOLVERS = ["cbc", "highs", "glpk", "scip"]
 
 
@@ -48,3 +47,225 @@ def test_tiny_models_against_brute_force(name, seed):
     assert violations(model, raw.values) == []
     assert raw.incumbents[-1].objective == expected
     assert set(raw.versions) == {"pyomo", name}
+
+
+@pytest.mark.parametrize("name", ["cbc", "highs", "glpk"])
+def test_in_a_process_of_its_own(name):
+    model = tiny(4)
+    seen = []
+    raw = backend(name, Pyomo).solve(model, options(60), on_incumbent=seen.append)
+    assert (raw.status, raw.objective) == (Status.OPTIMAL, best_by_hand(4))
+    assert [i.objective for i in seen] == [i.objective for i in raw.incumbents]
+    assert raw.incumbents[-1].objective == raw.objective
+
+
+def lp():
+    """max x + y: 2.5 at (2, 0.5)."""
+    model = Model("lp")
+    x = model.continuous("x", 2, 0, [2, np.inf])
+    model.add(Linear.rows("row", [0, 0], x.index, [1, 2], upper=[3]))
+    model.minimize(x.index, -1, 10.0)
+    return model
+
+
+@pytest.mark.parametrize("name", ["cbc", "highs", "glpk"])
+def test_a_linear_programme(name):
+    raw = backend(name).solve(lp(), options(60))
+    assert raw.status is Status.OPTIMAL
+    assert raw.objective == pytest.approx(7.5)
+    assert raw.values == pytest.approx([2, 0.5])
+
+
+def test_models_that_need_no_solver():
+    assert PyomoRun("cbc").solve(Model("empty"), options(60)).status is Status.OPTIMAL
+    model = Model("contradiction")
+    model.booleans("x", 1)
+    model.add(Linear.rows("none", [], [], [], lower=[1]))
+    raw = PyomoRun("cbc").solve(model, options(60))
+    assert (raw.status, raw.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
+
+
+@pytest.mark.parametrize("name", ["cbc", "highs", "glpk"])
+def test_variables_without_rows_and_costs(name):
+    model = Model("loose")
+    x = model.integers("x", 4, [-2, 1, 0, 3], [2, 5, 9, 3])
+    model.add(Linear.rows("row", [0, 0], x[:2], 1, lower=[2], upper=[2]))
+    model.minimize(x[:1], 1)
+    raw = backend(name).solve(model, options(60))
+    assert (raw.status, raw.objective) == (Status.OPTIMAL, -2)
+    assert violations(model, raw.values) == []
+
+
+def test_the_deadline_keeps_the_best_of_cbc():
+    raw = Pyomo("cbc").solve(hard(), options(6))
+    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
+    assert violations(hard(), raw.values) == []
+    assert raw.objective <= -1500
+    assert raw.bound is not None and -2311 < raw.bound <= -2230  # its own log says about −2303 in six digits
+    assert raw.bound < raw.objective
+
+
+def test_a_hint_is_handed_to_cbc_and_survives():
+    """It says in its log that it starts from it."""
+    start = Pyomo("cbc").solve(hard(), options(6)).values
+    lines = []
+    raw = Pyomo("cbc").solve(hard(), options(5, log=lines.append), start)
+    assert raw.objective <= hard().objective.value(start)
+    assert raw.incumbents[0].values.tolist() == start.tolist()
+    assert any(re.search(r"(?i)mip ?start", line) for line in lines)
+
+
+@pytest.mark.parametrize("name", ["cbc", "highs"])
+def test_an_expired_clock_leaves_the_hint(name):
+    raw = PyomoRun(name).solve(hard(), options(0), np.zeros(60))
+    assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.FEASIBLE, StopReason.DEADLINE, 0, None)
+
+
+@pytest.mark.parametrize("name", ["cbc", "highs"])
+def test_the_gap_is_a_reason_to_stop(name):
+    raw = PyomoRun(name).solve(hard(30, 10), options(60, relative_gap=0.2))
+    assert raw.status in {Status.FEASIBLE, Status.OPTIMAL}
+    if raw.status is Status.FEASIBLE:
+        assert raw.stop is StopReason.GAP
+        assert raw.bound is None or raw.bound <= raw.objective
+    exact = PyomoRun(name).solve(hard(30, 10), options(60))
+    assert exact.status is Status.OPTIMAL
+    assert raw.bound is None or raw.bound <= exact.objective <= raw.objective
+
+
+def test_options_reach_the_solver_untouched():
+    lines = []
+    PyomoRun("cbc").solve(tiny(1), options(60, seed=7, solver={"maxNodes": 77}, log=lines.append))
+    log = "\n".join(lines)
+    assert "-maxNodes 77" in log and "-randomCbcSeed 7" in log and "-threads 1" in log
+    raw = PyomoRun("highs").solve(hard(), options(60, solver={"mip_max_improving_sols": 1}))
+    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.OTHER)
+
+
+def test_wrong_solutions_are_errors(monkeypatch):
+    from remat.backends import pyomo_run
+
+    genuine = pyomo_run._Call._values
+    monkeypatch.setattr(pyomo_run._Call, "_values", lambda self: genuine(self) + 0.4)
+    raw = PyomoRun("highs").solve(tiny(4), options(60))
+    assert raw.status is Status.ERROR
+    assert re.match(r"highs gives a wrong solution: highs gives \S+ for integer variable number 0", raw.message)
+
+
+def test_availability(monkeypatch):
+    assert Pyomo.availability().ready
+    assert Pyomo("cbc").ready().ready and Pyomo("highs").ready().ready
+    assert {"cbc", "highs", "glpk", "gurobi"} <= set(Pyomo.variants())
+    unknown = Pyomo("no-such-solver").ready()
+    assert unknown.state is AvailabilityState.NOT_INSTALLED and "no-such-solver" in unknown.reason
+    with pytest.raises(BackendError, match="backend 'pyomo:no-such-solver' cannot be used"):
+        Pyomo("no-such-solver").solve(tiny(1), options(5))
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    assert Pyomo.availability().state is AvailabilityState.NOT_INSTALLED
+
+
+def test_a_solver_that_is_missing(monkeypatch):
+    genuine = module.importlib.util.find_spec
+    monkeypatch.setattr(
+        module.importlib.util, "find_spec", lambda name: None if name in {"cbcbox", "highspy"} else genuine(name)
+    )
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    assert Pyomo("cbc").ready().reason == "cbc is not installed: pip install cbcbox, or put a cbc program on the path"
+    assert Pyomo("highs").ready().state is AvailabilityState.NOT_INSTALLED
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/opt/{name}")
+    assert "/opt/cbc" in Pyomo("cbc").ready().reason
+
+
+def test_a_hint_of_the_wrong_length():
+    with pytest.raises(ModelError, match=re.escape("the hint has shape (2,), but model 'tiny' has 5 variables")):
+        Pyomo("cbc").solve(tiny(1), options(5), np.zeros(2))
+
+
+def test_many_rows_are_a_warning(monkeypatch):
+    monkeypatch.setattr(module, "MANY_ROWS", 3)
+    lines = []
+    with pytest.warns(UserWarning, match="rows are more than Pyomo builds quickly"):
+        raw = Pyomo("cbc").solve(tiny(4), options(60, log=lines.append))
+    assert raw.status is Status.OPTIMAL
+    assert any("more than Pyomo builds quickly" in line for line in lines)
+
+
+def test_few_rows_are_none():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Pyomo("highs").solve(tiny(1), options(60))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def awkward():
+    """Ranges, equations, free, fixed and negative columns, and names that no file format would take."""
+    model = Model("a model: [with] +odd* \\names\n")
+    x = model.integers("x\ny z", 3, [-4, 2, 0], [4, 2, 7])
+    c = model.continuous("<=", 2, [-np.inf, -1.5], np.inf)
+    model.add(
+        Linear.rows("end", [0, 0, 1, 1, 2, 2], [*x[:2], x[0], c[0], x[2], c[1]], [1, 2, -1, 1, 3, -2],
+                    lower=[1, 0, -np.inf], upper=[5, 0, 10.5]),
+        Linear.rows("st", [0, 0], [c[0], c[1]], [1, 1], lower=[-2.25]),
+    )  # fmt: skip
+    model.minimize([*x, *c], [1, 0, -2, 3, 0.5], 12.5)
+    return model
+
+
+def solved_file(path):
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("mip_rel_gap", 0.0)
+    assert solver.readModel(str(path)) == highspy.HighsStatus.kOk
+    solver.run()
+    assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return solver.getInfo().objective_function_value
+
+
+@pytest.mark.parametrize("suffix", [".lp", ".mps"])
+@pytest.mark.parametrize("make", [awkward, lp, lambda: tiny(2), lambda: tiny(4), lambda: hard(12, 5)])
+def test_exported_files_have_the_same_optimum(make, suffix, tmp_path):
+    model = make()
+    expected = PyomoRun("highs").solve(model, options(60))
+    path = tmp_path / f"model{suffix}"
+    export(model, path)
+    assert expected.status is Status.OPTIMAL
+    assert solved_file(path) == pytest.approx(expected.objective, abs=1e-6)
+    text = path.read_text()
+    assert not set(re.findall(r"[A-Za-z_]\w*", text)) & {"names", "odd", "with"}
+    assert re.search(r"\bx0\b", text)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_exported_nl(tmp_path):
+    export(awkward(), tmp_path / "model.nl")
+    first, second = (tmp_path / "model.nl").read_text().splitlines()[:2]
+    assert first.startswith("g3")
+    assert second.split()[:3] == ["5", "4", "1"]  # variables, rows, objectives
+    assert list(tmp_path.iterdir()) == [tmp_path / "model.nl"]
+
+
+def test_files_that_cannot_be_written(tmp_path):
+    impossible = lp()
+    impossible.add(Linear.rows("none", [], [], [], lower=[1]))
+    with pytest.raises(ModelError, match="model 'lp' has a row without coefficients that cannot hold"):
+        export(impossible, tmp_path / "model.lp")
+    with pytest.raises(BackendError, match=r"the suffix must be one of .lp, .mps, .nl"):
+        export(lp(), tmp_path / "model.txt")
+    with pytest.raises(FormatError, match="cannot be written: No such file or directory"):
+        export(lp(), tmp_path / "missing" / "model.lp")
+
+
+def test_building_stops_at_the_deadline():
+    """A model that takes Pyomo half a minute."""
+    model = Model("wide")
+    x = model.booleans("x", 400_000)
+    model.add(Linear.rows("row", np.arange(400_000), x.index, 1, upper=np.ones(400_000)))
+    model.minimize(x.index, -1)
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="400,000 rows"):
+        raw = Pyomo("cbc").solve(model, options(3))
+    assert time.monotonic() - began < 4
+    assert (raw.status, raw.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
