@@ -1,0 +1,82 @@
+"""The cut bound: how low the peak can get in any order without recomputation."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from remat.bounds.base import Bound, Measure
+from remat.bounds.flow import BoundaryNetwork
+from remat.formulations.base import Scope
+from remat.problem import Problem
+from remat.schedule import OrderRule
+from remat.timing import Deadline
+
+
+def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
+    """A bound on the peak of every order without recomputation.
+
+    At the step of op ``v`` let ``D`` be the ops computed before. All that ``v`` depends on is in ``D``, what depends
+    on ``v`` is not, and with an op ``D`` has all it depends on. A tensor that an op in ``D`` has written, if only in
+    part, and that is to be kept or read by an op outside ``D``, is live. So the peak is at least what the step needs
+    by itself, plus the least size of such a boundary over all ``D``, which is a minimum cut; the bound is the largest
+    over all ``v``. An op whose step in the reference order holds no more than the best value so far is passed over,
+    since that step is one of the choices that its minimum is taken over.
+
+    Parameters
+    ----------
+    deadline : float, Deadline or None
+        When it is over, the best value so far is the bound.
+
+    Returns
+    -------
+    Bound
+        On the peak, in bytes; exact integers throughout. `infeasible` says that no schedule without recomputation
+        keeps the budget.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import pyramid
+    >>> cut_bound(Problem(pyramid(3))).value
+    5
+    """
+    began = time.monotonic()
+    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    graph = problem.graph
+    arrays = graph.arrays
+    best, cause = -1, -1
+    network = BoundaryNetwork(problem)
+    most = _step_memory(problem)
+    for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
+        if most[arrays.position[op]] <= best or clock.expired:
+            break
+        value = cut_at(network, op)
+        if value > best:
+            best, cause = value, op
+    budget = problem.budget_bytes
+    return Bound(
+        best if cause >= 0 else None,
+        "the cut bound",
+        Scope(OrderRule.FREE, staged=False, max_computes=1),
+        graph.base_cost,
+        infeasible=budget is not None and best > budget,
+        seconds=time.monotonic() - began,
+        measure=Measure.PEAK,
+        cause=graph.op_names[cause] if cause >= 0 else "",
+    )
+
+
+def cut_at(network: BoundaryNetwork, op: int) -> int:
+    """The least memory in bytes at the step of `op` in any order without recomputation, as far as cuts tell."""
+    arrays = network.problem.graph.arrays
+    return int(arrays.op_bytes[op]) + network.problem.constant_bytes + network.cut(op, arrays.size)
+
+
+def _step_memory(problem: Problem) -> np.ndarray:
+    """Memory at each step of the reference order without recomputation, with everything kept that is to be."""
+    graph = problem.graph
+    if problem.keep:
+        names = graph.tensor_names
+        graph = graph.with_outputs([names[t] for t in np.flatnonzero(problem.kept)])
+    return graph.arrays.reference_memory + problem.constant_bytes

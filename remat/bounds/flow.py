@@ -1,0 +1,185 @@
+"""Minimum cuts over closed sets of ops, in exact integers (Dinic's algorithm).
+
+The network speaks of a set ``D`` of ops on the source side that holds, with an op, all it depends on, and charges for
+the tensors on the boundary of ``D``: those that some op in ``D`` writes and that are read outside ``D`` or kept.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# numba's compiled functions carry no types.
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+#: A capacity that no cut reaches: the sum of all others must stay below it.
+UNLIMITED = 2**62
+
+
+@dataclass(eq=False)
+class BoundaryNetwork:
+    """The network of a problem, made once; capacities and terminals are set for each cut.
+
+    Nodes: each op ``u`` (in ``D`` if on the source side), its payment ``y(u)``, each tensor ``x(t)`` (on the sink side
+    if somebody still needs it) and, for accumulation buffers, ``b(t)``. Arcs: ``u -> y(u)`` with the price of giving
+    up all outputs of ``u``; ``y(u) -> x(t)`` (by way of ``b(t)`` where there are several writers) with the price of
+    holding ``t``; ``x(t) -> w`` for each reader and ``w -> u`` for each dependence, unlimited; ``x(t)`` to the sink,
+    unlimited, for tensors to be kept.
+    """
+
+    problem: Problem
+    _tail: Int = field(init=False)
+    _head: Int = field(init=False)
+    _capacity: Int = field(init=False)
+
+    def __post_init__(self) -> None:
+        arrays = self.problem.graph.arrays
+        ops, tensors = np.arange(len(arrays.cost)), np.arange(len(arrays.size))
+        n, m = len(ops), len(tensors)
+        pay, held, joint = n + ops, 2 * n + tensors, 2 * n + m + tensors
+        self.source, self.sink = 2 * n + 2 * m, 2 * n + 2 * m + 1
+        self.num_nodes = self.sink + 1
+        writers, readers, before = arrays.producers, arrays.consumers, arrays.op_predecessors
+        shared = writers.counts > 1
+        self._single = np.flatnonzero(writers.counts == 1)
+        self._shared = np.flatnonzero(shared)
+        of_buffer = shared[writers.rows]
+        kept = np.flatnonzero(self.problem.kept & ~arrays.is_input)
+        read = ~arrays.is_input[readers.rows]
+        parts: list[tuple[Int, Int, int]] = [
+            (ops, pay, 0),
+            (pay[writers.indices[writers.indptr[self._single]]], held[self._single], 0),
+            (joint[self._shared], held[self._shared], 0),
+            (np.full(n, self.source), ops, 0),
+            (ops, np.full(n, self.sink), 0),
+            (pay[writers.indices[of_buffer]], joint[writers.rows[of_buffer]], UNLIMITED),
+            (held[readers.rows[read]], readers.indices[read], UNLIMITED),
+            (before.rows, before.indices, UNLIMITED),
+            (held[kept], np.full(len(kept), self.sink), UNLIMITED),
+        ]
+        tail, head = np.concatenate([a for a, _, _ in parts]), np.concatenate([b for _, b, _ in parts])
+        self._capacity = np.concatenate([np.full(len(a), c, dtype=np.int64) for a, _, c in parts])
+        # Arc 2i and its reverse 2i + 1, grouped by tail.
+        tails = np.stack([tail, head], axis=1).ravel()
+        self._head = np.stack([head, tail], axis=1).ravel()
+        self._arcs = np.argsort(tails, kind="stable")
+        self._first = np.searchsorted(tails[self._arcs], np.arange(self.num_nodes + 1))
+        self._reach: NDArray[np.bool_] | None = None
+
+    def _ancestors(self) -> NDArray[np.bool_]:
+        """Which ops each op depends on; shape (ops, ops)."""
+        if self._reach is None:
+            arrays = self.problem.graph.arrays
+            n = len(arrays.cost)
+            reach = np.zeros((n, n), dtype=np.bool_)
+            for op in arrays.order.tolist():
+                before = arrays.op_predecessors[op]
+                reach[op] = reach[before].any(axis=0)
+                reach[op, before] = True
+            self._reach = reach
+        return self._reach
+
+    def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
+        """The cheapest boundary of a closed set without `op` that holds all that `op` depends on.
+
+        Parameters
+        ----------
+        op : int
+        hold : int64 array, shape (tensors,)
+            Price of holding each tensor; those that `op` reads or writes cost nothing.
+        give_up : int64 array, shape (ops,), optional
+            Price of giving up any number of an op's outputs; None: that may not be. The sum of all prices must stay
+            below :data:`UNLIMITED`.
+        """
+        arrays = self.problem.graph.arrays
+        n = len(arrays.cost)
+        price = hold.copy()
+        price[arrays.op_inputs[op]] = 0
+        price[arrays.op_outputs[op]] = 0
+        reach = self._ancestors()
+        capacity = self._capacity.copy()
+        ends = np.cumsum([n, len(self._single), len(self._shared), n, n])
+        capacity[: ends[0]] = UNLIMITED if give_up is None else give_up
+        capacity[ends[0] : ends[1]] = price[self._single]
+        capacity[ends[1] : ends[2]] = price[self._shared]
+        capacity[ends[2] : ends[3]][reach[op]] = UNLIMITED
+        after = reach[:, op].copy()
+        after[op] = True
+        capacity[ends[3] : ends[4]][after] = UNLIMITED
+        both = np.zeros(2 * len(capacity), dtype=np.int64)
+        both[::2] = capacity
+        return int(_max_flow(self._head, both, self._arcs, self._first, self.source, self.sink))
+
+
+@njit(cache=True)
+def _levels(head, capacity, arcs, first, source, sink, level, queue):
+    """Distances from the source in the residual network; whether the sink can be reached."""
+    level[:] = -1
+    level[source] = 0
+    queue[0] = source
+    filled = 1
+    taken = 0
+    while taken < filled:
+        node = queue[taken]
+        taken += 1
+        for place in range(first[node], first[node + 1]):
+            arc = arcs[place]
+            if capacity[arc] > 0 and level[head[arc]] < 0:
+                level[head[arc]] = level[node] + 1
+                queue[filled] = head[arc]
+                filled += 1
+    return level[sink] >= 0
+
+
+@njit(cache=True)
+def _max_flow(head, capacity, arcs, first, source, sink):
+    """Value of a maximum flow; `capacity` (arc 2i + 1 is the reverse of arc 2i) becomes the residual one."""
+    nodes = len(first) - 1
+    level = np.empty(nodes, dtype=np.int64)
+    queue = np.empty(nodes, dtype=np.int64)
+    here = np.empty(nodes, dtype=np.int64)
+    path = np.empty(nodes, dtype=np.int64)
+    total = 0
+    while _levels(head, capacity, arcs, first, source, sink, level, queue):
+        here[:] = first[:-1]
+        node = source
+        depth = 0
+        while True:
+            if node == sink:
+                least = capacity[path[0]]
+                for step in range(1, depth):
+                    least = min(least, capacity[path[step]])
+                total += least
+                full = 0
+                for step in range(depth - 1, -1, -1):
+                    arc = path[step]
+                    capacity[arc] -= least
+                    capacity[arc ^ 1] += least
+                    if capacity[arc] == 0:
+                        full = step
+                node = head[path[full] ^ 1]
+                depth = full
+                continue
+            advanced = False
+            while here[node] < first[node + 1]:
+                arc = arcs[here[node]]
+                if capacity[arc] > 0 and level[head[arc]] == level[node] + 1:
+                    path[depth] = arc
+                    depth += 1
+                    node = head[arc]
+                    advanced = True
+                    break
+                here[node] += 1
+            if not advanced:
+                if depth == 0:
+                    break
+                depth -= 1
+                node = head[path[depth] ^ 1]
+                here[node] += 1
+    return total
