@@ -129,7 +129,8 @@ def answer(
         f"{who} gives bound {max(known, default=None)} above its own solution of {raw.objective}",
     )
     require(raw.build_seconds >= 0 and raw.solve_seconds >= 0, f"{who} took negative time")
-    require(raw.versions, f"{who} does not say which version of the solver it is")
+    proved = raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    require(raw.versions or not proved, f"{who} does not say which version of the solver it is")
     return raw
 
 

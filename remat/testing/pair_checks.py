@@ -86,12 +86,12 @@ def infeasible_stays_infeasible(make: MakeFormulation, backend: Backend, effort:
     """Where exhaustive search finds no schedule the solver proves that there is none, also with a hint over budget."""
     for family in (PLAIN, FREE):
         try:
-            found = list(cases(make, family, effort, has_no_schedule, 2))
+            found = list(cases(make, family, effort, has_no_schedule, min(2, effort.cases)))
         except SkipTest as refusal:
             reason = refusal
             continue
         for number, case in enumerate(found):
-            hint = case.formulation.encode(Schedule.reference(case.problem.graph)) if number else None
+            hint = case.formulation.encode(Schedule.reference(case.problem.graph)) if not number else None
             _solved(case, backend, effort, hint)
         if found:
             return
@@ -104,7 +104,9 @@ def hints_are_taken(make: MakeFormulation, backend: Backend, effort: Effort = US
     found = []
     for family in (FULL, PLAIN, FREE):
         try:
-            found = list(cases(make, family, effort, lambda case: needs_recomputation(case) and case.exact, 2))
+            found = list(
+                cases(make, family, effort, lambda case: needs_recomputation(case) and case.exact, min(2, effort.cases))
+            )
         except SkipTest:
             continue
         if found:
