@@ -69,12 +69,12 @@ class Bound:
         return 100 * (self.value - self.base_cost) / self.base_cost
 
     def __str__(self) -> str:
-        if self.infeasible:
+        if self.measure is Measure.PEAK and self.value is not None:
+            what = f"peak ≥ {self.value:,} bytes" + (", more than the budget," if self.infeasible else "")
+        elif self.infeasible:
             what = "no schedule exists"
         elif self.value is None:
             what = "nothing is known"
-        elif self.measure is Measure.PEAK:
-            what = f"peak ≥ {self.value:,} bytes"
         else:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
             what = f"cost ≥ {self.value:,}{share}"

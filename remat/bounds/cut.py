@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.flow import BoundaryNetwork
@@ -47,7 +48,7 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
     arrays = graph.arrays
     best, cause = -1, -1
     network = BoundaryNetwork(problem)
-    most = _step_memory(problem)
+    most = step_memory(problem)
     for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
         if most[arrays.position[op]] <= best or clock.expired:
             break
@@ -73,7 +74,7 @@ def cut_at(network: BoundaryNetwork, op: int) -> int:
     return int(arrays.op_bytes[op]) + network.problem.constant_bytes + network.cut(op, arrays.size)
 
 
-def _step_memory(problem: Problem) -> np.ndarray:
+def step_memory(problem: Problem) -> NDArray[np.int64]:
     """Memory at each step of the reference order without recomputation, with everything kept that is to be."""
     graph = problem.graph
     if problem.keep:

@@ -51,7 +51,9 @@ class Gaps:
         when = np.concatenate(
             [arrays.position[writers.indices], arrays.position[readers.indices], np.full(len(kept), num_ops)]
         )
-        needs = np.concatenate([np.zeros(len(writers.indices), bool), np.ones(len(tensor) - len(writers.indices), bool)])
+        needs = np.concatenate(
+            [np.zeros(len(writers.indices), bool), np.ones(len(tensor) - len(writers.indices), bool)]
+        )
         own = ~arrays.is_input[tensor]
         tensor, when, needs = tensor[own], when[own], needs[own]
         last = np.full(num_tensors, -1, dtype=np.int64)

@@ -64,9 +64,7 @@ def interval_bound(
     scope = Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes)
     name = ("the interval relaxation" + " with requests" * requests) + " (linear)" * (not integer)
 
-    def found(
-        extra: int | None, relaxed: float | None = None, versions: dict[str, str] | None = None
-    ) -> Bound:
+    def found(extra: int | None, relaxed: float | None = None, versions: dict[str, str] | None = None) -> Bound:
         value = None if extra is None else base + extra
         seconds = time.monotonic() - began
         return Bound(value, name, scope, base, extra is None, relaxed, seconds, versions=versions or {})

@@ -1,0 +1,283 @@
+"""The joint bound: a bound on cost for any order and any recomputation."""
+
+from __future__ import annotations
+
+import math
+import time
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.backends.base import SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.bounds.base import Bound
+from remat.bounds.cut import cut_at, step_memory
+from remat.bounds.flow import UNLIMITED, BoundaryNetwork
+from remat.formulations.base import Scope
+from remat.modeling import Linear, Model
+from remat.problem import Problem
+from remat.schedule import OrderRule
+from remat.timing import Deadline
+
+Int = NDArray[np.int64]
+#: Ops with the largest cuts for which multipliers are tried, and multipliers tried for each in a first round.
+LAGRANGIAN_OPS, MULTIPLIERS = 12, 10
+#: Ops with the largest Lagrangian bounds whose integer programmes are solved.
+INTEGER_OPS = 6
+
+
+def joint_bound(
+    problem: Problem,
+    *,
+    integer: bool = True,
+    most_ops: int = INTEGER_OPS,
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+) -> Bound:
+    """A bound on cost for any order and any recomputation.
+
+    At the first compute of op ``v`` let ``D`` be the ops computed before. With an op ``D`` has all it depends on; all
+    that ``v`` depends on is in ``D``, and nothing that depends on ``v``. Take a tensor that an op ``u`` in ``D``
+    writes, and that is to be kept or read by an op outside ``D``, which is still to be computed for the first time.
+    Either it is live now, and uses up memory, or ``u`` runs again later, which costs extra since it ran already. What
+    this choice costs at least, over all ``D``, is an integer programme (:func:`joint_programme`); with a multiplier
+    for the memory row in its place, a minimum cut in exact integers. The bound is the largest value found over the
+    ops ``v`` whose cut (see :func:`remat.bounds.cut.cut_bound`) does not fit in the budget: for all others it is 0.
+
+    Parameters
+    ----------
+    integer : bool
+        Solve integer programmes; without: minimum cuts only.
+    most_ops : int
+        For how many ops, the most promising first.
+    deadline : float, Deadline or None
+        When it is over, the best value so far is the bound.
+    threads : int, optional
+
+    Returns
+    -------
+    Bound
+        `infeasible` if even the recomputation of everything that may be recomputed leaves too much live.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> joint_bound(Problem(unit_chain(8), 5)).value
+    22
+    """
+    began = time.monotonic()
+    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    base = problem.graph.base_cost
+    extra, versions = 0, dict[str, str]()
+    infeasible = False
+    network = BoundaryNetwork(problem)
+    ranked: list[tuple[int, int]] = []
+    for op in _promising(network, clock):
+        if clock.expired:
+            break
+        value = lagrangian(network, op, clock)
+        if value is None:
+            infeasible = True
+            break
+        extra = max(extra, value)
+        ranked.append((value, op))
+    ranked.sort(key=lambda pair: -pair[0])
+    unit = _unit(problem)
+    for _, op in ranked[:most_ops] if integer and not infeasible else []:
+        if clock.expired:
+            break
+        result = Highs().solve(joint_programme(problem, op), SolveOptions(clock, threads))
+        versions = dict(result.versions)
+        if result.status is Status.INFEASIBLE:
+            infeasible = True
+            break
+        if result.bound is not None:
+            extra = max(extra, unit * math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
+    limit = problem.max_computes
+    notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
+    return Bound(
+        None if infeasible else base + extra,
+        "the joint bound" + " (Lagrangian)" * (not integer),
+        Scope(OrderRule.FREE, False, limit if isinstance(limit, int) else None, notes),
+        base,
+        infeasible,
+        seconds=time.monotonic() - began,
+        versions=versions,
+    )
+
+
+def _unit(problem: Problem) -> int:
+    """A number of which every cost of recomputation is a multiple."""
+    return max(1, int(np.gcd.reduce(problem.graph.arrays.cost)))
+
+
+def _promising(network: BoundaryNetwork, clock: Deadline) -> list[int]:
+    """Ops whose cuts exceed the budget, largest first; at most :data:`LAGRANGIAN_OPS`."""
+    problem = network.problem
+    budget = problem.budget_bytes
+    if budget is None:
+        return []
+    arrays = problem.graph.arrays
+    most = step_memory(problem)
+    found: list[tuple[int, int]] = []
+    for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
+        # No cut exceeds its step in the reference order; what cannot be among the best is passed over.
+        least = found[LAGRANGIAN_OPS - 1][0] if len(found) >= LAGRANGIAN_OPS else budget
+        if most[arrays.position[op]] <= max(budget, least) or clock.expired:
+            break
+        value = cut_at(network, op)
+        if value > budget:
+            found = sorted([*found, (value, op)], key=lambda pair: -pair[0])
+    return [op for _, op in found[:LAGRANGIAN_OPS]]
+
+
+def lagrangian(network: BoundaryNetwork, op: int, clock: Deadline | None = None) -> int | None:
+    """The bound on extra cost at the first compute of `op`, with the best multipliers found for its memory.
+
+    The value as a function of the multiplier is concave; powers of two are tried first, then a golden section around
+    the best of them. Every value is a bound, whichever multiplier it comes from.
+
+    Returns
+    -------
+    int or None
+        In units of cost, rounded up to a sum of costs. None: no schedule keeps the budget.
+    """
+    problem = network.problem
+    arrays = problem.graph.arrays
+    budget = problem.budget_bytes
+    if budget is None:
+        return 0
+    unit = _unit(problem)
+    cost = arrays.cost // unit
+    step = int(arrays.op_bytes[op]) + problem.constant_bytes
+    once = np.array([limit == 1 for limit in problem.compute_limits], dtype=np.bool_)
+    total = int(arrays.size.sum()) or 1
+    if step + network.cut(op, arrays.size, np.where(once, UNLIMITED, 0)) > budget:
+        return None
+    # Prices are whole numbers: cost times q, bytes times p, with multiplier p / q; all together below UNLIMITED.
+    best = 0
+
+    def value(multiplier: Fraction) -> Fraction:
+        nonlocal best
+        p, q = _whole(multiplier, total, int(cost.sum()))
+        if p == 0:
+            return Fraction(0)
+        price = np.where(once, UNLIMITED, cost * q)
+        bound = Fraction(p * (step - budget) + network.cut(op, arrays.size * p, price), q)
+        best = max(best, math.ceil(bound))
+        return bound
+
+    middle = Fraction(int(cost.sum()) or 1, total)
+    tried: dict[int, Fraction] = {}
+    for exponent in _outwards(MULTIPLIERS):
+        if clock is not None and clock.expired:
+            return unit * best
+        tried[exponent] = value(middle * Fraction(2) ** exponent)
+    top = max(tried, key=lambda exponent: tried[exponent])
+    low, high = float(top - 1), float(top + 1)
+    for _ in range(10):
+        if clock is not None and clock.expired:
+            break
+        first, second = low + 0.382 * (high - low), high - 0.382 * (high - low)
+        if value(middle * Fraction(2**first)) >= value(middle * Fraction(2**second)):
+            high = second
+        else:
+            low = first
+    return unit * best
+
+
+def _outwards(count: int) -> list[int]:
+    """0, 1, −1, 2, −2 and so on up to `count`."""
+    return [0, *(sign * k for k in range(1, count + 1) for sign in (1, -1))]
+
+
+def _whole(multiplier: Fraction, total_size: int, total_cost: int) -> tuple[int, int]:
+    """Whole p and q with p / q near `multiplier`, such that p times all bytes and q times all costs add up safely."""
+    room = UNLIMITED // 4
+    q = max(1, min(room // max(total_cost, 1), int(room / (total_size * multiplier)) if multiplier else 1, 2**20))
+    p = min(int(multiplier * q), room // total_size)
+    return p, q
+
+
+def joint_programme(problem: Problem, op: int) -> Model:
+    """The integer programme of :func:`joint_bound` for one op ``v``.
+
+    Variables: ``before[u]``, op ``u`` is in ``D``; ``held[t]``, tensor ``t`` is live at the first compute of ``v``;
+    ``again[u]``, ``u`` runs again later. Minimise ``sum cost(u) again[u]`` subject to
+
+    (1) ``before[u] >= before[w]`` for each reader ``w`` of an output of ``u``; 1 for what ``v`` depends on, 0 for
+        ``v`` and what depends on it;
+    (2) ``held[t] + again[u] >= before[u] − before[w]`` for each writer ``u`` and reader ``w`` of ``t``, and
+        ``>= before[u]`` if ``t`` is to be kept, but for what ``v`` itself reads or writes, which is live anyway;
+    (3) ``sum size(t) held[t]`` is at most the budget less what the step of ``v`` needs by itself.
+
+    For an accumulation buffer (2) speaks of each writer by itself: if it is not live now, all of its writers run
+    later, those in ``D`` again. Costs are counted in the unit of which all are multiples.
+    """
+    arrays = problem.graph.arrays
+    n = len(arrays.cost)
+    limits = problem.compute_limits
+    lower, upper = np.zeros(n), np.ones(n)
+    lower[_closure(arrays.op_predecessors.lists(), op)] = 1
+    upper[[op, *_closure(arrays.op_successors.lists(), op)]] = 0
+    model = Model(f"joint programme of {problem.graph.op_names[op]}")
+    before = model.booleans("before", n, lower, upper)
+    again = model.booleans("again", n, 0, [limit != 1 for limit in limits])
+    held = model.booleans("held", len(arrays.size))
+    pairs = arrays.op_successors
+    number = np.arange(len(pairs.indices))
+    model.add(
+        Linear.rows(
+            "closed",
+            np.concatenate([number, number]),
+            np.concatenate([before.index[pairs.rows], before.index[pairs.indices]]),
+            np.repeat([1.0, -1.0], len(number)),
+            lower=0,
+            num_rows=len(number),
+        )
+    )
+    free = np.ones(len(arrays.size), dtype=np.bool_)
+    free[arrays.op_inputs[op]] = False
+    free[arrays.op_outputs[op]] = False
+    read = free[arrays.edge_tensor]
+    writer, reader, tensor = arrays.edge_producer[read], arrays.edge_consumer[read], arrays.edge_tensor[read]
+    kept = (free & problem.kept)[arrays.producers.rows]
+    keeper, stays = arrays.producers.indices[kept], arrays.producers.rows[kept]
+    number = np.arange(len(writer) + len(keeper))
+    model.add(
+        Linear.rows(
+            "live or again",
+            np.concatenate([number, number, number, number[: len(writer)]]),
+            np.concatenate(
+                [
+                    held.index[np.concatenate([tensor, stays])],
+                    again.index[np.concatenate([writer, keeper])],
+                    before.index[np.concatenate([writer, keeper])],
+                    before.index[reader],
+                ]
+            ),
+            np.repeat([1.0, -1.0, 1.0], [2 * len(number), len(number), len(writer)]),
+            lower=0,
+            num_rows=len(number),
+        )
+    )
+    scale = float(max(1, arrays.size.max()))
+    budget = problem.budget_bytes
+    room = math.inf if budget is None else (budget - problem.constant_bytes - int(arrays.op_bytes[op])) / scale
+    weight = np.where(free & ~arrays.is_input, arrays.size, 0) / scale
+    model.add(Linear.rows("memory", np.zeros(len(weight)), held.index, weight, upper=[room]))
+    model.minimize(again.index, arrays.cost // _unit(problem))
+    return model
+
+
+def _closure(following: list[list[int]], op: int) -> list[int]:
+    """All that can be reached from `op`, without itself."""
+    seen = {op}
+    stack = [op]
+    while stack:
+        for other in following[stack.pop()]:
+            if other not in seen:
+                seen.add(other)
+                stack.append(other)
+    return sorted(seen - {op})
