@@ -1,1 +1,21 @@
 """What nobody can beat: lower bounds on peak and cost, each with its scope."""
+
+from remat.bounds.base import Bound, Measure
+from remat.bounds.cut import cut_bound
+from remat.bounds.interval import interval_bound
+from remat.bounds.joint import joint_bound
+from remat.bounds.lp import lp_relaxation
+from remat.bounds.report import best_bound, bounds
+from remat.bounds.structural import structural_bound
+
+__all__ = [
+    "Bound",
+    "Measure",
+    "best_bound",
+    "bounds",
+    "cut_bound",
+    "interval_bound",
+    "joint_bound",
+    "lp_relaxation",
+    "structural_bound",
+]

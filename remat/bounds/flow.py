@@ -1,18 +1,14 @@
-"""Minimum cuts over closed sets of ops, in exact integers (Dinic's algorithm).
+"""Minimum cuts over closed sets of ops, in exact integers.
 
 The network speaks of a set ``D`` of ops on the source side that holds, with an op, all it depends on, and charges for
 the tensors on the boundary of ``D``: those that some op in ``D`` writes and that are read outside ``D`` or kept.
 """
-
-# mypy: disable-error-code="no-untyped-def"
-# numba's compiled functions carry no types.
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from remat.problem import Problem
@@ -97,6 +93,8 @@ class BoundaryNetwork:
             Price of giving up any number of an op's outputs; None: that may not be. The sum of all prices must stay
             below :data:`UNLIMITED`.
         """
+        from remat.bounds.flow_kernel import max_flow  # numba takes a while to load
+
         arrays = self.problem.graph.arrays
         n = len(arrays.cost)
         price = hold.copy()
@@ -114,72 +112,4 @@ class BoundaryNetwork:
         capacity[ends[3] : ends[4]][after] = UNLIMITED
         both = np.zeros(2 * len(capacity), dtype=np.int64)
         both[::2] = capacity
-        return int(_max_flow(self._head, both, self._arcs, self._first, self.source, self.sink))
-
-
-@njit(cache=True)
-def _levels(head, capacity, arcs, first, source, sink, level, queue):
-    """Distances from the source in the residual network; whether the sink can be reached."""
-    level[:] = -1
-    level[source] = 0
-    queue[0] = source
-    filled = 1
-    taken = 0
-    while taken < filled:
-        node = queue[taken]
-        taken += 1
-        for place in range(first[node], first[node + 1]):
-            arc = arcs[place]
-            if capacity[arc] > 0 and level[head[arc]] < 0:
-                level[head[arc]] = level[node] + 1
-                queue[filled] = head[arc]
-                filled += 1
-    return level[sink] >= 0
-
-
-@njit(cache=True)
-def _max_flow(head, capacity, arcs, first, source, sink):
-    """Value of a maximum flow; `capacity` (arc 2i + 1 is the reverse of arc 2i) becomes the residual one."""
-    nodes = len(first) - 1
-    level = np.empty(nodes, dtype=np.int64)
-    queue = np.empty(nodes, dtype=np.int64)
-    here = np.empty(nodes, dtype=np.int64)
-    path = np.empty(nodes, dtype=np.int64)
-    total = 0
-    while _levels(head, capacity, arcs, first, source, sink, level, queue):
-        here[:] = first[:-1]
-        node = source
-        depth = 0
-        while True:
-            if node == sink:
-                least = capacity[path[0]]
-                for step in range(1, depth):
-                    least = min(least, capacity[path[step]])
-                total += least
-                full = 0
-                for step in range(depth - 1, -1, -1):
-                    arc = path[step]
-                    capacity[arc] -= least
-                    capacity[arc ^ 1] += least
-                    if capacity[arc] == 0:
-                        full = step
-                node = head[path[full] ^ 1]
-                depth = full
-                continue
-            advanced = False
-            while here[node] < first[node + 1]:
-                arc = arcs[here[node]]
-                if capacity[arc] > 0 and level[head[arc]] == level[node] + 1:
-                    path[depth] = arc
-                    depth += 1
-                    node = head[arc]
-                    advanced = True
-                    break
-                here[node] += 1
-            if not advanced:
-                if depth == 0:
-                    break
-                depth -= 1
-                node = head[path[depth] ^ 1]
-                here[node] += 1
-    return total
+        return int(max_flow(self._head, both, self._arcs, self._first, self.source, self.sink))

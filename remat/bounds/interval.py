@@ -300,8 +300,10 @@ class IntervalRelaxation:
         ]
 
     def _limits(self, segments: dict[int, _Segments]) -> Linear:
-        """(5)"""
-        rows, columns, upper = [], [], []
+        """Row (5): limits of computes."""
+        rows: list[int] = []
+        columns: list[int] = []
+        upper: list[int] = []
         for op, limit in enumerate(self.problem.compute_limits):
             mine = [v for v in segments[op].variable if v >= 0] if op in segments else []
             if limit is not None and len(mine) > limit - 1:

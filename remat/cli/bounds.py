@@ -1,0 +1,109 @@
+"""``remat bounds``: what no schedule can beat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import (
+    NO,
+    Budget,
+    ConstantMemory,
+    Graph,
+    Json,
+    Keep,
+    MaxComputes,
+    Order,
+    Threads,
+    load_graph,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from remat.bounds import Bound
+    from remat.problem import Problem
+
+
+def command(
+    graph: Graph,
+    *,
+    budget: Budget = None,
+    order: Order = "fixed",
+    max_computes: MaxComputes = None,
+    keep: Keep = None,
+    count_constant_memory: ConstantMemory = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", "-t", min=0, help="Seconds for all bounds; default: until done.")
+    ] = None,
+    relaxation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--relaxation",
+            metavar="FORMULATION",
+            help="Also bound by the linear relaxation of this formulation; may be repeated.",
+        ),
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget."""
+    from remat.bounds.report import applies, bounds
+    from remat.problem import Problem
+
+    problem = Problem(load_graph(graph), budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
+    found = bounds(problem, time_limit, threads=threads, relaxations=tuple(relaxation or ()))
+    infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
+    if as_json:
+        print_json(_facts(problem, found, infeasible))
+    else:
+        print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])
+        if infeasible:
+            print("no schedule keeps the budget")
+    if infeasible:
+        raise typer.Exit(NO)
+
+
+def _row(problem: Problem, bound: Bound) -> tuple[str, ...]:
+    if bound.value is None:
+        words = ("no schedule", "") if bound.infeasible else ("unknown", "")
+    elif bound.measure == "peak":
+        peak = problem.reference_peak
+        share = f"{100 * bound.value / peak:.4g} % of the reference peak" if peak else ""
+        words = (f"{bound.value:,} bytes", share + ", over the budget" * bound.infeasible)
+    else:
+        words = (f"{bound.value:,}", "" if bound.overhead is None else f"overhead {bound.overhead:.4g} %")
+    return bound.kind.removeprefix("the "), str(bound.measure), *words, str(bound.scope), f"{bound.seconds:.2f}"
+
+
+def _facts(problem: Problem, found: list[Bound], infeasible: bool) -> dict[str, Any]:
+    return {
+        "graph": problem.graph.name,
+        "graph_digest": problem.graph.digest,
+        "budget": problem.budget_bytes,
+        "order": str(problem.order),
+        "reference_peak": problem.reference_peak,
+        "base_cost": problem.graph.base_cost,
+        "cost_unit": problem.graph.cost_unit,
+        "infeasible": infeasible,
+        "bounds": [
+            {
+                "bound": bound.kind,
+                "measure": str(bound.measure),
+                "value": bound.value,
+                "overhead": bound.overhead,
+                "infeasible": bound.infeasible,
+                "cause": bound.cause or None,
+                "scope": {
+                    "order": str(bound.scope.order),
+                    "staged": bound.scope.staged,
+                    "max_computes": bound.scope.max_computes,
+                    "notes": list(bound.scope.notes),
+                },
+                "seconds": bound.seconds,
+                "versions": dict(bound.versions),
+            }
+            for bound in found
+        ],
+    }
