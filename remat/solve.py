@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
-from remat.backends.running import OverdueError, time_limit
+from remat.backends.running import GRACE, OverdueError, time_limit
 from remat.calling import SolverFailedError, call_backend, call_options
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope
@@ -194,7 +195,9 @@ class _Solve:
         if not self.is_heuristic:
             most = START_SECONDS * len(self.problem.graph.ops)
             deadline = deadline.earlier(min(most, START_SHARE * deadline.remaining))
-        schedule = heuristic.run(self.problem, deadline, self.call.seed)
+        schedule = None
+        with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
+            schedule = heuristic.run(self.problem, deadline, self.call.seed)
         if schedule is not None:
             self.judge.see(schedule, heuristic.name)
         if self.is_heuristic and self.call.deadline.expired:

@@ -30,6 +30,8 @@ def solve_by_matrix(
 ) -> RawResult:
     """Minimise `model` by CP-SAT behind OR-Tools' `model_builder`; see :class:`remat.backends.cp_sat.CpSat`.
 
+    Its log is not to be had: the wheel of OR-Tools 9.15 takes no Python function for it.
+
     Parameters
     ----------
     parameters : str
@@ -59,9 +61,6 @@ def solve_by_matrix(
                 if not math.isnan(value):
                     helper.add_hint(number, value)
             solver.set_solver_specific_parameters(parameters)
-            if options.log is not None:
-                solver.set_log_callback(options.log)
-                solver.enable_output(True)
     except OverdueError:
         return unbuilt(model, options, hint, on_incumbent, seconds=time.monotonic() - began, versions=versions)
     incumbents: list[Incumbent] = []

@@ -1,0 +1,83 @@
+"""Five seconds are five seconds, building included, on a model too large to finish."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remat import Problem, solve
+from remat.backends.base import StopReason
+from remat.graphs.io import write_graph
+from remat.graphs.layered import layered
+from remat.registry import make_backend
+
+SECONDS = 5
+
+
+@pytest.fixture(scope="module")
+def large():
+    """Checkmate's model of it has 312,056 variables and 620,718 rows."""
+    graph = layered(300, 0.43, 1789)
+    graph.reference_peak, graph.arrays  # noqa: B018 (made once, not within anybody's deadline)
+    return graph
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*rows are more than Pyomo:UserWarning")
+@pytest.mark.parametrize("isolate", [False, True], ids=["", "isolated"])
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        ("highs", {}),
+        ("cp-sat", {}),
+        ("cp-sat", {"door": "matrix"}),
+        ("pyomo:cbc", {}),
+        ("pyomo:highs", {}),
+        ("minizinc:gecode", {}),
+        ("minizinc:cp-sat", {}),
+        ("minizinc:highs", {}),
+    ],
+)
+def test_within_a_second(large, backend, options, isolate):
+    state = make_backend(backend).ready()
+    if not state.ready and backend == "minizinc:gecode":
+        pytest.skip(f"{backend}: {state.reason}")
+    began = time.monotonic()
+    result = solve(
+        Problem(large, "80%"), "checkmate", backend, deadline=SECONDS, threads=1, solver_options=options,
+        isolate=isolate,
+    )  # fmt: skip
+    assert time.monotonic() - began < SECONDS + 1
+    assert result.stop is StopReason.DEADLINE
+    assert result.bound >= large.base_cost
+
+
+@pytest.mark.slow
+def test_the_program_ends_too(large, tmp_path):
+    """A solver that is left behind does not hold up the shell."""
+    path = tmp_path / "large.json"
+    write_graph(large, path)
+    command = [
+        str(Path(sys.executable).with_name("remat")), "solve", str(path),
+        "--budget", "80%", "-f", "checkmate", "--backend", "highs",
+        "--time-limit", str(SECONDS), "--threads", "1", "--quiet",
+    ]  # fmt: skip
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, check=False)
+    assert time.monotonic() - began < SECONDS + 3  # what it takes to start, too
+    assert done.returncode == 1, done.stderr
+    assert "stopped: deadline" in done.stdout
+
+
+def test_building_counts():
+    """The model of 1,000 ops is not built in a second; nobody waits for it."""
+    graph = layered(1000, 0.31, 2085)
+    graph.reference_peak, graph.arrays  # noqa: B018
+    began = time.monotonic()
+    result = solve(Problem(graph, "80%"), "checkmate", "highs", deadline=1, threads=1)
+    assert time.monotonic() - began < 3
+    assert result.stop is StopReason.DEADLINE
+    assert "the time was over before the model was built" in result.message
