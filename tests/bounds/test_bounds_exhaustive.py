@@ -1,0 +1,160 @@
+"""No bound is above the exact optimum of its scope, on random graphs with everything a graph may have."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from small_graphs import KNOWN, LIBERIS_LANE, least_peak
+
+from remat.bounds import Bound, bounds, cut_bound, interval_bound, joint_bound, structural_bound
+from remat.bounds.report import best_bound
+from remat.formulations.base import Scope
+from remat.graphs import ComputeGraph, Op
+from remat.problem import Problem
+from remat.testing import optimum, random_budget, random_graph
+
+#: Ops of the graphs looked at, at most: the search is exponential.
+MOST_OPS = 7
+
+
+def graph_of(seed: int) -> ComputeGraph:
+    return random_graph(seed, 6, plain=seed % 4 == 0, buffers=seed % 4 in {1, 2})
+
+
+def problem_of(seed: int, order: str) -> Problem:
+    """Plain graphs, buffers, several outputs, workspace; at times a limit of computes, one more tensor to keep."""
+    rng = random.Random(seed)
+    graph = graph_of(seed)
+    names = list(graph.op_names)
+    limits = rng.choice([None, None, None, 2, 3, {rng.choice(names): 1}, {rng.choice(names): 2}])
+    keep = rng.sample(graph.tensor_names, 1) if rng.random() < 0.25 else []
+    budget = random_budget(graph, seed)
+    if order == "free":  # there the interesting budgets are lower
+        budget = max(graph.structural_bound.peak, int(0.95 * budget))
+    return Problem(graph, budget, order, limits, keep)
+
+
+def check(seed: int, order: str) -> None:
+    problem = problem_of(seed, order)
+    if len(problem.graph.ops) > MOST_OPS:
+        return
+    best = optimum(problem, Scope(problem.order, staged=False))
+    found = [joint_bound(problem, integer=False, threads=1), joint_bound(problem, threads=1)]
+    if order == "fixed":
+        found += [
+            interval_bound(problem, integer=False, threads=1),
+            interval_bound(problem, requests=False, threads=1),
+            interval_bound(problem, threads=1),
+        ]
+    for bound in found:
+        assert not bound.scope.staged
+        assert bound.infeasible == (bound.value is None)
+        if best is not None:
+            assert not bound.infeasible, bound
+            assert problem.graph.base_cost <= bound.value <= best.cost, bound
+            assert bound.relaxed is None or bound.relaxed <= best.cost
+    pairs = [(0, 1), (2, 4), (3, 4)] if order == "fixed" else [(0, 1)]  # the second has the constraints of the first
+    for weak, strong in pairs:
+        assert at_most(found[weak], found[strong])
+    assert best is None or structural_bound(problem).value <= problem.budget_bytes
+
+
+def at_most(weak: Bound, strong: Bound) -> bool:
+    return strong.infeasible or (not weak.infeasible and weak.value <= strong.value)
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("block", range(10))
+def test_never_above_the_optimum(block, order):
+    for seed in range(12 * block, 12 * block + 12):
+        check(seed, order)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("block", range(20))
+def test_never_above_the_optimum_of_many(block, order):
+    for seed in range(1000 + 50 * block, 1050 + 50 * block):
+        check(seed, order)
+
+
+def test_the_random_problems_are_worth_it():
+    """Among those above: positive bounds, proofs of infeasibility, and tight bounds, with buffers and without."""
+    tight = dict.fromkeys(["plain", "full", "buffers"], 0)
+    infeasible = 0
+    for seed in range(60):
+        problem = problem_of(seed, "fixed")
+        if len(problem.graph.ops) > MOST_OPS:
+            continue
+        bound = interval_bound(problem, threads=1)
+        infeasible += bound.infeasible
+        if bound.value is not None and bound.value > bound.base_cost:
+            kind = ("plain", "buffers", "buffers", "full")[seed % 4]
+            tight[kind] += optimum(problem, Scope(problem.order, staged=False)).cost == bound.value
+    assert infeasible
+    assert all(tight.values())
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_cut_bound_against_all_orders(block):
+    tight = 0
+    for seed in range(40 * block, 40 * block + 40):
+        graph = random_graph(seed, 7, plain=seed % 3 == 0, buffers=seed % 3 == 1)
+        bound, least = cut_bound(Problem(graph)), least_peak(graph)
+        assert structural_bound(Problem(graph)).value <= bound.value <= least
+        assert bound.scope.max_computes == 1
+        tight += bound.value == least
+    assert tight > 30
+
+
+def test_cut_bound_of_known_orders():
+    for known in KNOWN:
+        assert cut_bound(Problem(known.graph)).value <= known.least_peak
+    assert cut_bound(Problem(LIBERIS_LANE)).value <= least_peak(LIBERIS_LANE) == 4960
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.graph.name)
+def test_interval_relaxation_of_the_known_graphs(known):
+    """The values of an independent implementation, found together with the exhaustive optima."""
+    for budget, (free, _, _, relaxation) in known.optima.items():
+        assert interval_bound(Problem(known.graph, budget), threads=1).value == relaxation
+        joint = joint_bound(Problem(known.graph, budget, "free"), threads=1)
+        assert joint.infeasible or free is None or joint.value <= free
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 3))
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_less_budget_is_no_cheaper(seed, order):
+    graph = graph_of(seed)
+    budgets = np.linspace(graph.structural_bound.peak - 1, graph.reference_peak + 1, 6).astype(int)
+    found = [best_bound(Problem(graph, int(budget), order), threads=1) for budget in budgets]
+    assert found[0].infeasible  # below the structural bound
+    assert found[-1].value == graph.base_cost  # the reference order is one of the schedules
+    for less, more in pairwise(found):
+        assert at_most(more, less)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 7, 11, 22])
+def test_the_unit_of_bytes_and_cost_does_not_matter(seed):
+    graph = graph_of(seed)
+    problem = Problem(graph, random_budget(graph, seed))
+    bytes_, cost = 2**40 + 7, 10**9 + 7
+
+    large = ComputeGraph(
+        graph.name,
+        [replace(tensor, size=tensor.size * bytes_) for tensor in graph.tensors],
+        [
+            Op(op.name, op.inputs, op.outputs, op.cost * cost, op.workspace * bytes_, recomputable=op.recomputable)
+            for op in graph.ops
+        ],
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        order=graph.order,
+    )
+    scaled = bounds(Problem(large, problem.budget_bytes * bytes_), threads=1)
+    for small, big in zip(bounds(problem, threads=1), scaled, strict=True):
+        factor = bytes_ if small.measure == "peak" else cost
+        assert big.infeasible == small.infeasible
+        assert big.value == (None if small.value is None else small.value * factor)
