@@ -1,0 +1,128 @@
+"""What runs on which problem, deadlines, what a bound does not know, and the shell."""
+
+import json
+import time
+
+import pytest
+
+from remat.bounds import Measure, best_bound, bounds, cut_bound, interval_bound, joint_bound
+from remat.bounds.report import applies
+from remat.cli import main
+from remat.graphs import GraphBuilder, layered
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+
+COST_BOUNDS = [
+    "the interval relaxation",
+    "the interval relaxation with requests",
+    "the joint bound",
+    "the linear relaxation of checkmate (simplex)",
+]
+
+
+def kinds(problem, **options):
+    return [bound.kind for bound in bounds(problem, threads=1, **options)]
+
+
+def test_what_runs():
+    chain = unit_chain(5)
+    peaks = ["the structural bound", "the cut bound"]
+    assert kinds(Problem(chain)) == peaks  # without a budget the base cost is the optimum
+    assert kinds(Problem(chain, 2)) == peaks
+    assert kinds(Problem(chain, 4), relaxations=["checkmate"]) == peaks + COST_BOUNDS
+    assert kinds(Problem(chain, 4, "free")) == [*peaks, COST_BOUNDS[2]]
+
+
+def test_every_bound_says_for_which_schedules():
+    for order in ("fixed", "free"):
+        problem = Problem(unit_chain(5), 4, order)
+        for bound in bounds(problem, threads=1):
+            assert applies(bound, problem) == (bound.kind != "the cut bound")
+            assert str(bound.scope) in str(bound)
+            assert (bound.overhead is None) == (bound.measure is Measure.PEAK)
+    free = Problem(unit_chain(5), 4, "free")
+    assert not applies(interval_bound(free), free)
+    once = Problem(unit_chain(5), 6, max_computes=1)
+    assert applies(cut_bound(once), once)
+
+
+def test_without_recomputation_the_cut_bound_decides():
+    """Ten bytes are needed; with one compute per op nine are too few, with two they are not."""
+    chain = unit_chain(8)
+    assert best_bound(Problem(chain, 9, max_computes=1)).infeasible
+    assert best_bound(Problem(chain, 9, max_computes=2)).value == 18
+    assert best_bound(Problem(chain, 10, max_computes=1)).value == 17
+
+
+def test_what_may_not_be_recomputed_must_stay():
+    builder = GraphBuilder("noise")
+    builder.op("noise", size=5, cost=1, recomputable=False)
+    builder.op("a", inputs=["noise"], size=5, cost=1)
+    builder.op("b", inputs=["a"], size=5, cost=1)
+    builder.op("c", inputs=["b"], size=5, cost=1)
+    builder.op("d", inputs=["c", "noise"], size=1, cost=1)
+    graph = builder.build()
+    assert graph.structural_bound.peak == 11
+    for problem in (Problem(graph, 14), Problem(graph, 14, "free")):
+        assert best_bound(problem).infeasible
+    assert best_bound(Problem(graph, 15)).value == 5
+
+
+def test_constant_memory_counts_where_it_is_counted():
+    builder = GraphBuilder("g", constant_memory=100)
+    for k in range(4):
+        builder.op(f"f{k}", inputs=[f"f{k - 1}"] * (k > 0), size=4, cost=2)
+    builder.op("end", inputs=["f3", "f0"], size=4, cost=2)
+    graph = builder.build()
+    small = [(b.value, b.infeasible) for b in bounds(Problem(graph, 12), threads=1)]
+    large = [(b.value, b.infeasible) for b in bounds(Problem(graph, 112, count_constant_memory=True), threads=1)]
+    assert [value for value, _ in large] == [value + 100 * (i < 2) for i, (value, _) in enumerate(small)]
+    assert [flag for _, flag in large] == [flag for _, flag in small]
+    assert best_bound(Problem(graph, 111, count_constant_memory=True)).infeasible
+
+
+def test_deadlines():
+    """What has run out of time is weaker, never wrong, and nothing runs on."""
+    graph = layered(250, 0.43, 1789)
+    problem = Problem(graph, "60%")
+    began = time.monotonic()
+    found = bounds(problem, 0.0, threads=1)
+    assert time.monotonic() - began < 5
+    assert found[1].value is None  # no cut was made: nothing is known
+    assert not found[1].infeasible
+    assert all(bound.value == graph.base_cost for bound in found[2:])
+    assert best_bound(problem, 0.0, threads=1).value == graph.base_cost
+    short = joint_bound(problem, deadline=0.3, threads=1)
+    assert graph.base_cost <= short.value <= graph.base_cost + 4682  # what the fixed order costs at the least
+
+
+def test_shell(capsys):
+    assert main(["bounds", "fcn8", "--budget", "80%", "--threads", "1", "--time-limit", "60"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert len({line.rindex(line.split()[-1]) for line in lines[1:]}) == 1  # aligned
+    assert "10,289,323,652,736" in lines[-1]
+    assert "overhead 0.1361 %" in lines[-1]
+    assert "any order, any number of computes" in lines[-1]
+
+
+def test_shell_json(capsys):
+    assert main(["bounds", "fcn8", "--budget", "80%", "--order", "free", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["infeasible"] is False
+    joint = facts["bounds"][-1]
+    assert (joint["value"], joint["scope"]["order"]) == (10_289_323_652_736, "free")
+    assert joint["scope"]["max_computes"] is None
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_shell_says_that_there_is_no_schedule(capsys, as_json):
+    assert main(["bounds", "vgg16", "--budget", "80%", *(["--json"] if as_json else [])]) == 1
+    out = capsys.readouterr().out
+    assert json.loads(out)["infeasible"] if as_json else "no schedule keeps the budget" in out
+
+
+def test_shell_refuses_in_one_line(capsys):
+    for words in (["--budget", "nonsense"], ["--budget", "80%", "--relaxation", "unknown"], ["--order", "odd"]):
+        assert main(["bounds", "fcn8", *words]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
