@@ -43,10 +43,10 @@ class CpSat(Backend):
 
     There are two doors into it, chosen by ``SolveOptions.solver["door"]``. ``"proto"``, the default, takes everything
     and reports every solution. ``"matrix"`` takes plain linear rows as one sparse matrix and says nothing until it
-    ends, not even in its log. On Checkmate's model (one run each on a busy machine of two cores) the translation took 4.2 s of CPU by the
-    one and 0.3 s by the other for 250 ops (353,464 rows), 22 s and 2.6 s for 500 ops (1,926,430 rows); behind the
-    second door OR-Tools converts again, for about 4 s and 10 s. So it pays only on models beyond these, where what is
-    lost, the solutions on the way, may not matter; memory is the same or more.
+    ends, not even in its log. On Checkmate's model (one run each, on a busy machine of two cores) the translation
+    took 4.2 s of CPU by the one and 0.3 s by the other for 250 ops (353,464 rows), 22 s and 2.6 s for 500 ops
+    (1,926,430 rows); behind the second door OR-Tools converts again, for about 4 s and 10 s. So it pays only on models
+    beyond these, where what is lost, the solutions on the way, may not matter; memory is the same or more.
 
     One thread and a fixed seed give the same answer every time (unless the deadline cuts it short); several threads
     share clauses as they come and do not.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from remat.backends.base import (
     checked_hint,
     unbuilt,
 )
+from remat.backends.highs_threads import SCHEDULER, cores
 from remat.backends.rounding import rounded
 from remat.backends.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
@@ -153,34 +152,6 @@ def _common_step(model: Model) -> float:
     return float(np.gcd.reduce(np.abs(coefficient).astype(np.int64)))
 
 
-class _Scheduler:
-    """HiGHS's pool of threads, one per process, which has to be made anew for another number of threads.
-
-    While a solve is running the pool must stay, so a second one at the same time takes the number that there is.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads: int | None = None
-        self._running = 0
-
-    def enter(self, highspy: Any, threads: int) -> int:
-        """The number of threads to solve with."""
-        with self._lock:
-            if not self._running and self._threads != threads:
-                highspy.Highs.resetGlobalScheduler(True)
-                self._threads = threads
-            self._running += 1
-            return self._threads or threads
-
-    def leave(self) -> None:
-        with self._lock:
-            self._running -= 1
-
-
-_SCHEDULER = _Scheduler()
-
-
 @dataclass
 class _Run:
     """One solve: the solver object, what its callbacks have seen, and what came of it."""
@@ -274,7 +245,7 @@ class _Run:
         solver.startCallback(kinds.kCallbackSimplexInterrupt)
         solver.startCallback(kinds.kCallbackIpmInterrupt)
         own = int(self.options.solver.get("threads", 0))
-        self._set("threads", _SCHEDULER.enter(self._highspy, own or self.options.threads or _cores()))
+        self._set("threads", SCHEDULER.enter(self._highspy, own or self.options.threads or cores()))
         try:
             if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
                 self.stop = self.stop or StopReason.INTERRUPTED
@@ -289,7 +260,7 @@ class _Run:
         try:
             self._run()
         finally:  # in the solver's own thread, which may have been left behind
-            _SCHEDULER.leave()
+            SCHEDULER.leave()
             self._solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
 
     def _run(self) -> None:
@@ -444,8 +415,3 @@ class _Run:
             statuses.kSolutionLimit, statuses.kMemoryLimit, statuses.kUnknown,
         }  # fmt: skip
         return (some if best or model_status in limits else Status.ERROR), StopReason.OTHER
-
-
-def _cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
