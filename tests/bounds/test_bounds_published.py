@@ -98,6 +98,14 @@ def extra(bound):
     return None if bound.infeasible else bound.value - bound.base_cost
 
 
+def same(found, value):
+    """The values were computed up to a relative gap of 1e-4, so that of large ones the last digit is open upwards."""
+    if value is None or value < 5000:
+        assert found == value
+    else:
+        assert value <= found <= value * (1 + 2e-4)
+
+
 @pytest.mark.parametrize(
     ("parameters", "cut", "requests", "plain", "joint"),
     [pytest.param(*row, id=f"n{row[0][0]}", marks=[pytest.mark.slow] if row[0][0] > 100 else []) for row in LAYERED],
@@ -106,9 +114,9 @@ def test_layered_graphs(parameters, cut, requests, plain, joint):
     graph = layered(*parameters)
     assert cut_bound(Problem(graph)).value == cut
     for budget, value in zip(BUDGETS, requests, strict=False):
-        assert extra(interval_bound(Problem(graph, budget), threads=1)) == value
+        same(extra(interval_bound(Problem(graph, budget), threads=1)), value)
     for budget, value in zip(BUDGETS, plain, strict=True):
-        assert extra(interval_bound(Problem(graph, budget), requests=False, threads=1)) == value
+        same(extra(interval_bound(Problem(graph, budget), requests=False, threads=1)), value)
     for budget, value in zip(BUDGETS, joint, strict=True):
         found = extra(joint_bound(Problem(graph, budget, "free"), threads=1))
         assert (value is None and found is None) or value <= found  # more ops than three are looked at
