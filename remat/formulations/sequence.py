@@ -21,8 +21,8 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
     Raises
     ------
     ProblemError
-        If the schedule names an unknown op, misses one, or frees an accumulation buffer and fills it again in order
-        to hold less: formulations hold it from its first contribution to its last read.
+        If the schedule names an unknown op, misses one, or frees an accumulation buffer and fills it again to keep
+        the budget: formulations hold it from its first contribution to its last read.
     """
     index = problem.graph.op_index
     names = schedule.computes()
@@ -39,10 +39,11 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
 
 
 def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
-    """Refuse a schedule of which `sequence` holds more, because buffers are filled only once there."""
+    """Refuse a schedule of which `sequence` holds more, and too much, because buffers are filled only once there."""
     arrays, graph = problem.graph.arrays, problem.graph
     standing, _ = standing_buffers(problem)
-    if not standing.any() or schedule.num_computes == len(arrays.cost):
+    budget = problem.budget_bytes
+    if budget is None or not standing.any() or schedule.num_computes == len(arrays.cost):
         return
     rules: dict[str, Any] = {"keep": problem.keep, "count_constant_memory": problem.count_constant_memory}
     given = simulate(graph, schedule, **rules)
@@ -54,13 +55,13 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
     memory, live = run.memory.copy(), run.intervals
     instances = Instances.of(problem, sequence)
     for tensor in refilled:
-        mine = np.flatnonzero(instances.tensor == tensor)
+        first = int(np.argmax(instances.tensor == tensor))  # contributions after its last use are transient
         gap = np.zeros(len(sequence), dtype=np.bool_)
-        gap[int(instances.step[mine[0]]) : int(instances.last_use[mine].max()) + 1] = True
+        gap[int(instances.step[first]) : int(instances.last_use[first]) + 1] = True
         for start, end in zip(live.start[live.tensor == tensor], live.end[live.tensor == tensor], strict=True):
             gap[start:end] = False
         memory[gap] += arrays.size[tensor]
-    if memory.max(initial=0) > given.peak:
+    if memory.max(initial=0) > max(given.peak, budget):
         raise ProblemError(
             f"the schedule frees accumulation buffer {graph.tensors[refilled[0]].name!r} and fills it again, "
             "the formulation fills it once"
