@@ -23,7 +23,7 @@ def random_graph(seed: int, most_ops: int = 6, *, plain: bool = False, buffers: 
     Examples
     --------
     >>> random_graph(3, plain=True)
-    ComputeGraph('tiny-3', 4 ops, 4 tensors, 4 edges)
+    ComputeGraph('tiny-3', 4 ops, 4 tensors, 3 edges)
     """
     rng = random.Random(seed)
     n = rng.randint(3, most_ops)
