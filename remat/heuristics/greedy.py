@@ -87,7 +87,7 @@ class _State:
         """Drop until the schedule fits, nothing helps, or time is up."""
         state = cls(problem, limit, frozenset())
         while state.excess > 0 and not deadline.expired:
-            following = state.after_best_drop()
+            following = state.after_best_drop(deadline)
             if following is None:
                 break
             state = following
@@ -97,13 +97,18 @@ class _State:
         """Bytes above the budget, summed over all steps."""
         return 0 if self.budget is None else int(np.maximum(memory - self.budget, 0).sum())
 
-    def after_best_drop(self) -> _State | None:
+    def after_best_drop(self, deadline: Deadline) -> _State | None:
         """The state after the best drop that really lowers the excess; tried at the worst steps first."""
         assert self.budget is not None
         over = np.flatnonzero(self.run.memory > self.budget)
         for step in over[np.argsort(-self.run.memory[over], kind="stable")][:8].tolist():
-            drops = [drop for tensor in self.idle_at(step) if (drop := self.drop(tensor, step)) is not None]
-            drops = [drop for drop in drops if drop.excess < self.excess]
+            drops = []
+            for tensor in self.idle_at(step):
+                drop = self.drop(tensor, step)
+                if drop is not None and drop.excess < self.excess:
+                    drops.append(drop)
+                if deadline.expired:
+                    return None
             # Price per byte removed; for nothing is best of all, and then the most bytes.
             drops.sort(key=lambda d: (d.cost / (self.excess - d.excess), d.excess, sorted(d.extra)))
             for drop in drops[:4]:
