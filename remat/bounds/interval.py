@@ -72,7 +72,7 @@ def interval_bound(
     relaxation = IntervalRelaxation(problem, requests)
     if relaxation.infeasible:
         return found(None)
-    if relaxation.trivial:
+    if relaxation.trivial or clock.expired:
         return found(0)
     model, unit = relaxation.build(), relaxation.unit
     call = SolveOptions(clock, threads)
