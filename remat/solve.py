@@ -29,6 +29,8 @@ from remat.timing import Deadline
 START_HEURISTICS = {OrderRule.FIXED: "greedy", OrderRule.FREE: "annealing"}
 #: Shares of the time left that the start heuristic and the preliminary model may use.
 START_SHARE, PRELIMINARY_SHARE = 0.1, 0.5
+#: Share of the time left in which the start heuristic must be loaded, and compiled where it is for the first time.
+PREPARE_SHARE = 0.4
 #: Most seconds of the start heuristic for each op.
 START_SECONDS = 0.02
 
@@ -193,6 +195,8 @@ class _Solve:
         heuristic: Heuristic = _named("heuristics", method)()
         deadline = self.call.deadline
         if not self.is_heuristic:
+            with contextlib.suppress(OverdueError), time_limit(deadline.earlier(PREPARE_SHARE * deadline.remaining)):
+                heuristic.prepare()
             most = START_SECONDS * len(self.problem.graph.ops)
             deadline = deadline.earlier(min(most, START_SHARE * deadline.remaining))
         schedule = None

@@ -471,7 +471,7 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
     module = sys.modules["remat.solve"]
 
-    class Wasteful:
+    class Wasteful(Heuristic):
         name = "greedy"
 
         def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
+from remat.graphs import GraphBuilder
 from remat.heuristics.base import Heuristic
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -74,9 +75,10 @@ class Annealing(Heuristic):
     penalty for the peak above the budget whose weight follows how often the budget is met, plus a small weight on the
     mean memory held. Peaks come from a segment tree, so that a move costs O(d log T) for an op with d tensors.
 
-    Restarts double in length, so that the same seed walks the same way however long it is let go. With the fixed order
-    first computations stay in the reference order, and recomputations may be anywhere. Ops that write accumulation
-    buffers are not recomputed.
+    Restarts double in length, and every second one starts at a tenth of the heat, with a quarter of the weight on the
+    mean: hot ones find other orders, cool ones make the most of the given one. Without a deadline the same seed walks
+    the same way. With the fixed order first computations stay in the reference order, and recomputations may be
+    anywhere. Ops that write accumulation buffers are not recomputed.
 
     Examples
     --------
@@ -93,14 +95,25 @@ class Annealing(Heuristic):
     def __init__(self, options: AnnealingOptions | None = None) -> None:
         self.options = options or AnnealingOptions()
 
+    def prepare(self) -> None:
+        """Compile the moves: some seconds once on a machine, then they are read from numba's cache."""
+        graph = GraphBuilder("pair")
+        graph.op("a", size=2)
+        graph.op("b", inputs=["a"], size=1)
+        _Search(Problem(graph.build(), 2, OrderRule.FREE), self.options).restart(1, Deadline(), (0, 0))
+
     def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         search = _Search(problem, self.options)
         moves, left, restart = self.options.first_moves, self._moves(problem, deadline), 0
         best: tuple[int, Int] | None = None
+        rate = math.inf  # moves per second of the last restart
         while left > 0 and not deadline.expired:
-            found = search.restart(int(min(moves, left)), deadline, (seed, restart))
+            # The last restart is as long as there is time for, so that it cools down before the deadline.
+            length, began = int(min(moves, left, max(BATCH, 0.9 * rate * deadline.remaining))), deadline.elapsed
+            found = search.restart(length, deadline, (seed, restart))
+            rate = length / max(1e-9, deadline.elapsed - began) if math.isfinite(deadline.seconds) else math.inf
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
             if best is not None and best[0] == problem.graph.base_cost:
@@ -152,9 +165,11 @@ class _Search:
         base = max(1, self.problem.graph.base_cost)
         per_byte = base / max(1, self.budget)
         least, most = per_byte / 100, per_byte * 100
-        per_area = self.options.area * per_byte
-        heat = self.options.heat * base
-        cooling = (self.options.cold / self.options.heat) ** (1 / max(1, len(seeds) - 1))
+        cool = seed[1] % 2 == 1
+        per_area = self.options.area * per_byte * (0.25 if cool else 1.0)
+        first = max(self.options.cold, self.options.heat * (0.1 if cool else 1.0))
+        heat = first * base
+        cooling = (self.options.cold / first) ** (1 / max(1, len(seeds) - 1))
         for part in seeds.tolist():
             met = anneal(
                 self.net, state, part, BATCH, self.budget, self.fixed, heat, per_byte, per_area, self.options.again

@@ -15,6 +15,9 @@ class Heuristic(ABC):
 
     name: ClassVar[str]
 
+    def prepare(self) -> None:  # noqa: B027  (most heuristics have nothing to prepare)
+        """Load what takes long the first time, such as compiled code, so that the clock of a run need not bear it."""
+
     @abstractmethod
     def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
         """The best schedule found before `deadline`; it may miss the budget. None: nothing at all.

@@ -1,7 +1,6 @@
 import json
 import random
 from importlib.resources import files
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -16,7 +15,6 @@ from remat.graphs.remat_json import graph_from_document, graph_to_text
 from remat.graphs.zoo import unet
 
 SCHEMA = json.loads(files("remat.graphs").joinpath("graph.schema.json").read_text(encoding="utf-8"))
-ROOT = Path(__file__).resolve().parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
