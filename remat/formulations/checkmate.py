@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Scope, Values
 from remat.formulations.retention_layout import expand
-from remat.formulations.sequence import Instances, op_sequence, stages_of, standing_buffers, useful_schedule
+from remat.formulations.sequence import (
+    Instances,
+    MemoryScale,
+    op_sequence,
+    stages_of,
+    standing_buffers,
+    useful_schedule,
+)
 from remat.modeling import Linear, Model, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -79,13 +86,8 @@ class Checkmate(Formulation):
         arrays = problem.graph.arrays
         self.n = len(arrays.cost)
         self.is_buffer, self.workspace = standing_buffers(problem)
-        self.unit = int(np.gcd.reduce(np.concatenate([arrays.size[~arrays.is_input], self.workspace]))) or 1
-        self.held = arrays.input_bytes + problem.constant_bytes
-        most = int(arrays.size.sum() + arrays.workspace.max()) + problem.constant_bytes
-        budget = most if problem.budget_bytes is None else min(most, problem.budget_bytes)
-        if budget < self.held:
-            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held")
-        self.capacity = (budget - self.held) // self.unit
+        scale = MemoryScale.of(problem, self.workspace)
+        self.unit, self.capacity = scale.unit, scale.capacity
         self._prepare()
 
     def _prepare(self) -> None:

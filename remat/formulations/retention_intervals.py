@@ -15,7 +15,7 @@ from remat.formulations.base import Formulation, Preliminary, Scope, Values
 from remat.formulations.retention_encoder import RetentionEncoder
 from remat.formulations.retention_layout import RetentionLayout, StageGrid, expand
 from remat.formulations.retention_minizinc import written
-from remat.formulations.sequence import standing_buffers, useful_schedule
+from remat.formulations.sequence import MemoryScale, standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.modeling.check import cumulative_use
 from remat.problem import Problem
@@ -114,26 +114,14 @@ class RetentionIntervals(Formulation):
         self.options = options or RetentionIntervalsOptions()
         self.layout = RetentionLayout.of(problem, self.options.copies)
         self.grid = StageGrid(len(problem.graph.ops)) if problem.order is OrderRule.FIXED else None
-        arrays = problem.graph.arrays
         _, self.workspace = standing_buffers(problem)
-        demands = np.concatenate([arrays.size[~arrays.is_input], self.workspace])
-        self.unit = int(np.gcd.reduce(demands)) or 1
-        self.held = arrays.input_bytes + problem.constant_bytes
-        if problem.budget_bytes is not None and problem.budget_bytes < self.held:
-            raise ProblemError(f"the budget of {problem.budget_bytes:,} bytes is less than what is always held")
+        scale = MemoryScale.of(problem, self.workspace)
+        self.unit, self.held, self.capacity = scale.unit, scale.held, scale.capacity
 
     @property
     def horizon(self) -> int:
         """|D|, the number of events."""
         return self.grid.horizon if self.grid else len(self.layout.copy_op)
-
-    @property
-    def capacity(self) -> int:
-        """The budget M in units of the common divisor, less what is always held, rounded down."""
-        arrays = self.problem.graph.arrays
-        most = int(arrays.size.sum()) + int(self.workspace.max()) + self.problem.constant_bytes
-        budget = most if self.problem.budget_bytes is None else min(self.problem.budget_bytes, most)
-        return (budget - self.held) // self.unit
 
     @cached_property
     def reference_peak(self) -> int:

@@ -108,6 +108,43 @@ def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
     return shared & wanted, workspace
 
 
+@dataclass(frozen=True)
+class MemoryScale:
+    """The budget in the largest unit in which all sizes are whole, so that models have small numbers and lose nothing.
+
+    Attributes
+    ----------
+    unit : int
+        Bytes: the greatest common divisor of sizes and workspaces.
+    held : int
+        Bytes that are always held: graph inputs, and constant memory where it counts.
+    capacity : int
+        Units left by the budget, rounded down; without a budget, enough for everything at once.
+    """
+
+    unit: int
+    held: int
+    capacity: int
+
+    @classmethod
+    def of(cls, problem: Problem, workspace: Int) -> MemoryScale:
+        """For a problem and the bytes that each op holds for its own step only.
+
+        Raises
+        ------
+        ProblemError
+            If the budget is less than what is always held.
+        """
+        arrays = problem.graph.arrays
+        unit = int(np.gcd.reduce(np.concatenate([arrays.size[~arrays.is_input], workspace]))) or 1
+        held = arrays.input_bytes + problem.constant_bytes
+        most = int(arrays.size.sum()) + int(workspace.max()) + problem.constant_bytes
+        budget = most if problem.budget_bytes is None else min(problem.budget_bytes, most)
+        if budget < held:
+            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held")
+        return cls(unit, held, (budget - held) // unit)
+
+
 def useful_schedule(problem: Problem, sequence: Int, source: str) -> Schedule:
     """The schedule of a compute sequence without recomputations whose results nobody reads, frees implied.
 
