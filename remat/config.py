@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Largest configuration file that is read, in bytes.
 MAX_CONFIG_BYTES = 1024 * 1024
+#: The groups of the registry that ``solve.method`` may name.
+METHODS = ("formulations", "heuristics")
 
 _Positive = Annotated[int, Field(ge=1)]
 
@@ -97,8 +99,8 @@ class Config(_Section):
     problem : ProblemSection
     solve : SolveSection
     output : OutputSection
-    formulations : mapping of name to mapping
-        Options of formulations; only those of the one that is named in ``solve.method`` have an effect.
+    formulations, heuristics : mapping of name to mapping
+        Options of methods; only those of the one that is named in ``solve.method`` have an effect.
     backends : mapping of name or name:variant to mapping
         Passed to that solver untouched, by the names of its manual; what is said of a variant goes before what is said
         of the whole family.
@@ -117,6 +119,7 @@ class Config(_Section):
     solve: SolveSection = SolveSection()
     output: OutputSection = OutputSection()
     formulations: dict[str, dict[str, Any]] = {}
+    heuristics: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, Any]] = {}
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -164,21 +167,21 @@ class Config(_Section):
             if len(place) > 1 and place[1] in (overrides or {}).get(place[0], {}):
                 raise FormatError(f"option --{place[1].replace('_', '-')} {fault}") from None
             raise FormatError(f"{name}: {_shown(place, fault)}") from None
-        for group, tables in (("formulations", config.formulations), ("backends", config.backends)):
+        for group in registry.GROUPS:
             known = registry.Registered(group)
-            for word in tables:
+            for word in getattr(config, group):
                 if word.partition(":")[0] not in known:
                     raise FormatError(f"{name}: {_unknown(f'{group}.{word}', word, list(known))}")
-        for method, given in config.formulations.items():
+        for method, given in (config.formulations | config.heuristics).items():
             make_options(method, given, f"{name}: ")
         return config
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    def options_of(self, formulation: str) -> Any:
-        """The options of a formulation, None where none are given."""
-        given = self.formulations.get(formulation)
-        return make_options(formulation, given) if given else None
+    def options_of(self, method: str) -> Any:
+        """The options of a formulation or heuristic, None where none are given."""
+        given = (self.formulations | self.heuristics).get(method)
+        return make_options(method, given) if given else None
 
     def solver_options_of(self, backend: str) -> dict[str, Any]:
         """What is passed to that solver untouched."""
@@ -244,36 +247,37 @@ class Config(_Section):
 
 
 def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
-    """The options of a formulation from names and values.
+    """The options of a formulation or heuristic from names and values.
 
     Raises
     ------
     FormatError
-        Beginning with `where`, for an option that the formulation does not have or a value of the wrong type.
+        Beginning with `where`, for an option that the method does not have or a value of the wrong type.
     ProblemError
         For a value that the options refuse themselves.
     RematError
-        If there is no such formulation.
+        If there is no such method.
 
     Examples
     --------
     >>> make_options("retention-intervals", {"copies": 3})
     RetentionIntervalsOptions(copies=3, precedence='cover')
     """
-    options_type: Any = registry.load("formulations", method).options_type
+    group = "heuristics" if method in registry.heuristics() else "formulations"
+    options_type: Any = registry.load(group, method).options_type
     if options_type is None:
-        raise FormatError(f"{where}formulation {method!r} has no options")
+        raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options")
     known = [field.name for field in dataclasses.fields(options_type)]
     for key in given:
         if key not in known:
-            raise FormatError(where + _unknown(f"formulations.{method}.{key}", key, known))
+            raise FormatError(where + _unknown(f"{group}.{method}.{key}", key, known))
     try:  # by way of JSON, whose strict reading takes lists for tuples and words for enums, but "3" not for 3
         return TypeAdapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
     except ValidationError as error:
         place, fault = _first(error, given)
-        raise FormatError(where + _shown(["formulations", method, *place], fault)) from None
+        raise FormatError(where + _shown([group, method, *place], fault)) from None
     except ProblemError as error:
-        raise ProblemError(f"{where}formulations.{method}: {error}") from None
+        raise ProblemError(f"{where}{group}.{method}: {error}") from None
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -298,14 +302,15 @@ def schema() -> dict[str, Any]:
     result = Config.model_json_schema(by_alias=True)
     for part in (result, *result["$defs"].values()):
         part["description"] = _summary(part["description"])
-    tables: dict[str, Any] = {}
-    for name, kind in sorted(registry.formulations().items()):
-        if kind.options_type is not None:
-            about = f"Options of the formulation {name}."
-            table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
-            tables[name] = {**table, "additionalProperties": False}
+    for group in METHODS:
+        tables: dict[str, Any] = {}
+        for name, kind in sorted(registry.Registered(group).items()):
+            if kind.options_type is not None:
+                about = f"Options of the {registry.GROUPS[group]} {name}."
+                table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
+                tables[name] = {**table, "additionalProperties": False}
+        result["properties"][group].update(properties=tables, additionalProperties=False)
     families = "|".join(sorted(registry.backends()))
-    result["properties"]["formulations"].update(properties=tables, additionalProperties=False)
     result["properties"]["backends"]["propertyNames"] = {"pattern": f"^({families})(:.+)?$"}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result}
 
@@ -326,12 +331,14 @@ def example() -> str:
             key = entry.alias or name
             value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
             lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
-    lines += ["", "# Options of formulations: those of the chosen one count, the others wait for their turn."]
-    for name, member in sorted(registry.formulations().items()):
-        if member.options_type is not None:
-            lines += [f"[formulations.{name}]"]
-            lines += [f"{key} = {json.dumps(value)}" for key, value in vars(member.options_type()).items()]
-            lines += [""]
+    lines += ["", "# Options of methods: those of the chosen one count, the others wait for their turn."]
+    for group in METHODS:
+        for name, member in sorted(registry.Registered(group).items()):
+            if member.options_type is not None:
+                lines += [f"[{group}.{name}]"]
+                for key, value in vars(member.options_type()).items():
+                    lines += [f"# {key} =" if value is None else f"{key} = {json.dumps(value)}"]
+                lines += [""]
     lines += ["# Passed to solvers untouched, by the names of their manuals.", "[backends.cp-sat]"]
     lines += ["# linearization_level = 2", "", "[backends.highs]", "# mip_heuristic_effort = 0.1"]
     return "\n".join(lines) + "\n"

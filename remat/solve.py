@@ -13,7 +13,7 @@ from remat.backends.running import GRACE, OverdueError, time_limit
 from remat.calling import SolverFailedError, call_backend, call_options
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary, Scope
-from remat.heuristics.base import Heuristic
+from remat.heuristics.base import Heuristic, Run
 from remat.judge import EVERY_SCHEDULE, TOLERANCE, Judge, Reader, Seen, covers, lower_bound, structural_peak
 from remat.modeling import Model
 from remat.problem import Problem
@@ -76,7 +76,7 @@ def solve(
     relative_gap : float
         Stop when (objective − bound) / objective is at most this.
     options : optional
-        Options of the formulation.
+        Options of the formulation or heuristic.
     solver_options : mapping, optional
         Passed to the solver untouched.
     on_progress : callable, optional
@@ -192,7 +192,7 @@ class _Solve:
         method: Any = self.method if self.is_heuristic else START_HEURISTICS.get(OrderRule(self.problem.order), "")
         if not self.is_heuristic and method not in heuristics():
             return
-        heuristic: Heuristic = _named("heuristics", method)()
+        heuristic: Heuristic = _named("heuristics", method)(self.options if self.is_heuristic else None)
         deadline = self.call.deadline
         if not self.is_heuristic:
             with contextlib.suppress(OverdueError), time_limit(deadline.earlier(PREPARE_SHARE * deadline.remaining)):
@@ -201,7 +201,7 @@ class _Solve:
             deadline = deadline.earlier(min(most, START_SHARE * deadline.remaining))
         schedule = None
         with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
-            schedule = heuristic.run(self.problem, deadline, self.call.seed)
+            schedule = heuristic.run(self.problem, Run(deadline, self.call.seed, start=self.warm_start))
         if schedule is not None:
             self.judge.see(schedule, heuristic.name)
         if self.is_heuristic and self.call.deadline.expired:

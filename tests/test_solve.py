@@ -22,7 +22,7 @@ from remat.backends.base import (
 from remat.errors import BackendError, ModelError, ProblemError, RematError
 from remat.formulations.base import Formulation, Preliminary, Scope
 from remat.graphs import ComputeGraph, GraphBuilder
-from remat.heuristics.base import Heuristic
+from remat.heuristics.base import Heuristic, Run
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.progress import Progress
@@ -474,9 +474,9 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wasteful(Heuristic):
         name = "greedy"
 
-        def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
-            assert deadline.seconds <= 11
-            assert seed == 3
+        def run(self, problem: Problem, run: Run) -> Schedule | None:
+            assert run.deadline.seconds <= 11
+            assert run.seed == 3
             return sequence("abcaad")
 
     monkeypatch.setattr(module, "heuristics", lambda: {"greedy": ""})
@@ -493,7 +493,7 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(Heuristic):
         name = "own"
 
-        def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
+        def run(self, problem: Problem, run: Run) -> Schedule | None:
             return sequence("abcaad")
 
     own = solve(Problem(skip_graph(), 8), Own)

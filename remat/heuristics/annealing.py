@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.graphs import GraphBuilder
-from remat.heuristics.base import Heuristic
+from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.timing import Deadline
@@ -85,15 +85,13 @@ class Annealing(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> from remat.schedule import simulate
     >>> problem = Problem(unit_chain(8), 5)
-    >>> schedule = Annealing(AnnealingOptions(moves=100_000)).run(problem, Deadline(), seed=1)
+    >>> schedule = Annealing(AnnealingOptions(moves=100_000)).run(problem, Run(seed=1))
     >>> simulate(problem.graph, schedule).peak
     5
     """
 
     name = "annealing"
-
-    def __init__(self, options: AnnealingOptions | None = None) -> None:
-        self.options = options or AnnealingOptions()
+    options_type = AnnealingOptions
 
     def prepare(self) -> None:
         """Compile the moves: some seconds once on a machine, then they are read from numba's cache."""
@@ -102,7 +100,8 @@ class Annealing(Heuristic):
         graph.op("b", inputs=["a"], size=1)
         _Search(Problem(graph.build(), 2, OrderRule.FREE), self.options).restart(1, Deadline(), (0, 0))
 
-    def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        deadline, seed = run.deadline, run.seed
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         search = _Search(problem, self.options)

@@ -1,26 +1,74 @@
-"""The interface of a heuristic: a schedule without a solver."""
+"""The interface of a heuristic: a schedule without a solver's proof."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.timing import Deadline
 
+OnSchedule = Callable[[Schedule], bool]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How long a heuristic runs, from where, and who wants to know what it finds on the way.
+
+    Attributes
+    ----------
+    deadline : Deadline
+    seed : int
+        Fixes everything random.
+    threads : int
+        How many may be used.
+    start : Schedule or None
+        A valid schedule to improve, perhaps over the budget. Heuristics that build from nothing do not look at it.
+    on_schedule : callable or None
+        Receives better schedules as they are found; True means that the search may stop.
+
+    Examples
+    --------
+    >>> Run(Deadline.after(10), seed=3).threads
+    1
+    """
+
+    deadline: Deadline = field(default_factory=Deadline)
+    seed: int = 0
+    threads: int = 1
+    start: Schedule | None = None
+    on_schedule: OnSchedule | None = None
+
+    def tell(self, schedule: Schedule) -> bool:
+        """Hand on a schedule; whether the search may stop."""
+        return self.on_schedule is not None and self.on_schedule(schedule)
+
 
 class Heuristic(ABC):
-    """A method that makes a schedule without a solver and proves nothing."""
+    """A method that makes a schedule and proves nothing.
+
+    Parameters
+    ----------
+    options : optional
+        Of the class's `options_type`; None: its defaults.
+    """
 
     name: ClassVar[str]
+    options_type: ClassVar[type | None] = None
+    """The dataclass of its options, the constructor's only argument; None where it has none."""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options: Any = self.options_type() if options is None and self.options_type is not None else options
 
     def prepare(self) -> None:  # noqa: B027  (most heuristics have nothing to prepare)
         """Load what takes long the first time, such as compiled code, so that the clock of a run need not bear it."""
 
     @abstractmethod
-    def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
-        """The best schedule found before `deadline`; it may miss the budget. None: nothing at all.
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        """The best schedule found before the deadline; it may miss the budget. None: nothing at all.
 
         The same seed gives the same schedule, unless the deadline cuts the search short.
         """

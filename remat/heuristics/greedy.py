@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.heuristics.base import Heuristic
+from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.timing import Deadline
@@ -34,14 +34,15 @@ class Greedy(Heuristic):
     --------
     >>> from remat.graphs.families import unit_chain
     >>> problem = Problem(unit_chain(8), 7)
-    >>> schedule = Greedy().run(problem, Deadline(), seed=0)
+    >>> schedule = Greedy().run(problem, Run())
     >>> simulate(problem.graph, schedule).peak
     7
     """
 
     name = "greedy"
 
-    def run(self, problem: Problem, deadline: Deadline, seed: int) -> Schedule | None:
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        deadline = run.deadline
         best: _State | None = None
         for limit in (2, None):
             state = _State.descend(problem, limit, deadline)

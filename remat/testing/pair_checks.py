@@ -9,6 +9,7 @@ from unittest import SkipTest
 from remat.backends.base import Backend, RawResult, Status, StopReason, Values
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
+from remat.heuristics.base import Run
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.problem import Problem
@@ -152,7 +153,7 @@ def _large(ops: int) -> tuple[Problem, Schedule, int]:
     graph = layered(ops, seed=1)
     for percent in (80, 85, 90, 95):
         problem = Problem(graph, f"{percent}%")
-        start = Greedy().run(Problem(graph, f"{percent}%", max_computes=2), Deadline.after(20), 0)
+        start = Greedy().run(Problem(graph, f"{percent}%", max_computes=2), Run(Deadline.after(20)))
         if start is not None:
             certificate = validate(graph, start, problem.rules)
             if certificate.accepted and certificate.cost > graph.base_cost:

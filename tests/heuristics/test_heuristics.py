@@ -8,6 +8,7 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing, AnnealingOptions, _Search
+from remat.heuristics.base import Run
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
 from remat.schedule import OrderRule, Rule, Schedule, simulate, validate
@@ -33,7 +34,7 @@ def judged(problem, schedule):
 def test_annealing_keeps_every_rule(seed, order, buffers):
     graph = random_graph(seed, buffers=buffers)
     problem = Problem(graph, random_budget(graph, seed), order, max_computes=3)
-    schedule = Annealing(SHORT).run(problem, Deadline(), seed)
+    schedule = Annealing(SHORT).run(problem, Run(seed=seed))
     best = least_cost(problem, 3)
     if schedule is None:
         return  # it may fail; that it mostly does not is tested below
@@ -48,7 +49,7 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
         graph = random_graph(seed, plain=True)
         problem = Problem(graph, random_budget(graph, seed), "free")
         best = least_cost(problem, 3)
-        schedule = Annealing(SHORT).run(problem, Deadline(), seed)
+        schedule = Annealing(SHORT).run(problem, Run(seed=seed))
         if best is not None:
             possible += 1
             found += schedule is not None and judged(problem, schedule).cost <= best
@@ -80,19 +81,19 @@ def test_incremental_memory_is_that_of_the_simulation(fixed):
 
 def test_annealing_is_deterministic_and_seeds_differ():
     problem = Problem(layered(40, 0.3, 5), "85%", "free")
-    one, two, other = (Annealing(SHORT).run(problem, Deadline(), seed) for seed in (1, 1, 2))
+    one, two, other = (Annealing(SHORT).run(problem, Run(seed=seed)) for seed in (1, 1, 2))
     assert one == two
     assert one != other
 
 
 def test_annealing_stops_at_the_deadline_and_without_a_budget():
     problem = Problem(layered(200, 0.3, 5), "70%", "free")
-    Annealing(SHORT).run(problem, Deadline(), 0)  # compiled
+    Annealing(SHORT).run(problem, Run())  # compiled
     clock = Deadline.after(1.0)
-    Annealing(AnnealingOptions(moves=10**9)).run(problem, clock, 0)
+    Annealing(AnnealingOptions(moves=10**9)).run(problem, Run(clock))
     assert clock.elapsed < 2.0
     free = Problem(problem.graph, None)
-    assert judged(free, Annealing().run(free, Deadline(), 0)).recomputations == 0
+    assert judged(free, Annealing().run(free, Run())).recomputations == 0
 
 
 def test_annealing_beats_the_reference_order():
@@ -104,14 +105,14 @@ def test_annealing_beats_the_reference_order():
     builder.op("join", inputs=["a2", "b2"], size=1, cost=1)
     graph = builder.build(order=["a1", "b1", "a2", "b2", "join"])
     problem = Problem(graph, 12, "free")
-    assert judged(problem, Annealing(SHORT).run(problem, Deadline(), 0)).overhead == 0
+    assert judged(problem, Annealing(SHORT).run(problem, Run())).overhead == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_greedy_keeps_every_rule_but_perhaps_the_budget(seed):
     graph = random_graph(seed, buffers=seed % 3 == 0)
     problem = Problem(graph, random_budget(graph, seed), "fixed", max_computes=2)
-    certificate = judged(problem, Greedy().run(problem, Deadline(), 0))
+    certificate = judged(problem, Greedy().run(problem, Run()))
     assert {violation.rule for violation in certificate.violations} <= {Rule.BUDGET}
 
 
@@ -119,10 +120,10 @@ def test_greedy_on_chains():
     """One below what no recomputation needs, one more compute: the closed form says so."""
     for n in range(3, 12):
         problem = Problem(unit_chain(n), n + 1)
-        assert judged(problem, Greedy().run(problem, Deadline(), 0)).cost == 2 * n + 2
+        assert judged(problem, Greedy().run(problem, Run())).cost == 2 * n + 2
 
 
 def test_greedy_is_deterministic():
     problem = Problem(layered(60, 0.3, 2), "85%")
-    assert Greedy().run(problem, Deadline(), 0) == Greedy().run(problem, Deadline(), 1)
-    assert np.all(Greedy().run(problem, Deadline(), 0).kinds == 0)
+    assert Greedy().run(problem, Run()) == Greedy().run(problem, Run(seed=1))
+    assert np.all(Greedy().run(problem, Run()).kinds == 0)
