@@ -1,0 +1,139 @@
+"""From what is retained to what is computed: the cheapest recomputation for given retention decisions.
+
+Two functions, shared by everything that decides on retention alone (checkpointing rules, rounded relaxations)::
+
+    recomputation_for(problem, S) -> R          # both bool, shape (T, T), T the number of ops
+    schedule_for(problem, S, source) -> Schedule
+
+Rows are stages, columns are positions in the reference order. ``S[t, i]`` with ``i < t``: the values of op i are
+retained from stage t - 1 into stage t. ``R[t, i]`` with ``i <= t``: op i is computed in stage t, which ends with the
+first compute of op t. All outputs of an op are retained together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.sequence import useful_schedule
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+Bits = NDArray[np.bool_]
+
+
+def recomputation_for(problem: Problem, S: Bits) -> Bits:
+    """The least computes for the retention decisions `S`, every one of which some constraint forces.
+
+    ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
+    the stage reads is computed before it in the stage unless it is retained into it. Stages do not touch one another,
+    so this is the cheapest R for that S, whatever the costs. Tensors to be kept at the end count as retained after the
+    last stage: without ``S[T - 1, i]`` op i is computed again in the last stage. Memory is not looked at.
+
+    Values that cannot be had again are held from their first compute to their last use, whatever `S` says: those of
+    ops that may not be recomputed, and accumulation buffers, which would need all their writers anew. If an op would be
+    computed more often than the problem allows, its values are held in the same way.
+
+    Parameters
+    ----------
+    S : bool array, shape (T, T)
+        False on and above the diagonal.
+
+    Returns
+    -------
+    bool array, shape (T, T)
+        False above the diagonal, True on it.
+
+    Raises
+    ------
+    ProblemError
+        If `S` has another shape or type, or retains a value that is not computed yet.
+
+    Notes
+    -----
+    Jain et al., MLSys 2020, section 5 (Algorithm 2: the optimal R for a rounded S). O(T m) bit operations for m
+    dependencies: ops are taken from the last to the first, each for all stages at once.
+
+    Examples
+    --------
+    Retain everything only into the next stage: each stage computes what it lacks.
+
+    >>> from remat.graphs.families import unit_chain
+    >>> R = recomputation_for(Problem(unit_chain(2)), np.eye(5, k=-1, dtype=bool))
+    >>> print(R.astype(int))
+    [[1 0 0 0 0]
+     [0 1 0 0 0]
+     [0 0 1 0 0]
+     [1 1 0 1 0]
+     [1 0 0 0 1]]
+    """
+    num_ops = len(problem.graph.ops)
+    if S.shape != (num_ops, num_ops) or S.dtype != np.bool_:
+        raise ProblemError(f"S must be a boolean array of shape {(num_ops, num_ops)}, not {S.dtype} of {S.shape}")
+    early = np.argwhere(np.triu(S))
+    if len(early):
+        stage, op = early[0].tolist()
+        name = problem.graph.op_names[problem.graph.arrays.order[op]]
+        raise ProblemError(f"S[{stage}, {op}] retains the value of op {name!r}, which is computed in stage {op} first")
+    inputs, kept = _regained(problem)
+    order = problem.graph.arrays.order
+    limits = np.array([num_ops if limit is None else limit for limit in problem.compute_limits])[order]
+    held = limits == 1
+    while True:
+        R = _closure(S, inputs, kept, held)
+        over = R.sum(axis=0) > limits
+        if not over.any():
+            return R
+        held |= over  # held values are computed once, so this ends
+
+
+def schedule_for(problem: Problem, S: Bits, source: str = "") -> Schedule:
+    """The schedule of :func:`recomputation_for`, stage by stage in the reference order, frees implied.
+
+    Recomputations that nobody reads, which an `S` that retains for nothing forces, are left out.
+
+    Raises
+    ------
+    ProblemError
+        As :func:`recomputation_for`.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> schedule_for(Problem(unit_chain(2)), np.eye(5, k=-1, dtype=bool)).computes()
+    ['f0', 'f1', 'loss', 'f0', 'f1', 'g1', 'f0', 'g0']
+    """
+    _, position = np.nonzero(recomputation_for(problem, S))
+    return useful_schedule(problem, problem.graph.arrays.order[position], source)
+
+
+def _regained(problem: Problem) -> tuple[list[NDArray[np.int64]], Bits]:
+    """By position: the ops whose own outputs an op reads, and whether an own output is to be kept at the end.
+
+    An *own* output has no other writer.
+    """
+    arrays = problem.graph.arrays
+    own = arrays.producers.counts == 1
+    edges = own[arrays.edge_tensor]
+    producer, consumer = arrays.position[arrays.edge_producer[edges]], arrays.position[arrays.edge_consumer[edges]]
+    num_ops = len(arrays.order)
+    pairs = np.unique(consumer * num_ops + producer)
+    ends = np.searchsorted(pairs, np.arange(1, num_ops) * num_ops)
+    kept = np.zeros(num_ops, dtype=np.bool_)
+    kept[arrays.position[arrays.producers.indices[(problem.kept & own)[arrays.producers.rows]]]] = True
+    return np.split(pairs % num_ops, ends), kept
+
+
+def _closure(S: Bits, inputs: list[NDArray[np.int64]], kept: Bits, held: Bits) -> Bits:
+    """R for `S`, with the values of `held` ops always there."""
+    num_ops = len(S)
+    lacking = ~S.T  # by op, then stage
+    lacking[held] = False
+    computed = np.eye(num_ops, dtype=np.bool_)
+    later = ~lacking[:, 1:]
+    computed[:, :-1] |= np.triu(later & lacking[:, :-1])
+    computed[:, -1] |= kept & lacking[:, -1]
+    for op in range(num_ops - 1, -1, -1):
+        computed[inputs[op]] |= computed[op] & lacking[inputs[op]]
+    return np.ascontiguousarray(computed.T)
