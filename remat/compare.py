@@ -169,29 +169,13 @@ class Comparison:
 
     def to_json(self) -> str:
         """The text of a JSON file: graph, rules, limits, and for each run its row and its incumbents."""
-        problem, graph = self.problem, self.problem.graph
-        limits = problem.max_computes
         runs = []
         for run in self.runs:
             points = () if run.result is None else run.result.incumbents
             incumbents = [{"seconds": p.time, "cost": p.objective, "bound": p.bound} for p in points]
             runs.append({**run.row(), "incumbents": incumbents})
         content = {
-            "graph": {
-                "name": graph.name,
-                "digest": graph.digest,
-                "ops": len(graph.ops),
-                "base_cost": graph.base_cost,
-                "cost_unit": graph.cost_unit,
-                "reference_peak": problem.reference_peak,
-            },
-            "rules": {
-                "order": str(problem.rules.order),
-                "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
-                "keep": sorted(problem.keep),
-                "count_constant_memory": problem.count_constant_memory,
-            },
-            "limits": dict(self.limits),
+            **question(self.problem, self.limits),
             "interrupted": self.interrupted,
             "runs": runs,
         }
@@ -199,13 +183,7 @@ class Comparison:
 
     def to_csv(self) -> str:
         """The text of a CSV file: one line for each run, unknown values empty."""
-        text = io.StringIO()
-        rows = [run.row() for run in self.runs]
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())})
-        return text.getvalue()
+        return csv_text([run.row() for run in self.runs])
 
 
 def compare(
@@ -255,30 +233,20 @@ def compare(
     >>> [(run.budget, run.method.label, run.result.objective) for run in matrix.runs]
     [('5', 'checkmate/highs', 10), ('5', 'greedy', 10), ('6', 'checkmate/highs', 9), ('6', 'greedy', 9)]
     """
-    chosen = [Method.parse(method) if isinstance(method, str) else method for method in methods]
+    chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
-    for what, names in (("method", [m.label for m in chosen]), ("budget", [str(budget) for budget in budgets])):
-        if not names:
-            raise ProblemError(f"there is no {what} to compare")
-        for name in names:
-            if names.count(name) > 1:
-                raise ProblemError(f"{what} {name!r} stands twice in the comparison")
+    check_names("budget", [str(budget) for budget in budgets])
     # Compiles the simulation, so that the first run does not pay for all.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
-    limits = {
-        "time_limit": time_limit, "threads": threads, "seed": seed, "gap": relative_gap,
-        "isolate": isolate, "memory_limit": memory_limit,
-    }  # fmt: skip
-    call_options(
-        time_limit, threads=threads, seed=seed, relative_gap=relative_gap, log=None, solver=None,
-        isolate=isolate, memory_limit=memory_limit,
-    )  # fmt: skip
+    limits = checked_limits(
+        time_limit=time_limit, threads=threads, seed=seed, gap=relative_gap, isolate=isolate, memory_limit=memory_limit
+    )
     done = Comparison(problem, (), limits)
     cells = [(one, method) for one in problems for method in chosen]
     for number, (one, method) in enumerate(cells, 1):
         try:
             with (watch or _unwatched)(f"[{number}/{len(cells)}] {_budget(one)}, {method.label}") as on_progress:
-                run = _run(method, one, done.limits, on_progress)
+                run = run_method(method, one, done.limits, on_progress)
         except KeyboardInterrupt:
             return replace(done, interrupted=True)
         stopped = run.result is not None and run.result.stop == "interrupted"
@@ -290,10 +258,25 @@ def compare(
     return done
 
 
-def _run(method: Method, problem: Problem, limits: Mapping[str, Any], on_progress: OnProgress | None) -> Run:
+def run_method(
+    method: Method,
+    problem: Problem,
+    limits: Mapping[str, Any],
+    on_progress: OnProgress | None = None,
+    warm_start: Schedule | None = None,
+) -> Run:
+    """Let one method answer one problem; where it fails, whatever the reason, the run says why.
+
+    Parameters
+    ----------
+    limits : mapping
+        Of :func:`checked_limits`.
+    on_progress, warm_start
+        As for :func:`remat.solve.solve`.
+    """
     try:
         result = solve(
-            problem, method.name, method.backend or "cp-sat", deadline=limits["time_limit"],
+            problem, method.name, method.backend or "cp-sat", deadline=limits["time_limit"], warm_start=warm_start,
             threads=limits["threads"], seed=limits["seed"], relative_gap=limits["gap"], options=method.options,
             solver_options=method.solver_options, on_progress=on_progress, isolate=limits["isolate"],
             memory_limit=limits["memory_limit"],
@@ -301,6 +284,86 @@ def _run(method: Method, problem: Problem, limits: Mapping[str, Any], on_progres
     except Exception as error:  # whatever a plug-in does, the others have their turn
         return Run(method, problem, None, one_line(error))
     return Run(method, problem, result)
+
+
+def chosen_methods(methods: Sequence[Method | str]) -> list[Method]:
+    """The methods, words read by :meth:`Method.parse`.
+
+    Raises
+    ------
+    RematError
+        For a name that is not registered; a ProblemError if there is no method, or one stands twice.
+    """
+    chosen = [Method.parse(method) if isinstance(method, str) else method for method in methods]
+    check_names("method", [method.label for method in chosen])
+    return chosen
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Refuse an empty list, and a name that stands twice."""
+    if not names:
+        raise ProblemError(f"there is no {what} to compare")
+    for name in names:
+        if names.count(name) > 1:
+            raise ProblemError(f"{what} {name!r} stands twice in the comparison")
+
+
+def checked_limits(
+    *,
+    time_limit: float | None,
+    threads: int | None,
+    seed: int,
+    gap: float,
+    isolate: bool,
+    memory_limit: int | str | None,
+) -> dict[str, Any]:
+    """The limits of each run by name, as :attr:`Comparison.limits` has them.
+
+    Raises
+    ------
+    ProblemError
+        Naming one that is out of range.
+    """
+    call_options(
+        time_limit, threads=threads, seed=seed, relative_gap=gap, log=None, solver=None, isolate=isolate,
+        memory_limit=memory_limit,
+    )  # fmt: skip
+    return {
+        "time_limit": time_limit, "threads": threads, "seed": seed, "gap": gap, "isolate": isolate,
+        "memory_limit": memory_limit,
+    }  # fmt: skip
+
+
+def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Graph, rules and limits in JSON values: what is asked, but for budgets and methods."""
+    graph, most = problem.graph, problem.max_computes
+    return {
+        "graph": {
+            "name": graph.name,
+            "digest": graph.digest,
+            "ops": len(graph.ops),
+            "base_cost": graph.base_cost,
+            "cost_unit": graph.cost_unit,
+            "reference_peak": problem.reference_peak,
+        },
+        "rules": {
+            "order": str(problem.rules.order),
+            "max_computes": dict(most) if isinstance(most, Mapping) else most,
+            "keep": sorted(problem.keep),
+            "count_constant_memory": problem.count_constant_memory,
+        },
+        "limits": dict(limits),
+    }
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())})
+    return text.getvalue()
 
 
 def _budget(problem: Problem) -> str:
