@@ -1,0 +1,1 @@
+"""Checkpointing: keep some forward values, compute the others again for the backward pass."""

@@ -1,0 +1,157 @@
+"""Chen's two choices of checkpoints, on three lists of candidates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from remat.heuristics.checkpointing.base import Checkpointing, SweepOptions
+from remat.heuristics.checkpointing.choices import (
+    all_forward_ops,
+    articulation_points,
+    every_square_root,
+    greedy_sweep,
+)
+from remat.heuristics.checkpointing.segments import retained_with
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+
+class _Chosen(Checkpointing):
+    """Checkpoints chosen among candidates; the rest is recomputed segment by segment."""
+
+    def candidates(self, problem: Problem) -> Iterator[Schedule]:
+        step = TrainingStep.of(problem)
+        for checkpoints in self.choices(step, self.eligible(step)):
+            yield self.retaining(problem, retained_with(step, checkpoints))
+
+    def eligible(self, step: TrainingStep) -> list[int]:
+        """Forward ops that may be checkpoints."""
+        return all_forward_ops(step)
+
+    @abstractmethod
+    def choices(self, step: TrainingStep, eligible: list[int]) -> Iterator[list[int]]:
+        """Sets of checkpoints to try."""
+
+
+class _SquareRoot(_Chosen):
+    def choices(self, step: TrainingStep, eligible: list[int]) -> Iterator[list[int]]:
+        yield every_square_root(eligible)
+
+
+class _Greedy(_Chosen):
+    options_type = SweepOptions
+
+    def choices(self, step: TrainingStep, eligible: list[int]) -> Iterator[list[int]]:
+        return greedy_sweep(step, eligible, self.options.sweep)
+
+
+class ChenSqrt(_SquareRoot):
+    """Every k-th forward op of a chain is a checkpoint, k the square root of their number, rounded down.
+
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016: O(√n) memory for at most one more forward pass.
+    Knows neither sizes nor costs nor the budget: there is one schedule, which fits or does not. For chains; Checkmate's
+    paper has it on VGG and MobileNet only. On the unit chain of n forward ops it costs 2 n + 1 plus one for each op
+    before the last checkpoint that is none.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import Run
+    >>> ChenSqrt().run(Problem(unit_chain(16)), Run()).num_computes
+    45
+    """
+
+    name = "chen-sqrt"
+
+    def eligible(self, step: TrainingStep) -> list[int]:
+        step.require_chain(self.name)
+        return super().eligible(step)
+
+
+class ChenGreedy(_Greedy):
+    """A checkpoint of a chain wherever more than b bytes have been written since the last one, for many b.
+
+    Chen et al. 2016, algorithm 3, with the search over b of Checkmate (MLSys 2020, section 6.1), from the largest value
+    to all forward values together. For chains.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import Run
+    >>> ChenGreedy().run(Problem(unit_chain(16), 9), Run()).num_computes
+    43
+    """
+
+    name = "chen-greedy"
+
+    def eligible(self, step: TrainingStep) -> list[int]:
+        step.require_chain(self.name)
+        return super().eligible(step)
+
+
+class LinearizedSqrt(_SquareRoot):
+    """Chen's √n with the reference order taken for a chain; the optimal recomputation repairs the dependencies.
+
+    Checkmate (MLSys 2020, appendix B.2), there "linearized √n". The same as `chen-sqrt` on chains. The order must be
+    topological, which the reference order is; that of the published program walks the graph without directions and
+    violates 13 of 37 dependencies of FCN8. Values that are read across segments are recomputed for each such read.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo import unet
+    >>> from remat.heuristics import Run
+    >>> from remat.schedule import simulate
+    >>> graph = unet()
+    >>> round(simulate(graph, LinearizedSqrt().run(Problem(graph), Run())).peak / graph.reference_peak, 2)
+    0.57
+    """
+
+    name = "linearized-sqrt"
+
+
+class LinearizedGreedy(_Greedy):
+    """Chen's greedy choice, with the sweep over b, with the reference order taken for a chain.
+
+    Checkmate (MLSys 2020, appendix B.2), there "linearized greedy", its strongest baseline on graphs with skip
+    connections. The same as `chen-greedy` on chains. See `linearized-sqrt` for the order.
+    """
+
+    name = "linearized-greedy"
+
+
+class ArticulationSqrt(_SquareRoot):
+    """Chen's √n with the articulation points of the forward graph as candidates.
+
+    Checkmate (MLSys 2020, appendix B.1), there "AP √n". Between two articulation points nothing passes by, so a
+    segment can be recomputed from its checkpoint alone. Where there are few, segments are large, and the linearized
+    variant may be better: U-Net has 10, and needs 0.80 of the reference peak instead of 0.57. The published program
+    takes the candidates in the order of a hash set, so that "every k-th" may be any; here they are in reference order.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo import unet
+    >>> from remat.heuristics import Run
+    >>> from remat.schedule import simulate
+    >>> graph = unet()
+    >>> round(simulate(graph, ArticulationSqrt().run(Problem(graph), Run())).peak / graph.reference_peak, 2)
+    0.8
+    """
+
+    name = "ap-sqrt"
+
+    def eligible(self, step: TrainingStep) -> list[int]:
+        return articulation_points(step)
+
+
+class ArticulationGreedy(_Greedy):
+    """Chen's greedy choice, with the sweep over b, with the articulation points of the forward graph as candidates.
+
+    Checkmate (MLSys 2020, appendix B.1), there "AP greedy". See `ap-sqrt`. Bytes are counted over all forward ops.
+    """
+
+    name = "ap-greedy"
+
+    def eligible(self, step: TrainingStep) -> list[int]:
+        return articulation_points(step)

@@ -1,0 +1,67 @@
+"""Griewank and Walther's REVOLVE as a heuristic for chains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.formulations.sequence import useful_schedule
+from remat.heuristics.checkpointing.base import Checkpointing
+from remat.heuristics.checkpointing.revolve import reversal
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+
+class GriewankWalther(Checkpointing):
+    """REVOLVE: the least forward computes for a number of stored states, on a chain of equal steps.
+
+    Griewank and Walther, ACM TOMS 26 (2000), there for time steps; Checkmate (MLSys 2020, table 1) has it as "Griewank
+    & Walther log n". Its schedules come from the rule of binomial coefficients (:mod:`.revolve`); the published program
+    of Checkmate downloads them. All numbers of stored states are tried, the cheapest schedules first.
+
+    On the unit chain of n forward ops with budget B ≥ 3 it is optimal, n + 1 + t(n + 1, B - 2), where t counts the
+    initial state as stored. On other chains sizes and costs are taken as equal, so it is only a heuristic, and the
+    published "states" are tensors of different sizes. Backward ops run with the forward op that they belong to
+    (:attr:`TrainingStep.mirror`), the loss with the last one.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import Run
+    >>> GriewankWalther().run(Problem(unit_chain(8), 4), Run()).num_computes
+    26
+    """
+
+    name = "griewank-walther"
+
+    def candidates(self, problem: Problem) -> Iterator[Schedule]:
+        if self.options.dead_retention:
+            raise ProblemError(f"{self.name} retains nothing for longer than it is read: no option dead_retention")
+        step = TrainingStep.of(problem)
+        step.require_chain(self.name)
+        for slots in range(step.num_forward, 0, -1):
+            yield _reversed_with(step, slots, self.name)
+
+
+def _reversed_with(step: TrainingStep, slots: int, source: str) -> Schedule:
+    """The schedule with `slots` stored states, state i + 1 being the output of forward op i.
+
+    Computes beyond an op's limit are left out: the value is then held from the one before.
+    """
+    turned: list[list[int]] = [[] for _ in range(step.num_forward + 1)]
+    for backward, forward in enumerate(step.mirror.tolist(), step.first_backward):
+        turned[forward + 1].append(backward)
+    turned[-1][:0] = range(step.num_forward, step.first_backward)
+    left = [len(turned) if limit is None else limit for limit in step.problem.compute_limits]
+    order = step.problem.graph.arrays.order.tolist()
+    sequence: list[int] = []
+    for what, state in reversal(len(turned), slots):
+        for position in [state] if what == "advance" else turned[state]:
+            op = order[position]
+            if left[op]:
+                left[op] -= 1
+                sequence.append(op)
+    return useful_schedule(step.problem, np.array(sequence, dtype=np.int64), source)

@@ -1,0 +1,60 @@
+"""The two ends: keep everything, keep nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from remat.heuristics.checkpointing.base import Checkpointing
+from remat.heuristics.checkpointing.choices import all_forward_ops
+from remat.heuristics.checkpointing.segments import kept_ops, retained_with
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+
+class CheckpointAll(Checkpointing):
+    """Every forward value is a checkpoint, so nothing is recomputed: what frameworks do by default.
+
+    Checkmate's "checkpoint all (ideal)" (Jain et al., MLSys 2020, table 1). Its published peak is not that of the
+    reference order: the published rule holds every checkpoint to the end, 1.06 to 1.24 times as much on the networks of
+    the paper (option `dead_retention`).
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import Run
+    >>> CheckpointAll().run(Problem(unit_chain(8)), Run()).num_computes
+    17
+    """
+
+    name = "checkpoint-all"
+
+    def candidates(self, problem: Problem) -> Iterator[Schedule]:
+        step = TrainingStep.of(problem)
+        yield self.retaining(problem, retained_with(step, all_forward_ops(step)))
+
+
+class CheckpointLast(Checkpointing):
+    """Only the value made last is retained into the next stage, and what an op lacks is computed again.
+
+    In the published program of Checkmate, not in the paper. Close to the smallest peak at a cost that is quadratic on
+    chains, (n² + 5 n + 2) / 2 on the unit chain of n forward ops, and worse elsewhere. Needs no training graph. Tensors
+    to be kept at the end are retained as well.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import Run
+    >>> CheckpointLast().run(Problem(unit_chain(8)), Run()).num_computes
+    53
+    """
+
+    name = "checkpoint-last"
+
+    def candidates(self, problem: Problem) -> Iterator[Schedule]:
+        S = np.eye(len(problem.graph.ops), k=-1, dtype=np.bool_)
+        for op in kept_ops(problem):
+            S[op + 1 :, op] = True
+        yield self.retaining(problem, S)

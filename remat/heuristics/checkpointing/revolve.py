@@ -1,0 +1,87 @@
+"""REVOLVE: optimal checkpointing of a chain of equal steps, by binomial coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import comb
+
+
+def repetitions(length: int, slots: int) -> int:
+    """The least r with ``comb(slots + r, slots) >= length``: how often a step runs at the most.
+
+    Examples
+    --------
+    >>> repetitions(10, 3), repetitions(11, 3), repetitions(1, 3)
+    (2, 3, 0)
+    """
+    r = 0
+    while comb(slots + r, slots) < length:
+        r += 1
+    return r
+
+
+def advances(length: int, slots: int) -> int:
+    """Least forward advances that reversing a chain takes: ``r l - comb(c + r, c + 1)``.
+
+    Parameters
+    ----------
+    length : int
+        l, the steps to reverse, from 1.
+    slots : int
+        c, the states that can be stored at a time, *including* the initial state, from 1.
+
+    Notes
+    -----
+    Griewank and Walther, "Algorithm 799: Revolve", ACM TOMS 26 (2000), proposition 1. A common off-by-one is to leave
+    out the initial state.
+
+    Examples
+    --------
+    >>> [advances(l, 2) for l in range(1, 13)]
+    [0, 1, 2, 4, 6, 8, 11, 14, 17, 20, 24, 28]
+    """
+    r = repetitions(length, slots)
+    return r * length - comb(slots + r, slots + 1)
+
+
+def first_advance(length: int, slots: int) -> int:
+    """How far to advance before the next state is stored, so that the advances stay the least.
+
+    The smallest k with ``comb(c + r - 2, c) <= k <= comb(c + r - 1, c)`` and
+    ``comb(c + r - 2, c - 1) <= l - k <= comb(c + r - 1, c - 1)``; with one slot there is no state but the first, and
+    one advances to the last step at once.
+
+    Examples
+    --------
+    >>> first_advance(10, 3), first_advance(9, 1)
+    (4, 8)
+    """
+    if slots == 1:
+        return length - 1
+    r = repetitions(length, slots)
+    shortest = comb(slots + r - 2, slots) if r >= 2 else 1
+    return max(1, shortest, length - comb(slots + r - 1, slots - 1))
+
+
+def reversal(length: int, slots: int) -> Iterator[tuple[str, int]]:
+    """What to do to reverse a chain with the least advances.
+
+    ``("advance", i)`` computes state i + 1 from state i, ``("turn", i)`` reverses step i. Steps 0 .. length - 1 are
+    turned from the last to the first, each from its state i. Nothing is recursive, so chains may be long.
+
+    Examples
+    --------
+    >>> " ".join(f"{what[0]}{step}" for what, step in reversal(4, 2))
+    'a0 a1 a2 t3 a1 t2 t1 t0'
+    """
+    todo = [(0, length, slots)]
+    while todo:
+        start, length, slots = todo.pop()
+        if length == 1:
+            yield "turn", start
+            continue
+        k = first_advance(length, slots)
+        for step in range(start, start + k):
+            yield "advance", step
+        todo.append((start, k, slots))
+        todo.append((start + k, length - k, slots - 1 if slots > 1 else 1))

@@ -1,0 +1,75 @@
+"""From a set of checkpoints to what is retained: forward in one go, backward segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.retention import Bits
+from remat.problem import Problem
+
+
+def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bits:
+    """S, the values retained into each stage, for a set of checkpoints among the forward ops.
+
+    The checkpoints cut forward and loss into *segments*, each of which begins with its checkpoint (the first one with
+    op 0). In the forward pass a segment is there until it is complete. In the backward pass it is there, recomputed
+    from its checkpoint, while gradients of its ops are computed (:attr:`TrainingStep.mirror`); its gradients as long.
+    Checkpoints are there until the end, losses and gradients until their last use, and every value for the first
+    compute of each op that reads it, which for a value read across segments means one more recomputation of it.
+
+    Much of what this retains is not read again ("dead retention"), above all checkpoints after their segment. Frees at
+    last use drop it without changing what is computed.
+
+    Parameters
+    ----------
+    checkpoints : iterable of int
+        Positions of forward ops.
+
+    Returns
+    -------
+    bool array, shape (ops, ops)
+        As :func:`remat.heuristics.retention.recomputation_for` takes it.
+
+    Notes
+    -----
+    The rule of Checkmate's baselines (Jain et al., MLSys 2020, appendix B; the paper only says "generate checkpoint
+    matrix S from the resulting checkpoint set", the rule is that of its published program), stated for graphs whose
+    backward pass has another number of ops than the forward pass.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> S = retained_with(TrainingStep.of(Problem(unit_chain(3))), [1])
+    >>> ["".join("-x"[bit] for bit in row) for row in S.astype(int).tolist()]
+    ['-------', 'x------', '-x-----', '-xx----', '-xxx---', '-xxxx--', 'xx---x-']
+    """
+    num_ops, end = len(step.problem.graph.ops), step.first_backward
+    S = np.zeros((num_ops, num_ops), dtype=np.bool_)
+    producer, consumer = step.edges
+    S[consumer, producer] = True
+    late = producer >= step.num_forward
+    for u, v in zip(producer[late].tolist(), consumer[late].tolist(), strict=True):
+        S[u + 1 : v + 1, u] = True
+    chosen = sorted(set(checkpoints))
+    for u in (*chosen, *kept_ops(step.problem)):
+        S[u + 1 :, u] = True
+    for a, b in pairwise(sorted({0, *chosen, end})):
+        for t in range(a + 1, min(b, num_ops - 1) + 1):
+            S[t, a : min(t, b)] = True
+        # Backward ops are sorted by their segment, the last segment first.
+        here = np.flatnonzero((step.mirror >= a) & (step.mirror < b)) + end
+        S[here, a:b] = True
+        for t in here.tolist():
+            S[t, here[0] : t] = True
+    return S
+
+
+def kept_ops(problem: Problem) -> list[int]:
+    """Positions of ops with an output that must be alive at the end."""
+    arrays = problem.graph.arrays
+    return np.unique(arrays.position[arrays.producers.indices[problem.kept[arrays.producers.rows]]]).tolist()

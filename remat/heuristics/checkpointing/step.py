@@ -1,0 +1,144 @@
+"""What checkpointing needs to know of a graph: its forward ops, and to which of them each backward op belongs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingStep:
+    """One training step as three runs of positions in the reference order.
+
+    Attributes
+    ----------
+    problem : Problem
+    num_forward : int
+        Positions ``0 .. num_forward - 1`` are the forward ops: those before the first op of phase loss or backward.
+    first_backward : int
+        Position of the first op of phase backward; what lies between is the loss.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> step = TrainingStep.of(Problem(unit_chain(3)))
+    >>> step.num_forward, step.first_backward, step.mirror.tolist(), step.is_chain
+    (3, 4, [2, 1, 0], True)
+    """
+
+    problem: Problem
+    num_forward: int
+    first_backward: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> TrainingStep:
+        """From the phases of the ops, or from the edges where there are none and the graph mirrors itself.
+
+        It mirrors itself if it has 2 L + 1 ops, of which op 2 L - i reads op i for all i < L, and op L, the loss, lies
+        between ops L - 1 and L + 1 alone.
+
+        Raises
+        ------
+        ProblemError
+            If it is no training graph.
+        """
+        arrays, graph = problem.graph.arrays, problem.graph
+        phases = [graph.ops[op].phase for op in arrays.order.tolist()]
+        if not any(phases):
+            return cls._mirrored(problem)
+        ends = [
+            next((k for k, p in enumerate(phases) if p in wanted), 0)
+            for wanted in (("loss", "backward"), ("backward",))
+        ]
+        if not min(ends):
+            missing = "forward" if "backward" in phases else "backward"
+            raise ProblemError(
+                f"graph {graph.name!r} is no training graph: no op of phase {missing} where it should be"
+            )
+        return cls(problem, ends[0], ends[1])
+
+    @classmethod
+    def _mirrored(cls, problem: Problem) -> TrainingStep:
+        arrays = problem.graph.arrays
+        num_ops = len(arrays.order)
+        half = num_ops // 2
+        edges = set(
+            zip(
+                arrays.position[arrays.edge_producer].tolist(),
+                arrays.position[arrays.edge_consumer].tolist(),
+                strict=True,
+            )
+        )
+        loss = {(half - 1, half), (half, half + 1)}
+        mirror = {(i, num_ops - 1 - i) for i in range(half)}
+        if num_ops % 2 == 0 or half == 0 or not loss | mirror <= edges or {e for e in edges if half in e} != loss:
+            raise ProblemError(
+                f"graph {problem.graph.name!r} is no training graph that can be told: its ops have no phases, and its "
+                "second half does not mirror the first"
+            )
+        return cls(problem, half, half + 1)
+
+    @cached_property
+    def edges(self) -> tuple[Int, Int]:
+        """Positions of producers and consumers of all dependencies."""
+        arrays = self.problem.graph.arrays
+        return arrays.position[arrays.edge_producer], arrays.position[arrays.edge_consumer]
+
+    @cached_property
+    def mirror(self) -> Int:
+        """The forward op that each backward op belongs to, never increasing; shape (backward ops,).
+
+        It is the earliest forward op that the backward op reads, or, where a later backward op reads none so early, the
+        latest such of the later ones: so values that are read all over the backward pass do not count, such as masks.
+        """
+        producer, consumer = self.edges
+        num_ops = len(self.problem.graph.ops)
+        earliest = np.full(num_ops, num_ops, dtype=np.int64)
+        forward = producer < self.num_forward
+        np.minimum.at(earliest, consumer[forward], producer[forward])
+        earliest[earliest == num_ops] = 0  # reads none: goes with those that follow
+        return np.maximum.accumulate(earliest[self.first_backward :][::-1])[::-1]
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether every forward op reads the forward op before it, and no other."""
+        producer, consumer = self.edges
+        inside = consumer < self.num_forward
+        pairs = set(zip(producer[inside].tolist(), consumer[inside].tolist(), strict=True))
+        return pairs == {(i - 1, i) for i in range(1, self.num_forward)}
+
+    def require_chain(self, method: str) -> None:
+        """Refuse what is not a chain.
+
+        Raises
+        ------
+        ProblemError
+            Naming the first forward op that does not read the one before it alone.
+        """
+        if self.is_chain:
+            return
+        producer, consumer = self.edges
+        for k in range(1, self.num_forward):
+            reads = set(producer[consumer == k].tolist())
+            if reads != {k - 1}:
+                name = self.problem.graph.op_names[self.problem.graph.arrays.order[k]]
+                raise ProblemError(
+                    f"{method} is for chains, but forward op {name!r} of graph {self.problem.graph.name!r} does not "
+                    "read the one before it alone; take a linearized or articulation point method"
+                )
+
+    @cached_property
+    def sizes(self) -> Int:
+        """Bytes of the outputs of each forward op; shape (num_forward,)."""
+        arrays = self.problem.graph.arrays
+        total = np.zeros(len(arrays.order), dtype=np.int64)
+        np.add.at(total, arrays.position[arrays.op_outputs.rows], arrays.size[arrays.op_outputs.indices])
+        return total[: self.num_forward]
