@@ -89,6 +89,21 @@ def useful_computes(problem: Problem, sequence: Int) -> NDArray[np.bool_]:
     return useful
 
 
+def check_limits(problem: Problem, sequence: Int) -> None:
+    """Refuse a sequence (op numbers) that computes an op more often than the problem allows.
+
+    Raises
+    ------
+    ProblemError
+        Naming the op.
+    """
+    computed = np.bincount(sequence, minlength=len(problem.graph.ops)).tolist()
+    for op, (times, limit) in enumerate(zip(computed, problem.compute_limits, strict=True)):
+        if limit is not None and times > limit:
+            name = problem.graph.ops[op].name
+            raise ProblemError(f"the schedule computes op {name!r} {times} times, of {limit} that the problem allows")
+
+
 def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
     """Accumulation buffers that are held until they are read, and the bytes each op holds for its own step only.
 
