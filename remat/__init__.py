@@ -14,6 +14,7 @@ __all__ = [
     "Problem",
     "Result",
     "Schedule",
+    "frontier",
     "layered",
     "read_graph",
     "read_schedule",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from remat.frontier import frontier
     from remat.graphs import ComputeGraph, GraphBuilder
     from remat.graphs.io import read_graph, write_graph
     from remat.graphs.layered import layered
@@ -42,6 +44,7 @@ _HOME = {
     "Problem": "remat.problem",
     "Result": "remat.result",
     "Schedule": "remat.schedule",
+    "frontier": "remat.frontier",
     "layered": "remat.graphs.layered",
     "read_graph": "remat.graphs.io",
     "read_schedule": "remat.schedule.io",
@@ -68,7 +71,8 @@ class _Package(ModuleType):
     """The package: ``remat.solve`` is the function, also once the module of that name has been imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value.solve if name == "solve" and isinstance(value, ModuleType) else value)
+        is_function = _HOME.get(name) == f"{self.__name__}.{name}" and isinstance(value, ModuleType)
+        super().__setattr__(name, getattr(value, name) if is_function else value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -245,7 +245,7 @@ def compare(
     cells = [(one, method) for one in problems for method in chosen]
     for number, (one, method) in enumerate(cells, 1):
         try:
-            with (watch or _unwatched)(f"[{number}/{len(cells)}] {_budget(one)}, {method.label}") as on_progress:
+            with (watch or unwatched)(f"[{number}/{len(cells)}] {_budget(one)}, {method.label}") as on_progress:
                 run = run_method(method, one, done.limits, on_progress)
         except KeyboardInterrupt:
             return replace(done, interrupted=True)
@@ -370,5 +370,6 @@ def _budget(problem: Problem) -> str:
     return "no budget" if problem.budget is None else f"budget {problem.budget}"
 
 
-def _unwatched(_line: str) -> AbstractContextManager[OnProgress | None]:
+def unwatched(_line: str) -> AbstractContextManager[OnProgress | None]:
+    """A watch that shows nothing."""
     return nullcontext()

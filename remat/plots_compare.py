@@ -1,12 +1,17 @@
-"""Picture of a comparison: overhead and bound of each method against time, one panel for each budget."""
+"""Pictures of several methods: overhead against time, overhead against budget, largest batches."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from remat.compare import Comparison, Run
-from remat.schedule.plots import empty_figure, write_figure
+from remat.frontier import Frontier
+from remat.judge import structural_peak
+from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +62,92 @@ def save_comparison_plot(comparison: Comparison, path: str | os.PathLike[str]) -
     write_figure(path, lambda: plot_comparison(comparison))
 
 
+def plot_frontier(frontier: Frontier) -> Figure:
+    """Overhead against budget, like Fig. 5 of Jain et al. (2020), with what is proved.
+
+    A line goes on to the right of a schedule, which is good for every larger budget, up to a better one; a filled mark
+    is a proved optimum of the method's scope. The dashed line below it is the bound, which goes on to the left, where
+    it holds as well. A cross on the axis is a budget for which the method has no schedule, thick where it proved that
+    there is none. No schedule exists in the grey part, for the structural bound. Where computing each op once costs
+    nothing, costs take the place of overheads.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    problem, figure = frontier.problem, empty_figure((9, 5))
+    axes = figure.subplots()
+    scale, unit = size_unit(max(*frontier.budgets, problem.reference_peak))
+    edges = [budget / scale for budget in frontier.budgets]
+    margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
+    axes.set_xlim(edges[0] - margin, edges[-1] + margin)
+    for number, method in enumerate(frontier.methods):
+        _draw_frontier(axes, frontier, number, method.label, scale)
+    top = max(axes.get_ylim()[1], 1e-9)
+    axes.set_ylim(-0.04 * top, top)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
+    structural = structural_peak(problem)[0] / scale
+    if structural > edges[0] - margin:
+        axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
+    axes.set_xlabel(f"budget ({unit})")
+    axes.set_ylabel("overhead (%)" if problem.graph.base_cost else "cost")
+    axes.set_title(plain_text(problem.graph.name) + ": bounds dashed, proved optima filled", fontsize="medium")
+    if problem.reference_peak:
+        share = 100 * scale / problem.reference_peak
+        there, back = partial(np.multiply, share), partial(np.multiply, 1 / share)
+        axes.secondary_xaxis("top", functions=(there, back)).set_xlabel("% of the reference peak", fontsize="small")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    return figure
+
+
+def save_frontier_plot(frontier: Frontier, path: str | os.PathLike[str]) -> None:
+    """Write :func:`plot_frontier` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    write_figure(path, lambda: plot_frontier(frontier))
+
+
+def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scale: int) -> None:
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    base, cells = frontier.problem.graph.base_cost, frontier.of(label)
+    right = frontier.budgets[-1] / scale
+    # Methods that agree lie upon each other; the earlier ones show around the later ones.
+    width, size = max(4.4 - 1.4 * number, 1.0), max(11.0 - 2.5 * number, 4.0)
+
+    def height(cost: int) -> float:
+        return _height(cost, base)
+
+    found = [(cell.budget / scale, height(cell.cost), cell.status == "optimal")
+             for cell in cells if cell.cost is not None]  # fmt: skip
+    if found:
+        axes.step([x for x, *_ in found] + [right], [y for _, y, _ in found] + [found[-1][1]], where="post",
+                  color=colour, linewidth=width)  # fmt: skip
+        for proved in (True, False):
+            some = [(x, y) for x, y, optimal in found if optimal is proved]
+            axes.plot(*np.array(some).reshape(-1, 2).T, color=colour, marker=marker, linestyle="none", markersize=size,
+                      markerfacecolor=colour if proved else "white", zorder=3)  # fmt: skip
+    # An empty line for the legend: one entry for line and marks.
+    axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width, label=plain_text(label))
+    bounds = [(cell.budget / scale, bound) for cell in cells if (bound := frontier.bound(cell)) is not None]
+    if any(bound > base for _, bound in bounds):
+        axes.step([x for x, _ in bounds], [height(bound) for _, bound in bounds], where="pre", color=colour,
+                  linestyle="--", linewidth=1)  # fmt: skip
+    for thick, none in ((2.5, True), (1.0, False)):
+        at = [cell.budget / scale for cell in cells if cell.cost is None and (frontier.bound(cell) is None) is none]
+        axes.plot(at, [0.02 + 0.03 * number] * len(at), color=colour, marker="x", markeredgewidth=thick,
+                  linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
+
+
+def _height(cost: int, base: int) -> float:
+    """Overhead in %, or the cost where computing each op once costs nothing."""
+    return 100 * (cost - base) / base if base else float(cost)
+
+
 def _draw(axes: Axes, run: Run, number: int) -> None:
     colour, label = _COLOURS[number % len(_COLOURS)], run.method.label
     if run.result is None:
@@ -68,7 +159,7 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
     base, points = run.problem.graph.base_cost, run.result.incumbents
 
     def height(cost: int) -> float:
-        return 100 * (cost - base) / base if base else float(cost)
+        return _height(cost, base)
 
     end = max([run.result.timings["total"], *(point.time for point in points)])
     found = [(point.time, height(point.objective)) for point in points if point.objective is not None]
@@ -90,5 +181,5 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
 
 
 def _title(run: Run) -> str:
-    name = run.problem.graph.name.replace("$", r"\$")
+    name = plain_text(run.problem.graph.name)
     return f"{name}, " + ("no budget" if run.problem.budget is None else f"budget {run.budget}") + "; bounds dashed"

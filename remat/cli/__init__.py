@@ -10,7 +10,20 @@ from collections.abc import Sequence
 import typer
 
 import remat
-from remat.cli import backends, bounds, compare, config, convert, generate, improve, plot, show, solve, validate
+from remat.cli import (
+    backends,
+    bounds,
+    compare,
+    config,
+    convert,
+    frontier,
+    generate,
+    improve,
+    plot,
+    show,
+    solve,
+    validate,
+)
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.errors import RematError
 
@@ -21,7 +34,7 @@ app = typer.Typer(
     name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for module in (solve, improve, compare, config, validate, bounds, show, plot, generate, convert, backends):
+for module in (solve, improve, compare, frontier, config, validate, bounds, show, plot, generate, convert, backends):
     app.command(module.__name__.rpartition(".")[2])(module.command)
 
 

@@ -109,10 +109,10 @@ def command(
             save_comparison_plot(comparison, plot)
 
     done = compare(
-        run.make_problem(), _budgets(budgets, run), _methods(methods, run),
+        run.make_problem(), _budgets(budgets, run), methods_of(methods, run),
         time_limit=limits.time_limit, threads=limits.threads, seed=limits.seed, relative_gap=limits.gap,
         isolate=limits.isolate, memory_limit=limits.memory_limit,
-        watch=_Watch(quiet or run.output.quiet), on_run=write,
+        watch=Watched(quiet or run.output.quiet), on_run=write,
     )  # fmt: skip
     if done.interrupted:
         write(done)
@@ -128,7 +128,8 @@ def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | N
     return budgets or [run.problem.budget]
 
 
-def _methods(given: list[str] | None, run: Config) -> list[Method]:
+def methods_of(given: list[str] | None, run: Config) -> list[Method]:
+    """The methods by their words, with the options that the configuration has for them."""
     from dataclasses import replace
 
     from remat.compare import Method
@@ -141,7 +142,7 @@ def _methods(given: list[str] | None, run: Config) -> list[Method]:
     ]
 
 
-class _Watch:
+class Watched:
     """Says on standard error which run begins, and shows its progress."""
 
     def __init__(self, quiet: bool) -> None:

@@ -95,7 +95,7 @@ def plot_intervals(
     timeline = _Timeline.of(graph, schedule, keep)
     axes = _axes(ax, (10, _height(timeline, max_tensors)))
     _draw_intervals(axes, timeline, max_tensors, legend=True)
-    axes.set_title(_text(timeline.title), fontsize="medium")
+    axes.set_title(plain_text(timeline.title), fontsize="medium")
     axes.set_xlabel("compute step")
     return axes
 
@@ -253,7 +253,7 @@ def _height(timeline: _Timeline, max_tensors: int) -> float:
     return max(1.2, 0.18 * rows) if rows <= _NAMED_ROWS else 5.5
 
 
-def _unit(largest: int) -> tuple[int, str]:
+def size_unit(largest: int) -> tuple[int, str]:
     """The largest binary unit in which `largest` is at least 1: bytes in it, and its name."""
     power = min(max(largest.bit_length() - 1, 0) // 10, 5)
     return 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
@@ -262,7 +262,7 @@ def _unit(largest: int) -> tuple[int, str]:
 def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
     from matplotlib.markers import CARETDOWN
 
-    scale, unit = _unit(max(timeline.peak, budget or 0))
+    scale, unit = size_unit(max(timeline.peak, budget or 0))
     edges = np.arange(len(timeline.memory) + 1)
     memory = timeline.memory / scale
     axes.stairs(memory, edges, fill=True, color=_FIRST, label="first computation")
@@ -282,7 +282,7 @@ def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
     axes.set_xlim(0, max(len(memory), 1))
     axes.set_ylim(0, 1.12 * max(timeline.peak, budget or 0) / scale or 1)
     axes.set_ylabel(f"memory ({unit})")
-    axes.set_title(_text(timeline.title), fontsize="medium", pad=26)
+    axes.set_title(plain_text(timeline.title), fontsize="medium", pad=26)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, frameon=False, fontsize="small")
 
 
@@ -332,14 +332,14 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
 
 
 def _show(size: int) -> str:
-    scale, unit = _unit(size)
+    scale, unit = size_unit(size)
     return f"{size} bytes" if scale == 1 else f"{size / scale:.2f} {unit}"
 
 
-def _text(text: str) -> str:
+def plain_text(text: str) -> str:
     """`text` as it stands; matplotlib would set what is between dollar signs as a formula."""
     return text.replace("$", r"\$")
 
 
 def _short(name: str, length: int = 28) -> str:
-    return _text(name if len(name) <= length else name[: length - 3] + "...")
+    return plain_text(name if len(name) <= length else name[: length - 3] + "...")

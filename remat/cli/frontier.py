@@ -1,0 +1,248 @@
+"""``remat frontier``: overhead against budget for several methods."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.common import (
+    INTERRUPTED,
+    NO,
+    OK,
+    BaseConfig,
+    ConstantMemory,
+    Gap,
+    Isolate,
+    Keep,
+    MaxComputes,
+    MemoryLimit,
+    OptionalGraph,
+    Quiet,
+    Seed,
+    SolveOrder,
+    Threads,
+    TimeLimit,
+    base_config,
+    chosen,
+)
+from remat.cli.compare import Watched, methods_of
+from remat.errors import ProblemError
+from remat.files import check_output, write_atomic
+
+if TYPE_CHECKING:
+    from remat.frontier import Frontier
+    from remat.frontier_cell import Cell
+
+TABLES = (".csv", ".json")
+#: Most budgets that a range may stand for.
+MAX_STEPS = 1000
+_RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
+
+
+def command(
+    graph: OptionalGraph = None,
+    *,
+    config: BaseConfig = None,
+    budgets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budgets",
+            "--budget",
+            "-b",
+            metavar="B[,B...]",
+            help="Budgets (90%,80% or 10GiB), by commas or by repetition; LOW:HIGH:STEP is a range (50%:95%:5%).",
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            "-m",
+            metavar="FORMULATION[/BACKEND]|HEURISTIC",
+            help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
+        ),
+    ] = None,
+    order: SolveOrder = None,
+    max_computes: MaxComputes = None,
+    keep: Keep = None,
+    count_constant_memory: ConstantMemory = None,
+    time_limit: TimeLimit = None,
+    gap: Gap = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    isolate: Isolate = None,
+    memory_limit: MemoryLimit = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Methods that run at the same time, in processes of their own.")
+    ] = 1,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Folder for what is done; a second run goes on from there.")
+    ] = None,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw overhead against budget into this file (.png, .svg).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Overhead against budget for GRAPH, one line for each method.
+
+    Each method goes from the smallest budget upward and starts from the schedule of the budget below. Limits and rules
+    hold for each run by itself; with --config they come from that file. Threads are shared among --workers.
+
+    Files are written after every run; Ctrl-C keeps what is done, and with --state the same command goes on from there.
+
+    Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
+    """
+    from remat.frontier import frontier
+    from remat.schedule.plots import SUFFIXES
+    from remat.workers import WorkerPool, available_cores
+
+    if workers > 1 and threads is None and config is None:
+        threads = max(1, available_cores() // workers)
+    run = base_config(config, graph, {
+        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
+                          count_constant_memory=count_constant_memory),
+        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+                       isolate=isolate, memory_limit=memory_limit),
+    })  # fmt: skip
+    for path, suffixes in (*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)):
+        check_output(path, (run.problem.graph, config), suffixes)
+    asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]
+    if not asked:
+        raise typer.BadParameter("Missing option '--budgets'.")
+
+    def write(found: Frontier) -> None:
+        for path in tables or ():
+            write_atomic(path, found.to_json() if path.suffix.lower() == ".json" else found.to_csv())
+        if plot is not None and found.cells:
+            from remat.plots_compare import save_frontier_plot
+
+            save_frontier_plot(found, plot)
+
+    silent = quiet or run.output.quiet
+
+    def on_cell(found: Frontier, cell: Cell) -> None:
+        write(found)
+        if workers > 1 and not silent:
+            total = len(found.methods) * len(found.budgets)
+            print(f"[{len(found.cells)}/{total}] {cell.method}, {cell.budget:,} bytes: {shown(cell)}", file=sys.stderr)
+
+    limits = run.solve
+    with ExitStack() as stack:
+        pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
+        found = frontier(
+            run.make_problem(), asked, methods_of(methods, run),
+            time_limit=limits.time_limit, threads=limits.threads, seed=limits.seed, relative_gap=limits.gap,
+            isolate=limits.isolate, memory_limit=limits.memory_limit, state=state, executor=pool,
+            watch=Watched(silent), on_cell=on_cell,
+        )  # fmt: skip
+        if pool is not None and found.interrupted:
+            pool.stop()
+    if found.interrupted:
+        write(found)
+    print_frontier(found)
+    some = any(cell.schedule is not None for cell in found.cells.values())
+    raise typer.Exit(INTERRUPTED if found.interrupted else OK if some else NO)
+
+
+def read_budgets(text: str) -> list[str]:
+    """One budget, or those of a range ``LOW:HIGH:STEP``, whose unit may stand at the last number only.
+
+    Raises
+    ------
+    ProblemError
+        For a range with several units, without end or of too many budgets.
+
+    Examples
+    --------
+    >>> read_budgets("80%"), read_budgets("50%:60%:5%"), read_budgets("1:2:0.5GiB")
+    (['80%'], ['50%', '55%', '60%'], ['1GiB', '1.5GiB', '2GiB'])
+    """
+    text = text.strip()
+    if ":" not in text:
+        return [text]
+    match = _RANGE.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        low, high, step = (Fraction(match[number]) for number in (1, 3, 5))
+        units = {match[number] for number in (2, 4, 6)} - {""}
+    except ValueError:
+        raise ProblemError(f"budgets {text[:60]!r} are not LOW:HIGH:STEP (50%:95%:5%)") from None
+    if len(units) > 1:
+        raise ProblemError(f"budgets {text[:60]!r} have several units")
+    if step <= 0 or high < low or (high - low) / step > MAX_STEPS:
+        raise ProblemError(f"budgets {text[:60]!r} are none, or more than {MAX_STEPS:,}")
+    unit = units.pop() if units else ""
+    return [f"{_decimal(low + number * step)}{unit}" for number in range(int((high - low) / step) + 1)]
+
+
+def _decimal(value: Fraction) -> str:
+    """Exact digits; sums of decimal numbers have them."""
+    digits = 0
+    while (value * 10**digits).denominator != 1:
+        digits += 1
+    whole = int(value * 10**digits)
+    return f"{whole // 10**digits}" + (f".{whole % 10**digits:0{digits}}" if digits else "")
+
+
+def shown(cell: Cell, base: int | None = None) -> str:
+    """A cell in a few words: the overhead, or why there is none."""
+    if cell.status == "failed":
+        return "failed"
+    if cell.cost is None:
+        return "infeasible" if cell.status == "infeasible" else f"none found ({cell.row['stop']})"
+    overhead = cell.row["overhead_percent"]
+    text = f"{cell.cost:,}" if overhead is None else f"{overhead:.4g} %"
+    return text + (" *" if cell.status == "optimal" else "")
+
+
+def print_frontier(found: Frontier) -> None:
+    """Print the table, a line for each budget, largest first, and below it the scopes and failures."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    problem, base = found.problem, found.problem.graph.base_cost
+    table = Table(title=Text(f"{problem.graph.name}, overhead at each budget"), box=box.SIMPLE_HEAD,
+                  title_justify="left", pad_edge=False)  # fmt: skip
+    for word in ("budget", "bytes"):
+        table.add_column(word, justify="right", no_wrap=True)
+    for method in found.methods:
+        table.add_column(Text(method.label), justify="right", overflow="fold")
+        table.add_column("bound", justify="right", no_wrap=True)
+    for budget in reversed(found.budgets):
+        share = f"{100 * budget / problem.reference_peak:.4g} %" if problem.reference_peak else "-"
+        words = [share, f"{budget:,}"]
+        for method in found.methods:
+            cell = found.cells.get((method.label, budget))
+            bound = None if cell is None else found.bound(cell)
+            words.append("-" if cell is None else shown(cell))
+            words.append("-" if bound is None else f"{100 * (bound - base) / base:.4g} %" if base else f"{bound:,}")
+        table.add_row(*(Text(word) for word in words))
+    console.print(table)
+    console.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")
+    notes: dict[str, list[str]] = {}
+    for method in found.methods:
+        for cell in found.of(method):
+            what = cell.row["message"] if cell.status == "failed" else f"scope {cell.row['scope']}"
+            if method.label not in notes.setdefault(what, []):
+                notes[what].append(method.label)
+    for note, labels in notes.items():
+        console.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+    if found.resumed:
+        console.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
+    if found.interrupted:
+        console.print("interrupted: the table is not complete")
