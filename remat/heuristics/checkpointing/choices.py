@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isqrt
+from typing import cast
 
 import networkx as nx
 
@@ -16,16 +17,17 @@ def all_forward_ops(step: TrainingStep) -> list[int]:
 
 
 def articulation_points(step: TrainingStep) -> list[int]:
-    """Forward ops without which the forward graph falls apart, and the first and last one; in reference order.
+    """Forward ops that every path from the first forward op to the last one goes through, these two included.
 
-    The forward graph is taken without directions, with an entry before every op that reads no other forward op, and an
-    exit after every op that no other forward op reads; so what a single-entry network ends with cuts it off from its
-    exit. O(ops + edges).
+    Paths may follow dependencies in both directions, so that between two neighbours in the list nothing passes by. In
+    reference order. Where the forward ops are not connected, such as with counters beside the network, first and last
+    are those of the largest part. O(ops + edges).
 
     Notes
     -----
-    Jain et al., MLSys 2020, appendix B.1: "vertices that disconnect the forward pass DAG"; the entry and exit are those
-    of its published program.
+    Jain et al., MLSys 2020, appendix B.1: "vertices that disconnect the forward pass DAG", with an entry before the
+    first and an exit after the last node in its published program. Ops that only cut off a dead end, such as a
+    statistic that nobody reads, do not count here; the networks of the paper have none.
 
     Examples
     --------
@@ -35,13 +37,19 @@ def articulation_points(step: TrainingStep) -> list[int]:
     10
     """
     count = step.num_forward
-    entry, exit_ = -1, count
-    pairs = [(u, v) for u, v in zip(*(x.tolist() for x in step.edges), strict=True) if v < count]
-    forward: nx.Graph[int] = nx.Graph(pairs)
-    reading, read = {v for _, v in pairs}, {u for u, _ in pairs}
-    forward.add_edges_from((entry, v) for v in range(count) if v not in reading)
-    forward.add_edges_from((u, exit_) for u in range(count) if u not in read)
-    return sorted({*nx.articulation_points(forward), 0, count - 1} - {entry, exit_})
+    forward: nx.Graph[int] = nx.Graph()
+    forward.add_nodes_from(range(count))
+    forward.add_edges_from((u, v) for u, v in zip(*(x.tolist() for x in step.edges), strict=True) if v < count)
+    network = max(nx.connected_components(forward), key=lambda part: (len(part), -min(part)))
+    first, last = min(network), max(network)
+    if len(network) <= 2:
+        return sorted(network)
+    # On a path from first to last is what lies on a cycle with an edge between them.
+    closed = nx.Graph(forward.subgraph(network))
+    closed.add_edge(first, last)
+    parts = cast("Iterator[set[int]]", nx.biconnected_components(closed))
+    between = next(part for part in parts if {first, last} <= part)
+    return sorted({first, last, *nx.articulation_points(forward.subgraph(between))})
 
 
 def every_square_root(candidates: Sequence[int]) -> list[int]:
