@@ -48,6 +48,46 @@ class Progress:
         """(objective − bound) / objective, None while either is unknown."""
         return relative_gap(self.objective, self.bound)
 
+    def facts(self) -> list[str]:
+        """What is known at that moment, in words."""
+        if self.objective is None:
+            return ["no schedule yet"]
+        known = [f"cost {self.objective:,}" if self.overhead is None else f"overhead {self.overhead:.2f} %"]
+        if self.bound is not None:
+            if self.base_cost:
+                known.append(f"bound {100 * (self.bound - self.base_cost) / self.base_cost:.2f} %")
+            known.append(f"gap {100 * (self.gap or 0.0):.2f} %")
+        return known
+
+
+@dataclass(frozen=True)
+class PeakProgress:
+    """A moment of a search for the least peak.
+
+    Attributes
+    ----------
+    phase : str
+        ``bounds``, the name of the heuristic, ``exhaustive``, ``preliminary`` or ``cost``.
+    elapsed : float
+        Seconds since the deadline's clock began.
+    peak, bound : int
+        Bytes: certified peak of the best schedule so far, and what no schedule can beat.
+    overhead : float or None
+        Of that schedule, in %.
+    """
+
+    phase: str
+    elapsed: float
+    peak: int
+    bound: int
+    overhead: float | None = None
+
+    def facts(self) -> list[str]:
+        """What is known at that moment, in words."""
+        known = [f"peak {self.peak:,} bytes", f"bound {self.bound:,}"]
+        known.append(f"gap {100 * (relative_gap(self.peak, self.bound) or 0.0):.2f} %")
+        return known if self.overhead is None else [*known, f"overhead {self.overhead:.2f} %"]
+
 
 def relative_gap(objective: int | None, bound: int | None) -> float | None:
     """(objective − bound) / objective; 0 for an objective of 0, None while either is unknown.
@@ -64,9 +104,10 @@ def relative_gap(objective: int | None, bound: int | None) -> float | None:
 
 #: Told of every new phase, schedule and bound; may be called from another thread.
 OnProgress = Callable[[Progress], object]
+OnPeakProgress = Callable[[PeakProgress], object]
 
 
-def describe(moment: Progress, elapsed: float | None = None) -> str:
+def describe(moment: Progress | PeakProgress, elapsed: float | None = None) -> str:
     """`moment` in one line, at `elapsed` seconds if it is later by now.
 
     Examples
@@ -75,25 +116,18 @@ def describe(moment: Progress, elapsed: float | None = None) -> str:
     '2.0 s  solve        overhead 5.00 %  bound 2.00 %  gap 2.86 %'
     >>> describe(Progress("build", 0.5, base_cost=100))
     '0.5 s  build        no schedule yet'
+    >>> describe(PeakProgress("greedy", 0.5, peak=1_250, bound=1_000))
+    '0.5 s  greedy       peak 1,250 bytes  bound 1,000  gap 20.00 %'
     """
-    parts = [f"{moment.elapsed if elapsed is None else elapsed:.1f} s  {moment.phase:<11}"]
-    if moment.objective is None:
-        parts.append("no schedule yet")
-    elif moment.overhead is None:
-        parts.append(f"cost {moment.objective:,}")
-    else:
-        parts.append(f"overhead {moment.overhead:.2f} %")
-    if moment.bound is not None and moment.objective is not None:
-        if moment.base_cost:
-            parts.append(f"bound {100 * (moment.bound - moment.base_cost) / moment.base_cost:.2f} %")
-        parts.append(f"gap {100 * (moment.gap or 0.0):.2f} %")
-    return "  ".join(parts)
+    seconds = moment.elapsed if elapsed is None else elapsed
+    return "  ".join([f"{seconds:.1f} s  {moment.phase:<11}", *moment.facts()])
 
 
 class Reporter:
     """Shows progress: one live line on a terminal, a plain line now and then elsewhere, nothing when quiet.
 
-    Use it as a context manager and pass it to :func:`remat.solve.solve` as `on_progress`. The elapsed time goes on
+    Use it as a context manager and pass it to :func:`remat.solve.solve` or :func:`remat.minimize.minimize` as
+    `on_progress`. The elapsed time goes on
     while the solver is silent.
 
     Parameters
@@ -111,7 +145,7 @@ class Reporter:
         self._mode = "quiet" if quiet else "live" if self._stream.isatty() else "plain"
         self._interval = interval
         self._lock = threading.Lock()
-        self._moment: Progress | None = None
+        self._moment: Progress | PeakProgress | None = None
         self._heard = 0.0
         self._printed = -float("inf")
         self._pending = False
@@ -119,7 +153,7 @@ class Reporter:
         self._ticker: threading.Thread | None = None
         self._live: _Live | None = None
 
-    def __call__(self, moment: Progress) -> None:
+    def __call__(self, moment: Progress | PeakProgress) -> None:
         with self._lock:
             self._moment, self._heard, self._pending = moment, time.monotonic(), True
 
