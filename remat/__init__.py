@@ -16,6 +16,7 @@ __all__ = [
     "Schedule",
     "frontier",
     "layered",
+    "minimize",
     "read_graph",
     "read_schedule",
     "simulate",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from remat.graphs import ComputeGraph, GraphBuilder
     from remat.graphs.io import read_graph, write_graph
     from remat.graphs.layered import layered
+    from remat.minimize import minimize
     from remat.problem import Problem
     from remat.result import Result
     from remat.schedule import Schedule
@@ -46,6 +48,7 @@ _HOME = {
     "Schedule": "remat.schedule",
     "frontier": "remat.frontier",
     "layered": "remat.graphs.layered",
+    "minimize": "remat.minimize",
     "read_graph": "remat.graphs.io",
     "read_schedule": "remat.schedule.io",
     "simulate": "remat.schedule.simulate",

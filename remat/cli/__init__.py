@@ -19,6 +19,7 @@ from remat.cli import (
     frontier,
     generate,
     improve,
+    minimize,
     plot,
     show,
     solve,
@@ -34,7 +35,9 @@ app = typer.Typer(
     name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for module in (solve, improve, compare, frontier, config, validate, bounds, show, plot, generate, convert, backends):
+for module in (
+    solve, improve, minimize, compare, frontier, config, validate, bounds, show, plot, generate, convert, backends,
+):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2])(module.command)
 
 
