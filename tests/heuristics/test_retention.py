@@ -1,0 +1,155 @@
+"""The least recomputation for given retention: the plain loop, all alternatives, and rules that go beyond the paper."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from remat.errors import ProblemError
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.heuristics.retention import recomputation_for, schedule_for
+from remat.problem import Problem
+from remat.schedule import Rules, validate
+from remat.schedule.checkmate import schedule_from_matrices
+from remat.testing import random_graph
+
+
+def random_retention(num_ops, seed, density=0.4):
+    return np.tril(np.random.default_rng(seed).random((num_ops, num_ops)) < density, -1)
+
+
+def predecessors(graph):
+    arrays = graph.arrays
+    return [sorted(arrays.position[arrays.op_predecessors[op]].tolist()) for op in arrays.order.tolist()]
+
+
+def by_the_plain_loop(graph, S):
+    """Algorithm 2 of the paper, entry by entry."""
+    num_ops, reads = len(S), predecessors(graph)
+    R = np.eye(num_ops, dtype=bool)
+    for t in range(num_ops - 1):
+        for v in range(num_ops):
+            if S[t + 1, v] and not S[t, v]:
+                R[t, v] = True
+    for t in range(num_ops):
+        for v in range(t, -1, -1):
+            if R[t, v]:
+                for u in reads[v]:
+                    if not S[t, u]:
+                        R[t, u] = True
+    return R
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_the_plain_loop(seed):
+    graph = random_graph(seed, 9, plain=True)
+    S = random_retention(len(graph.ops), seed)
+    np.testing.assert_array_equal(recomputation_for(Problem(graph), S), by_the_plain_loop(graph, S))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_compute_is_forced(seed):
+    """Among all R that satisfy the constraints (1b), (1c), (8a) and (8c) for S, it is the least entry by entry."""
+    graph = random_graph(seed, 5, plain=True)
+    num_ops, reads = len(graph.ops), predecessors(graph)
+    S = random_retention(num_ops, seed)
+    found = recomputation_for(Problem(graph), S)
+    below = np.argwhere(np.tril(np.ones((num_ops, num_ops), dtype=bool), -1))
+    feasible = 0
+    for bits in itertools.product([False, True], repeat=len(below)):
+        R = np.eye(num_ops, dtype=bool)
+        R[below[:, 0], below[:, 1]] = bits
+        inputs_there = all(
+            R[t, u] or S[t, u] for t in range(num_ops) for v in range(num_ops) if R[t, v] for u in reads[v]
+        )
+        retained_if_there = not (S[1:] & ~(R[:-1] | S[:-1])).any()
+        if inputs_there and retained_if_there:
+            feasible += 1
+            assert not (found & ~R).any()
+    assert feasible
+    assert not (S[1:] & ~(found[:-1] | S[:-1])).any()
+
+
+@pytest.mark.parametrize("most", [None, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(30))
+def test_schedules_of_full_graphs_are_valid(seed, most):
+    """Several outputs, graph inputs, kept tensors, accumulation buffers, ops that run once, limits of computes."""
+    graph = random_graph(seed, 8, buffers=seed % 2 == 0)
+    problem = Problem(graph, max_computes=most)
+    S = random_retention(len(graph.ops), seed, density=0.2)
+    certificate = validate(graph, schedule_for(problem, S), problem.rules)
+    assert certificate.accepted, certificate.first
+
+
+def test_random_retention_recomputes_and_needs_the_repairs():
+    """What the test above speaks of does happen."""
+    counts = []
+    for seed in range(30):
+        graph = random_graph(seed, 8, buffers=seed % 2 == 0)
+        S = random_retention(len(graph.ops), seed, density=0.2)
+        counts.append(np.bincount(schedule_for(Problem(graph), S).targets).max())
+    assert max(counts) >= 4
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_schedule_is_that_of_the_matrices_with_less_dead_weight(seed):
+    graph = random_graph(seed, 9, plain=True)
+    problem = Problem(graph)
+    S = random_retention(len(graph.ops), seed)
+    as_written = validate(graph, schedule_from_matrices(graph, recomputation_for(problem, S), S))
+    ours = validate(graph, schedule_for(problem, S, source="me"))
+    assert as_written.accepted
+    assert ours.cost <= as_written.cost
+    assert ours.peak <= as_written.peak
+    assert schedule_for(problem, S, source="me").source == "me"
+
+
+def test_nothing_retained_computes_all_ancestors_in_each_stage():
+    graph = unit_chain(5)
+    num_ops = len(graph.ops)
+    R = recomputation_for(Problem(graph), np.zeros((num_ops, num_ops), dtype=bool))
+    np.testing.assert_array_equal(R, np.tril(np.ones_like(R)))  # in a training chain everything needs all before it
+
+
+def test_kept_tensors_are_there_at_the_end():
+    b = GraphBuilder("three")
+    b.op("a", size=1, cost=5), b.op("b", inputs=["a"], size=1), b.op("c", inputs=["b"], size=1)
+    graph = b.build()
+    retained = np.eye(3, k=-1, dtype=bool)
+    assert recomputation_for(Problem(graph), retained).sum() == 3
+    problem = Problem(graph, keep=["a"])
+    assert recomputation_for(problem, retained)[2].tolist() == [True, False, True]
+    retained[2, 0] = True
+    schedule = schedule_for(problem, retained)
+    assert schedule.num_computes == 3
+    assert validate(graph, schedule, Rules(keep=frozenset({"a"}))).accepted
+
+
+def test_ops_that_run_once_are_held():
+    b = GraphBuilder("once")
+    b.op("a", size=1, recomputable=False), b.op("b", inputs=["a"], size=1), b.op("c", inputs=["a", "b"], size=1)
+    graph = b.build()
+    schedule = schedule_for(Problem(graph), np.zeros((3, 3), dtype=bool))
+    assert schedule.computes() == ["a", "b", "b", "c"]
+
+
+def test_a_thousand_ops():
+    graph = unit_chain(500)
+    num_ops = len(graph.ops)
+    schedule = schedule_for(Problem(graph), np.eye(num_ops, k=-1, dtype=bool))
+    assert schedule.num_computes == (500**2 + 5 * 500 + 2) // 2
+
+
+@pytest.mark.parametrize(
+    ("S", "message"),
+    [
+        (np.zeros((4, 5), dtype=bool), r"shape \(5, 5\), not bool of \(4, 5\)"),
+        (np.zeros((5, 5)), "boolean array .* not float64"),
+        (np.eye(5, dtype=bool), r"S\[0, 0\] retains the value of op 'f0', which is computed in stage 0 first"),
+        (np.eye(5, k=2, dtype=bool), r"S\[0, 2\] .* 'loss'"),
+    ],
+)
+def test_wrong_retention_is_refused(S, message):
+    with pytest.raises(ProblemError, match=message):
+        recomputation_for(Problem(unit_chain(2)), S)

@@ -1,0 +1,144 @@
+"""REVOLVE: the published table, the dynamic programme, and optimal schedules of the unit chain."""
+
+from functools import cache
+
+import pytest
+
+from remat.errors import ProblemError
+from remat.graphs.families import unit_chain
+from remat.graphs.zoo import vgg16
+from remat.heuristics import Run
+from remat.heuristics.checkpointing.base import CheckpointingOptions
+from remat.heuristics.checkpointing.griewank import GriewankWalther
+from remat.heuristics.checkpointing.revolve import advances, first_advance, repetitions, reversal
+from remat.problem import Problem
+from remat.schedule import validate
+
+# Least advances for l = 1 .. 12 steps with c slots.
+TABLE = {
+    1: (0, 1, 3, 6, 10, 15, 21, 28, 36, 45, 55, 66),
+    2: (0, 1, 2, 4, 6, 8, 11, 14, 17, 20, 24, 28),
+    3: (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 21),
+    4: (0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18),
+    5: (0, 1, 2, 3, 4, 5, 7, 9, 11, 13, 15, 17),
+}
+
+# Optimal cost of the unit chain of n forward ops for budgets 3, 4, ...: proved by exhaustive search for n < 10.
+OPTIMA = {
+    1: (3,), 2: (6, 5), 3: (10, 8, 7), 4: (15, 11, 10, 9), 5: (21, 14, 13, 12, 11), 6: (28, 18, 16, 15, 14, 13),
+    7: (36, 22, 19, 18, 17, 16, 15), 8: (45, 26, 22, 21, 20, 19, 18, 17), 9: (55, 30, 25, 24, 23, 22, 21, 20, 19),
+    10: (66, 35, 29, 27, 26, 25, 24, 23, 22, 21),
+}  # fmt: skip
+
+
+@cache
+def least_advances(length, slots):
+    """By the dynamic programme."""
+    if length == 1 or slots == 1:
+        return length * (length - 1) // 2
+    return min(k + least_advances(length - k, slots - 1) + least_advances(k, slots) for k in range(1, length))
+
+
+@pytest.mark.parametrize("slots", TABLE)
+def test_table(slots):
+    assert tuple(advances(length, slots) for length in range(1, 13)) == TABLE[slots]
+
+
+def test_formula_is_the_dynamic_programme_and_schedules_attain_it():
+    for length in range(1, 60):
+        for slots in range(1, 9):
+            assert advances(length, slots) == least_advances(length, slots)
+            assert sum(what == "advance" for what, _ in reversal(length, slots)) == least_advances(length, slots)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 41])
+@pytest.mark.parametrize("length", [1, 2, 5, 9, 24, 40])
+def test_a_reversal_works_within_its_slots(length, slots):
+    """States made and read: what is not read by the very next action has to be stored meanwhile."""
+    made, spans, turned = {0: -1}, [], []
+    reads = {}
+    runs = [0] * length
+    for number, (what, step) in enumerate(reversal(length, slots)):
+        assert step in made  # once made, a state can be stored up to its last read, which the count below is about
+        reads[step] = number
+        if what == "turn":
+            turned.append(step)
+        else:
+            runs[step] += 1
+            if step + 1 in made:
+                spans.append((made[step + 1], reads[step + 1]))
+            made[step + 1] = number
+    spans += [(made[state], reads[state]) for state in made]
+    assert turned == list(range(length))[::-1]
+    assert max(runs) <= (repetitions(length, slots) if slots > 1 else length)
+    stored = [sum(begin < now < end for begin, end in spans) for now in range(sum(runs) + length)]
+    assert max(stored) <= slots
+
+
+def test_splits_keep_to_the_rule():
+    from math import comb
+
+    for length in range(2, 120):
+        for slots in range(2, 12):
+            r, k = repetitions(length, slots), first_advance(length, slots)
+            assert (comb(slots + r - 2, slots) if r > 1 else 0) <= k <= comb(slots + r - 1, slots)
+            assert comb(slots + r - 2, slots - 1) <= length - k <= comb(slots + r - 1, slots - 1)
+
+
+def test_long_chains_are_no_recursion():
+    assert sum(what == "advance" for what, _ in reversal(20_000, 12_000)) == advances(20_000, 12_000)
+
+
+@pytest.mark.parametrize("n", [*range(1, 12), 20, 31, 39])
+def test_attains_the_optimum_of_the_unit_chain(n):
+    check_optimal(n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(12, 39))
+def test_attains_the_optimum_of_longer_unit_chains(n):
+    check_optimal(n)
+
+
+def check_optimal(n):
+    """At every budget from 3 to n + 3; each schedule is made once, and judged at all budgets."""
+    problem = Problem(unit_chain(n))
+    found = [validate(problem.graph, s, problem.rules) for s in GriewankWalther().candidates(problem)]
+    assert all(certificate.accepted for certificate in found)
+    for budget in range(3, n + 4):
+        best = min(certificate.cost for certificate in found if certificate.peak <= budget)
+        assert best == n + 1 + advances(n + 1, budget - 2)
+        if n in OPTIMA:
+            assert best == (OPTIMA[n] + (2 * n + 1,) * 3)[budget - 3]
+
+
+@pytest.mark.parametrize(
+    ("n", "budget", "cost"),
+    [(8, 4, 26), (16, 5, 53), (32, 5, 130), (64, 5, 329), (16, 10, 41), (32, 10, 89), (64, 10, 205)],
+)
+def test_runs_within_a_budget(n, budget, cost):
+    problem = Problem(unit_chain(n), budget)
+    certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
+    assert certificate.accepted
+    assert certificate.cost == cost
+
+
+def test_limits_of_computes_are_kept():
+    problem = Problem(unit_chain(12), 5, max_computes=2)
+    certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
+    assert certificate.verdict == "over budget"  # two computes per op allow n <= 9 at budget 5
+    problem = Problem(unit_chain(12), 6, max_computes=2)
+    assert validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules).accepted
+
+
+def test_a_real_chain():
+    """Layers of different sizes: valid and within the budget, but far from the optimum (+0.19 %)."""
+    problem = Problem(vgg16(), "90%")
+    certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
+    assert certificate.accepted
+    assert 0.1868 < certificate.overhead < 25
+
+
+def test_refuses_dead_retention():
+    with pytest.raises(ProblemError, match=r"griewank-walther .* no option dead_retention"):
+        GriewankWalther(CheckpointingOptions(dead_retention=True)).run(Problem(unit_chain(3)), Run())
