@@ -1,0 +1,425 @@
+"""The largest batch that fits a memory within one extra forward pass, by certified solves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from remat import registry
+from remat.compare import Method, checked_limits, run_method
+from remat.errors import BackendError, ProblemError
+from remat.graphs import ComputeGraph
+from remat.graphs.affine import AffineGraph
+from remat.judge import covers, structural_peak
+from remat.problem import Problem, parse_budget
+from remat.progress import OnProgress, Progress
+from remat.schedule import OrderRule, Schedule
+from remat.schedule.certificate import Certificate
+from remat.schedule.simulate import simulate
+from remat.schedule.validate import validate
+
+
+class Verdict(StrEnum):
+    """What is known of a batch size."""
+
+    FITS = "fits"
+    """A certified schedule keeps memory and cost."""
+    INFEASIBLE = "infeasible"
+    """No schedule in the scope keeps the memory."""
+    TOO_DEAR = "too dear"
+    """Every schedule in the scope that keeps the memory costs more than one extra forward pass."""
+    NOT_FOUND = "not found"
+    """The method found none, which proves nothing."""
+    FAILED = "failed"
+    """The method failed."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether it rules the batch size out."""
+        return self in (Verdict.INFEASIBLE, Verdict.TOO_DEAR)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A batch size that was tried.
+
+    Attributes
+    ----------
+    batch : int
+    verdict : Verdict
+    most : int
+        What a schedule may cost: each op once, and the forward pass again.
+    cost, bound : int or None
+        Certified cost of the best schedule within the memory; what none in the scope can beat.
+    scope : str
+        The schedules that verdict and bound speak of.
+    complete : bool
+        Whether these are all schedules within the rules.
+    seconds : float
+    source : str
+        Who made the schedule.
+    why : str
+        In words, where the batch does not fit.
+    """
+
+    batch: int
+    verdict: Verdict
+    most: int
+    cost: int | None = None
+    bound: int | None = None
+    scope: str = ""
+    complete: bool = False
+    seconds: float = 0.0
+    source: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The answer of :func:`max_batch`.
+
+    Attributes
+    ----------
+    family : AffineGraph
+    memory : int
+        Bytes.
+    method : Method
+    batch : int
+        Largest batch size with a certified schedule; 0 where not even 1 has one.
+    graph : ComputeGraph or None
+        The graph at that batch size.
+    schedule, certificate : optional
+        Cost and memory of the schedule there.
+    plain : int
+        Largest batch size of the reference order without recomputation.
+    reason : Probe or None
+        What is known of ``batch + 1``; None after Ctrl-C before it was tried.
+    upper : int
+        No batch size above it fits, in the scope of the method.
+    probes : tuple of Probe
+        All batch sizes that were tried, in that order.
+    source : str
+        Who made the schedule.
+    limits : mapping
+        Of each probe.
+    interrupted : bool
+    """
+
+    family: AffineGraph
+    memory: int
+    method: Method
+    batch: int
+    graph: ComputeGraph | None = field(repr=False)
+    schedule: Schedule | None = field(repr=False)
+    certificate: Certificate | None = field(repr=False)
+    plain: int
+    reason: Probe | None
+    upper: int
+    probes: tuple[Probe, ...] = field(repr=False)
+    source: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    interrupted: bool = False
+
+    @property
+    def proved(self) -> bool:
+        """Whether no larger batch fits, in the scope of the method."""
+        return self.upper == self.batch
+
+    @property
+    def claim(self) -> str:
+        """What is known of larger batches, in a sentence."""
+        if self.reason is None:
+            return f"interrupted; {self.upper:,} is the most that is not ruled out"
+        text = f"at {self.reason.batch:,} {self.reason.why}"
+        if self.reason.verdict.proved:
+            return f"{text} ({self.reason.scope})"
+        return f"{text}; {self.upper:,} is the most that is not ruled out"
+
+    def row(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        found, reason = self.certificate, self.reason
+        return {
+            "network": self.family.name,
+            "method": self.method.label,
+            "memory": self.memory,
+            "batch": self.batch,
+            "upper": self.upper,
+            "proved": self.proved,
+            "reason": None if reason is None else str(reason.verdict),
+            "scope": None if reason is None else reason.scope,
+            "plain_batch": self.plain,
+            "overhead_percent": None if found is None else found.overhead,
+            "peak": None if found is None else found.peak,
+            "source": self.source,
+            "probes": len(self.probes),
+            "seconds": sum(probe.seconds for probe in self.probes),
+            "interrupted": self.interrupted,
+            "claim": self.claim,
+        }
+
+
+def max_batch(
+    family: AffineGraph,
+    memory: int | str,
+    method: Method | str = "checkmate/highs",
+    *,
+    order: OrderRule | str = OrderRule.FIXED,
+    max_computes: int | Mapping[str, int] | None = None,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = True,
+    time_limit: float | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    isolate: bool = False,
+    memory_limit: int | str | None = None,
+    on_progress: OnProgress | None = None,
+    on_probe: Callable[[Probe], object] | None = None,
+) -> BatchResult:
+    """The largest batch that fits `memory` at the cost of one extra forward pass at most (Jain et al. 2020, eq. 10).
+
+    Their programme has the batch size as a variable, and so products of variables. Here each batch size that is tried
+    is a problem of its own, and few have to be tried:
+
+    * With costs in fixed proportion, the relative cost of a schedule is the same at every batch size, and its memory at
+      each step grows with the batch. So **a schedule for B + 1 is one for B**: what fits goes down to 1, what is proved
+      not to fit goes up, and bisection between the two is exact for a method that proves. A family whose costs keep no
+      proportion is refused.
+    * For one schedule the largest batch follows from its memory at each step, which is affine: each success reaches
+      up to there at once, and so does the reference order without recomputation, where the search begins.
+    * It ends above at the structural bound.
+
+    A solve stops as soon as it has a schedule that is cheap enough. Where it ends without one and without a proof, the
+    search goes on below, and the answer says that larger batches are not ruled out. For a heuristic the argument does
+    not hold of *its answers*: it is asked upward from its last success, by steps that double, and from its first
+    failure on in between, until it finds none at the next batch size. It may have missed larger ones.
+
+    Parameters
+    ----------
+    family : AffineGraph
+    memory : int or str
+        Bytes, or ``"16GiB"``.
+    method : Method or str
+        As for :func:`remat.compare.compare`.
+    order, max_computes, keep, count_constant_memory
+        As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
+        counts unless told otherwise.
+    time_limit, threads, seed, isolate, memory_limit
+        Of each probe, as for :func:`remat.solve.solve`.
+    on_progress : callable, optional
+        Of each solve.
+    on_probe : callable, optional
+        Receives every batch size that was tried.
+
+    Returns
+    -------
+    BatchResult
+        After Ctrl-C with what was known by then.
+
+    Raises
+    ------
+    ProblemError
+        If nothing grows with the batch, no op is of phase ``forward``, costs keep no proportion (naming the op),
+        or `memory` cannot be read.
+    BackendError
+        If a proof of the method at one batch size contradicts a schedule at a larger one; names both.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> chain = AffineGraph.scaled(unit_chain(8), 1)
+    >>> answer = max_batch(chain, 50, "checkmate/highs", threads=1)
+    >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
+    (10, 5, True, 220, 'too dear')
+    """
+    chosen = Method.parse(method) if isinstance(method, str) else method
+    size = parse_budget(memory, 0) if not (isinstance(memory, str) and "%" in memory) else None
+    if size is None or isinstance(memory, float):
+        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)")
+    if not family.grows:
+        raise ProblemError(f"no memory of {family.name} grows with the batch size")
+    if not any(op.phase == "forward" for op in family.pattern.ops):
+        raise ProblemError(f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known")
+    uneven = family.uneven_op()
+    if uneven is not None:
+        raise ProblemError(
+            f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
+            "use the costs of one batch size"
+        )
+    limits = checked_limits(
+        time_limit=time_limit, threads=threads, seed=seed, gap=0.0, isolate=isolate, memory_limit=memory_limit
+    )
+
+    def problem(batch: int) -> Problem:
+        return Problem(family.at(batch), size, order, max_computes, keep, count_constant_memory)
+
+    search = _Search(family, chosen, size, limits=limits, problem=problem, on_progress=on_progress, on_probe=on_probe)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        search.interrupted = True
+    return search.result()
+
+
+class _Reached(KeyboardInterrupt):
+    """Ends a solve that has what is needed; like every Ctrl-C it leaves the best schedule."""
+
+
+class _Search:
+    """One call of :func:`max_batch`."""
+
+    def __init__(
+        self,
+        family: AffineGraph,
+        method: Method,
+        memory: int,
+        *,
+        limits: Mapping[str, Any],
+        problem: Callable[[int], Problem],
+        on_progress: OnProgress | None,
+        on_probe: Callable[[Probe], object] | None,
+    ) -> None:
+        self.family, self.method, self.memory, self.limits = family, method, memory, limits
+        self.problem, self.on_progress, self.on_probe = problem, on_progress, on_probe
+        self.interrupted = False
+        self.probes: dict[int, Probe] = {}
+        #: Largest batch size known to fit, with its schedule.
+        self.best, self.schedule, self.source = 0, Schedule.reference(family.pattern), ""
+        self.limit = self._structural_limit()
+        self.plain = self._reach(self.schedule)
+        if self.plain:
+            self.best, self.source = self.plain, "reference order"
+
+    def run(self) -> None:
+        """Try batch sizes until the next one is known not to fit."""
+        self._try(self.limit + 1)
+        step = 1 if self.method.name in registry.heuristics() else 0
+        while (self.best + 1) not in self.probes:
+            above = min(batch for batch in self.probes if batch > self.best)
+            batch = min(self.best + step, above - 1) if step else (self.best + above) // 2
+            step = 2 * step if self._try(batch) else 0
+
+    def result(self) -> BatchResult:
+        """What is known now, certified."""
+        graph = schedule = certificate = None
+        if self.best:
+            problem = self.problem(self.best)
+            graph, schedule = problem.graph, _signed(self.schedule, problem.graph)
+            certificate = validate(graph, schedule, problem.rules)
+            if not certificate.accepted or certificate.cost > _most(graph):
+                raise BackendError(f"the schedule of {self.source} changed its verdict at batch size {self.best}")
+        proved = [probe.batch for probe in self.probes.values() if probe.verdict.proved and probe.batch > self.best]
+        return BatchResult(
+            self.family, self.memory, self.method, self.best, graph, schedule, certificate, self.plain,
+            self.probes.get(self.best + 1), min(proved, default=self.limit + 1) - 1,
+            tuple(self.probes.values()), self.source, self.limits, self.interrupted,
+        )  # fmt: skip
+
+    def _try(self, batch: int) -> bool:
+        """Let the method solve one batch size; whether it fits."""
+        problem = self.problem(batch)
+        most, reached = _most(problem.graph), False
+
+        def enough(moment: Progress) -> None:
+            nonlocal reached
+            if self.on_progress is not None:
+                self.on_progress(moment)
+            if moment.objective is not None and moment.objective <= most:
+                reached = True
+                raise _Reached
+
+        start = _signed(self.schedule, problem.graph) if self.source else None
+        run = run_method(self.method, problem, self.limits, enough, start)
+        result = run.result
+        if result is not None and result.stop == "interrupted" and not reached:
+            raise KeyboardInterrupt
+        if result is None:
+            probe = Probe(batch, Verdict.FAILED, most, why=f"{self.method.label} failed: {run.error}")
+        else:
+            verdict = Verdict.NOT_FOUND
+            why = f"{self.method.label} found none, which proves nothing"
+            if result.objective is not None and result.objective <= most:
+                verdict, why = Verdict.FITS, ""
+            elif result.status == "infeasible":
+                verdict, why = Verdict.INFEASIBLE, result.message.partition("; ")[0]
+            elif result.bound > most:
+                verdict = Verdict.TOO_DEAR
+                why = f"every schedule costs at least {result.bound:,}, one extra forward pass allows {most:,}"
+            elif result.stop == "deadline":
+                why = f"{self.method.label} found none in time"
+            probe = Probe(
+                batch, verdict, most, result.objective, result.bound, str(result.scope),
+                covers(result.scope, problem), result.timings["total"], result.source, why,
+            )  # fmt: skip
+        self.probes[batch] = probe
+        if self.on_probe is not None:
+            self.on_probe(probe)
+        if probe.verdict is not Verdict.FITS:
+            return False
+        assert result is not None and result.schedule is not None
+        self._take(batch, result.schedule, result.source)
+        return True
+
+    def _take(self, batch: int, schedule: Schedule, source: str) -> None:
+        """Take note of a schedule that fits, and of how far it is good; what is proved must not contradict it."""
+        if source.startswith("the warm start"):
+            source = self.source
+        if schedule.has_frees:  # less is held if everything is freed at its last use
+            schedule = schedule.without_frees()
+        reach = self._reach(schedule)
+        own = source == f"{self.method.name} by {self.method.backend}"
+        for probe in self.probes.values():
+            if probe.verdict.proved and probe.batch <= reach and (probe.complete or own):
+                raise BackendError(
+                    f"{self.method.label} proved that batch size {probe.batch:,} does not fit ({probe.verdict}), "
+                    f"but its schedule for {batch:,} is good up to {reach:,}"
+                )
+        self.best, self.schedule, self.source = reach, schedule, source
+
+    def _reach(self, schedule: Schedule) -> int:
+        """The largest batch size at which `schedule` keeps the memory; 0: none."""
+        one, two = (self._memory(schedule, batch) for batch in (1, 2))
+        slope = two - one
+        constant = one - slope
+        if (constant > self.memory).any():
+            return 0
+        rows = slope > 0  # what grows is held at one step at least
+        return int(((self.memory - constant[rows]) // slope[rows]).min())
+
+    def _memory(self, schedule: Schedule, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        problem = self.problem(batch)
+        done = simulate(
+            problem.graph, _signed(schedule, problem.graph), keep=problem.keep,
+            count_constant_memory=problem.count_constant_memory,
+        )  # fmt: skip
+        return done.memory[done.is_compute]
+
+    def _structural_limit(self) -> int:
+        """The largest batch size at which each op has room."""
+
+        def fits(batch: int) -> bool:
+            return structural_peak(self.problem(batch))[0] <= self.memory
+
+        if not fits(1):
+            return 0
+        high = 2
+        while fits(high):
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+def _most(graph: ComputeGraph) -> int:
+    """Each op once, and the forward pass again: the right-hand side of eq. 10."""
+    return graph.base_cost + sum(op.cost for op in graph.ops if op.phase == "forward")
+
+
+def _signed(schedule: Schedule, graph: ComputeGraph) -> Schedule:
+    """The same steps for the graph at another batch size."""
+    return replace(schedule, graph=graph.name, graph_digest=graph.digest)
