@@ -1,5 +1,5 @@
 """How it is asked: one file per formulation; knows nothing of solvers."""
 
-from remat.formulations.base import Formulation, Preliminary, Scope
+from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Scope
 
-__all__ = ["Formulation", "Preliminary", "Scope"]
+__all__ = ["Formulation", "Leeway", "Part", "Preliminary", "Scope"]

@@ -71,6 +71,40 @@ class Preliminary:
     extend: Callable[[Values], Values]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a schedule that is to be thought over while the rest stays as it is.
+
+    Attributes
+    ----------
+    ops : bool array, shape (ops,)
+        Those whose computes may come, go and move, and with them how long their inputs and outputs are held.
+    first, last : int
+        Stages, from 0, in which they may: stage k lasts until the k-th op is computed for the first time.
+    """
+
+    ops: NDArray[np.bool_]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """What the variables of a model may do while only a part of a schedule is thought over.
+
+    Attributes
+    ----------
+    values : float64 array, shape (variables of the model,)
+        They stand for the schedule.
+    lower, upper : float64 arrays of the same shape
+        Bounds, equal where a variable stays as it is; the values are within.
+    """
+
+    values: Values
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
 class Formulation(ABC):
     """A way to state one problem as a model. Knows nothing of solvers.
 
@@ -113,6 +147,18 @@ class Formulation(ABC):
 
         ``decode(encode(s))`` has the cost of ``s``, less that of recomputations whose results nobody reads.
         """
+
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        """The model's variables around `schedule` while only `part` of it may change; without an override, all may.
+
+        Raises
+        ------
+        ProblemError
+            If this formulation cannot express the schedule.
+        """
+        del part
+        model = self.build()
+        return Leeway(self.encode(schedule), model.lower, model.upper)
 
     def preliminary(self) -> Preliminary | None:
         """A model to find a feasible start with, if the formulation comes with one."""

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation, Scope, Values
+from remat.formulations.base import Formulation, Leeway, Part, Scope, Values
 from remat.formulations.retention_layout import expand
 from remat.formulations.sequence import (
     Instances,
     MemoryScale,
+    check_limits,
     op_sequence,
     stages_of,
     standing_buffers,
@@ -351,7 +352,7 @@ class Checkmate(Formulation):
         problem = self.problem
         model, x = self.statement
         sequence = op_sequence(problem, schedule)
-        self._check_limits(sequence)
+        check_limits(problem, sequence)
         stage = stages_of(problem, sequence) - 1
         values = np.zeros(model.num_vars)
         values[self._at(x.R, stage, problem.graph.arrays.position[sequence])] = 1
@@ -371,14 +372,30 @@ class Checkmate(Formulation):
         self._fill_memory(model, x, values)
         return values
 
-    def _check_limits(self, sequence: Int) -> None:
-        computed = np.bincount(sequence, minlength=self.n).tolist()
-        for op, (times, limit) in enumerate(zip(computed, self.problem.compute_limits, strict=True)):
-            if limit is not None and times > limit:
-                name = self.problem.graph.ops[op].name
-                raise ProblemError(
-                    f"the schedule computes op {name!r} {times} times, of {limit} that the problem allows"
-                )
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
+        model, x = self.statement
+        values = self.encode(schedule)
+        arrays = self.problem.graph.arrays
+        touched = np.zeros(len(arrays.size), dtype=np.bool_)
+        for table in (arrays.op_inputs, arrays.op_outputs):
+            touched[table.indices[part.ops[table.rows]]] = True
+        stage, slot = expand(np.arange(1, self.n + 1, dtype=np.int64))
+        owner, rank = expand(self.s_count)
+        freed, at = expand(self.free_count)
+        written, later = expand(self.part_count)
+        free = np.zeros(model.num_vars, dtype=np.bool_)
+
+        def inside(stage: Int, first: int = part.first) -> NDArray[np.bool_]:
+            return (first <= stage) & (stage <= part.last)
+
+        free[x.R.index] = inside(stage) & part.ops[arrays.order[slot]]
+        free[x.S.index] = inside(self.writer[owner] + 1 + rank) & touched[owner]
+        # what is freed in the stage before depends on what is retained from it
+        free[x.FREE.index] = inside(self.free_op[freed] + at, part.first - 1) & touched[self.free_tensor[freed]]
+        free[x.U.index] = inside(stage, part.first - 1)
+        free[x.transient.index] = inside(self.last_writer[self.part_tensor[written]] + 1 + later)
+        return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def _fill_memory(self, model: Model, x: _Blocks, values: Values) -> None:
         """U from (2) and (3), by running sums along each stage."""

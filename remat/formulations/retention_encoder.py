@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
 Int = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Gap:
+    """Stages, from 0, among whose events some idle copies are to be, where the order is free.
+
+    Attributes
+    ----------
+    first, last : int
+    copies : bool array, shape (copies,)
+    """
+
+    first: int
+    last: int
+    copies: NDArray[np.bool_]
+
+
 class RetentionEncoder:
     """Places the computes of one schedule in the events of a formulation, and reads off all variables.
 
@@ -27,12 +43,13 @@ class RetentionEncoder:
         If the schedule has more computes of an op than there are copies, or is not staged where the order is fixed.
     """
 
-    def __init__(self, formulation: RetentionIntervals, schedule: Schedule) -> None:
-        self.formulation = formulation
+    def __init__(self, formulation: RetentionIntervals, schedule: Schedule, gap: Gap | None = None) -> None:
+        self.formulation, self.gap = formulation, gap
         self.layout = formulation.layout
         problem = formulation.problem
         self.sequence = op_sequence(problem, schedule)
         self.instances = Instances.of(problem, self.sequence)
+        self.range: tuple[Int, Int] = formulation.start_bounds()
         self.copy = self._copies()
         self.event = self._events()
         self.start, self.active = self._starts()
@@ -56,10 +73,16 @@ class RetentionEncoder:
         return layout.copy_first[self.sequence] + rank
 
     def _events(self) -> Int:
-        """Event of each compute, and of the end."""
-        formulation = self.formulation
+        """Event of each compute."""
+        formulation, gap = self.formulation, self.gap
         if formulation.grid is None:
-            return np.arange(1, len(self.sequence) + 1, dtype=np.int64)
+            event = np.arange(1, len(self.sequence) + 1, dtype=np.int64)
+            if gap is not None:  # as many events are left out, evenly, as there are idle copies that want one
+                idle = gap.copies.copy()
+                idle[self.copy] = False
+                first, last = self._steps(gap)
+                event += np.clip((event - first) * int(idle.sum()) // (last - first + 1), 0, int(idle.sum()))
+            return event
         stages = stages_of(formulation.problem, self.sequence)
         slots = formulation.problem.graph.arrays.position[self.sequence] + 1
         return formulation.grid.event(stages, slots)
@@ -75,8 +98,50 @@ class RetentionEncoder:
         if formulation.grid is None:
             taken = np.zeros(formulation.horizon + 1, dtype=np.bool_)
             taken[self.event] = True
-            start[~active] = np.flatnonzero(~taken)[1 : 1 + int((~active).sum())]
+            idle = np.flatnonzero(~active)
+            if self.gap is not None:  # the events that were left out come before those at the end
+                idle = idle[np.argsort(~self.gap.copies[idle], kind="stable")]
+            start[idle] = np.flatnonzero(~taken)[1 : 1 + len(idle)]
+        if self.gap is not None:
+            self.range = low, high = self._range(self.gap, start, active)
+            if formulation.grid is not None:
+                start = np.where(~active & (low <= high), low, start)
         return start, active
+
+    def _steps(self, gap: Gap) -> tuple[int, int]:
+        """First and last compute in the stages of `gap`."""
+        first = np.zeros(len(self.sequence), dtype=np.bool_)
+        first[np.unique(self.sequence, return_index=True)[1]] = True
+        stage: Int = np.cumsum(first) - first
+        return int(np.searchsorted(stage, gap.first)), int(np.searchsorted(stage, gap.last, side="right")) - 1
+
+    def _range(self, gap: Gap, start: Int, active: NDArray[np.bool_]) -> tuple[Int, Int]:
+        """First and last event of each copy in the stages of `gap`, and where its op runs now; none: first > last.
+
+        The latter because copies are in sequence: one that comes in before another takes its number.
+        """
+        formulation, layout = self.formulation, self.layout
+        low, high = formulation.start_bounds()
+        if formulation.grid is None:
+            first, last = self._steps(gap)
+            begin, until = int(self.event[first - 1]) + 1 if first else 1, int(self.event[last])
+            inner = np.full(len(low), begin, dtype=np.int64), np.full(len(low), until, dtype=np.int64)
+        else:
+            slot = formulation.problem.graph.arrays.position[layout.copy_op] + 1
+            inner = (
+                formulation.grid.event(np.maximum(gap.first + 1, slot), slot),
+                formulation.grid.event(np.full(len(slot), gap.last + 1), slot),
+            )
+        runs = np.flatnonzero(active & ((layout.copy_rank > 0) | (formulation.grid is None)))
+        least, most = (
+            np.full(len(layout.copy_first), formulation.horizon),
+            np.zeros(len(layout.copy_first), dtype=np.int64),
+        )
+        np.minimum.at(least, layout.copy_op[runs], start[runs])
+        np.maximum.at(most, layout.copy_op[runs], start[runs])
+        first_event = np.minimum(inner[0], least[layout.copy_op])
+        last_event = np.maximum(inner[1], most[layout.copy_op])
+        return np.maximum(low, first_event), np.minimum(high, last_event)
 
     def values(self) -> Values:
         """Values of all variables of phase 2."""

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation, Preliminary, Scope, Values
+from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Scope, Values
 from remat.formulations.retention_encoder import RetentionEncoder
 from remat.formulations.retention_layout import RetentionLayout, StageGrid, expand
+from remat.formulations.retention_leeway import leeway
 from remat.formulations.retention_minizinc import written
 from remat.formulations.sequence import MemoryScale, standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
@@ -399,6 +400,9 @@ class RetentionIntervals(Formulation):
 
     def encode(self, schedule: Schedule) -> Values:
         return RetentionEncoder(self, schedule).values()
+
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        return leeway(self, schedule, part)
 
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement

@@ -1,0 +1,353 @@
+"""Narrower bounds by what the records say, in bulk; records lose what the bounds decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ModelError
+from remat.modeling.check import violations
+from remat.modeling.model import Kind, Model
+from remat.modeling.records import (
+    ALWAYS,
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Float,
+    Int,
+    Linear,
+    Record,
+    Reservoir,
+)
+
+Bool = NDArray[np.bool_]
+
+#: Passes over all records, at most: bounds that creep on by ones are left to the solver.
+ROUNDS = 6
+
+
+def _slack(bound: Float) -> Float:
+    """By how much sums of floats may miss a bound: nothing that whole numbers could differ by."""
+    return np.maximum(1e-9, 1e-12 * np.where(np.isfinite(bound), np.abs(bound), 0.0))
+
+
+@dataclass
+class Bounds:
+    """Bounds of all variables, which only get narrower.
+
+    Attributes
+    ----------
+    lower, upper : float64 arrays, shape (variables,)
+    whole : bool array, shape (variables,)
+        Integer variables.
+    changed : bool
+        Whether there was news since this was last set to False.
+    crossed : bool
+        Whether some variable would be left with nothing; its bounds are kept as they were.
+    """
+
+    lower: Float
+    upper: Float
+    whole: Bool
+    changed: bool = False
+    crossed: bool = False
+
+    @classmethod
+    def of(cls, model: Model, lower: Float, upper: Float) -> Bounds:
+        """Those of `model` together with the given ones.
+
+        Raises
+        ------
+        ModelError
+            If nothing is left for a variable.
+        """
+        if np.shape(lower) != (model.num_vars,) or np.shape(upper) != (model.num_vars,):
+            raise ModelError(f"bounds do not fit the {model.num_vars} variables of model {model.name!r}")
+        low, high = np.maximum(model.lower, lower), np.minimum(model.upper, upper)
+        wrong = np.flatnonzero(~(low <= high))
+        if len(wrong):
+            block = next(b for b in model.blocks if wrong[0] in b.index)
+            raise ModelError(f"nothing is left for variable {wrong[0]} (block {block.name!r}) within the given bounds")
+        return cls(low, high, np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value)))
+
+    def raise_lower(self, variable: Int, value: Float) -> None:
+        """Each variable is at least the value; NaN and −∞ say nothing."""
+        self._narrow(variable, value, up=True)
+
+    def lower_upper(self, variable: Int, value: Float) -> None:
+        """Each variable is at most the value; NaN and ∞ say nothing."""
+        self._narrow(variable, value, up=False)
+
+    def _narrow(self, variable: Int, value: Float, *, up: bool) -> None:
+        # A continuous variable is not rounded, and not narrowed by less than a solver could tell.
+        slack = np.where(self.whole[variable], 1e-6, 0.0)
+        value = np.where(self.whole[variable], np.ceil(value - slack) if up else np.floor(value + slack), value)
+        news = value > self.lower[variable] + 1e-6 if up else value < self.upper[variable] - 1e-6
+        variable, value = variable[news], value[news]
+        if not len(variable):
+            return
+        self.changed = True
+        if up:
+            np.maximum.at(self.lower, variable, value)
+        else:
+            np.minimum.at(self.upper, variable, value)
+        wrong = variable[self.lower[variable] > self.upper[variable]]
+        if len(wrong):
+            self.crossed |= bool((self.lower[wrong] > self.upper[wrong] + 1e-6).any())
+            if up:
+                self.lower[wrong] = self.upper[wrong]
+            else:
+                self.upper[wrong] = self.lower[wrong]
+
+    def fixed(self, variable: Int) -> Bool:
+        """Whether nothing is left to decide for each variable."""
+        return self.lower[variable] == self.upper[variable]
+
+    def truth(self, literals: Int) -> Int:
+        """1 for true, −1 for false, 0 for open."""
+        constant = literals == ALWAYS
+        negative = literals < 0
+        variable = np.where(constant, 0, np.where(negative, ~literals, literals))
+        if not len(self.lower):
+            return np.ones(len(literals), dtype=np.int64)
+        sign = np.where(self.lower[variable] > 0.5, 1, np.where(self.upper[variable] < 0.5, -1, 0))
+        return np.where(constant, 1, np.where(negative, -sign, sign))
+
+    def settle(self, literals: Int, *, true: bool) -> None:
+        """Make literals, none of them constant, true or false."""
+        positive = (literals >= 0) == true
+        variable = np.where(literals < 0, ~literals, literals)
+        self.raise_lower(variable[positive], np.ones(int(positive.sum())))
+        self.lower_upper(variable[~positive], np.zeros(int((~positive).sum())))
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """What the fixed intervals of a `Cumulative` use, where it matters: `height` in ``[begin, end)``; int64 arrays."""
+
+    begin: Int
+    end: Int
+    height: Int
+
+    @property
+    def moments(self) -> Int:
+        """Where steps begin or end, with repetitions."""
+        return np.concatenate([self.begin, self.end])
+
+
+@dataclass
+class Narrowing:
+    """Passes over the records of a model until bounds and records no longer change.
+
+    Attributes
+    ----------
+    contradiction : str
+        Name of a record that cannot be satisfied; empty where none is known.
+    staircases : mapping of the id of a `Cumulative` of the result to :class:`Staircase`
+    """
+
+    model: Model
+    bounds: Bounds
+    contradiction: str = ""
+    staircases: dict[int, Staircase] = field(default_factory=dict)
+
+    def run(self) -> list[Record]:
+        """The records, as far as they still say something."""
+        records = list(self.model.records)
+        for _ in range(ROUNDS):
+            self.bounds.changed = False
+            records = [new for record in records if (new := self._reduced(record)) is not None]
+            if self.contradiction or not self.bounds.changed:
+                break
+        done: list[Record] = []
+        for record in records:
+            if isinstance(record, Cumulative):
+                new, stairs = self._folded(record)
+                self.staircases[id(new)] = stairs
+                if len(new.start) or (len(stairs.height) and new.capacity_variable is not None):
+                    done.append(new)
+            else:
+                done.append(record)
+        return done
+
+    def _reduced(self, record: Record) -> Record | None:
+        match record:
+            case Linear():
+                new: Record | None = self._linear(record)
+            case Clauses():
+                new = self._clauses(record)
+            case Domain():
+                new = self._domain(record)
+            case AllDifferent():
+                new = self._all_different(record)
+            case Reservoir():
+                new = self._reservoir(record)
+            case Cumulative():
+                new = record
+            case _:
+                raise ModelError(f"record {record.name!r} is of unknown kind {type(record).__name__}")
+        if self.bounds.crossed:
+            self._contradict(record)
+        return new if new is None or len(new) else None
+
+    def _contradict(self, record: Record) -> None:
+        self.contradiction = self.contradiction or record.name
+
+    # -- rows and clauses ------------------------------------------------------------------------------------------
+
+    def _linear(self, record: Linear) -> Linear | None:
+        bounds, count = self.bounds, len(record)
+        settled = bounds.fixed(record.column)
+        constant = np.bincount(
+            record.row[settled], record.value[settled] * bounds.lower[record.column[settled]], minlength=count
+        )
+        live = ~settled & (record.value != 0)
+        row, column, value = record.row[live], record.column[live], record.value[live]
+        low, high = record.lower - constant, record.upper - constant
+        at_low, at_high = value * bounds.lower[column], value * bounds.upper[column]
+        smallest, largest = np.minimum(at_low, at_high), np.maximum(at_low, at_high)
+        least = np.bincount(row, smallest, minlength=count)
+        most = np.bincount(row, largest, minlength=count)
+        holds = (least >= low - _slack(record.lower)) & (most <= high + _slack(record.upper))
+        fails = (most < low - _slack(record.lower)) | (least > high + _slack(record.upper))
+        truth = np.ones(count, dtype=np.int64) if record.enforce is None else bounds.truth(record.enforce)
+        if (fails & (truth == 1)).any():
+            self._contradict(record)
+            return None
+        if record.enforce is not None:
+            bounds.settle(record.enforce[fails & (truth == 0)], true=False)
+        keep = ~holds & ~fails & (truth >= 0)
+        here = (keep & (truth == 1))[row]
+        with np.errstate(invalid="ignore"):  # ∞ − ∞: nothing follows
+            above = (high[row] - (least[row] - smallest))[here] / value[here]
+            below = (low[row] - (most[row] - largest))[here] / value[here]
+        positive = value[here] > 0
+        which = column[here]
+        bounds.lower_upper(which, np.where(positive, above, below))
+        bounds.raise_lower(which, np.where(positive, below, above))
+        number = np.cumsum(keep) - 1
+        inside = keep[row]
+        enforce = None
+        if record.enforce is not None and (truth[keep] == 0).any():
+            enforce = np.where(truth == 1, ALWAYS, record.enforce)[keep]
+        return Linear(record.name, number[row[inside]], column[inside], value[inside], low[keep], high[keep], enforce)
+
+    def _clauses(self, record: Clauses) -> Clauses:
+        clause = np.repeat(np.arange(len(record), dtype=np.int64), np.diff(record.indptr))
+        truth = self.bounds.truth(record.literals)
+        open_ones = np.bincount(clause[truth == 0], minlength=len(record))
+        holds = np.bincount(clause[truth == 1], minlength=len(record)) > 0
+        if (~holds & (open_ones == 0)).any():
+            self._contradict(record)
+        last = (truth == 0) & (~holds & (open_ones == 1))[clause]
+        self.bounds.settle(record.literals[last], true=True)
+        keep = ~holds & (open_ones > 1)
+        inside = keep[clause] & (truth == 0)
+        number = np.cumsum(keep) - 1
+        return Clauses.grouped(record.name, number[clause[inside]], record.literals[inside], int(keep.sum()))
+
+    def _domain(self, record: Domain) -> Domain:
+        bounds, count = self.bounds, len(record)
+        owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(record.indptr))
+        variable = record.variable[owner]
+        inside = (record.values >= bounds.lower[variable]) & (record.values <= bounds.upper[variable])
+        owner, values = owner[inside], record.values[inside]
+        left = np.bincount(owner, minlength=count)
+        if (left == 0).any():
+            self._contradict(record)
+            return replace(record, variable=record.variable[:0], indptr=np.zeros(1, dtype=np.int64), values=values[:0])
+        last = np.cumsum(left) - 1
+        first = values[last - left + 1].astype(np.float64)
+        bounds.raise_lower(record.variable, first)
+        bounds.lower_upper(record.variable, values[last].astype(np.float64))
+        keep = left < values[last] - first + 1  # otherwise the bounds say all
+        indptr = np.concatenate([[0], np.cumsum(left[keep])]).astype(np.int64)
+        return Domain(record.name, record.variable[keep], indptr, values[keep[owner]])
+
+    # -- records that keep fixed variables ---------------------------------------------------------------------------
+
+    def _all_different(self, record: AllDifferent) -> AllDifferent | None:
+        """Without fixed variables that no free one can meet."""
+        bounds = self.bounds
+        settled = bounds.fixed(record.variable)
+        taken = bounds.lower[record.variable[settled]]
+        if len(np.unique(taken)) < len(taken):
+            self._contradict(record)
+            return None
+        free = record.variable[~settled]
+        if not len(free):
+            return None
+        near = (taken >= bounds.lower[free].min()) & (taken <= bounds.upper[free].max())
+        return AllDifferent(record.name, np.concatenate([free, record.variable[settled][near]]))
+
+    def _reservoir(self, record: Reservoir) -> Reservoir:
+        """Without events that do not happen, and without reservoirs in which all is fixed."""
+        bounds, count = self.bounds, len(record)
+        owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(record.indptr))
+        truth = bounds.truth(record.active)
+        loose = (truth >= 0) & ((truth == 0) | ~bounds.fixed(record.time))
+        open_ones = np.bincount(owner[loose], minlength=count) > 0
+        settled = self._part(record, owner, truth, ~open_ones)
+        if len(settled):
+            probe = self.model.copy(record.name)
+            probe.records = [settled]
+            if violations(probe, bounds.lower):
+                self._contradict(record)
+        return self._part(record, owner, truth, open_ones)
+
+    def _part(self, record: Reservoir, owner: Int, truth: Int, wanted: Bool) -> Reservoir:
+        """The wanted reservoirs, with the events that may happen."""
+        keep = wanted[owner] & (truth >= 0)
+        counts = np.bincount(owner[keep], minlength=len(wanted))[wanted]
+        active = np.where(truth == 1, ALWAYS, record.active)
+        return Reservoir(
+            record.name, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), record.time[keep],
+            record.offset[keep], record.change[keep], active[keep],
+        )  # fmt: skip
+
+    def _folded(self, record: Cumulative) -> tuple[Cumulative, Staircase]:
+        """Its free intervals, and the staircase of the others."""
+        bounds = self.bounds
+        truth = bounds.truth(record.presence)
+        settled = (truth == 1) & bounds.fixed(record.start) & bounds.fixed(record.end)
+        start, end = bounds.lower[record.start[settled]], bounds.lower[record.end[settled]]
+        if (start > end).any():
+            self._contradict(record)
+        free = ~settled & (truth >= 0)
+        lowest, highest = bounds.lower[record.start[free]], bounds.upper[record.end[free]]
+        moments = np.unique(np.concatenate([start, end, lowest, highest]))
+        use = _use(moments, start, end, record.demand[settled])
+        possible = _use(moments, lowest, highest, record.demand[free])
+        capacity = float(record.capacity)
+        if record.capacity_variable is not None:
+            variable = np.array([record.capacity_variable])
+            bounds.raise_lower(variable, np.array([float(use.max(initial=0))]))
+            capacity = float(bounds.lower[record.capacity_variable])
+            if bounds.crossed:
+                self._contradict(record)
+        if use.max(initial=0) > capacity or capacity < 0:
+            self._contradict(record)
+        new = replace(
+            record, start=record.start[free], end=record.end[free], demand=record.demand[free],
+            presence=np.where(truth == 1, ALWAYS, record.presence)[free],
+        )  # fmt: skip
+        height = np.where((use + possible > capacity) & (possible > 0), use, 0)
+        change = np.flatnonzero(np.diff(height, prepend=0) != 0)
+        begin, until = moments[change], moments[np.append(change[1:], len(moments) - 1)] if len(change) else moments[:0]
+        heights = height[change]
+        some = heights > 0
+        return new, Staircase(
+            begin[some].astype(np.int64), until[some].astype(np.int64), heights[some].astype(np.int64)
+        )  # fmt: skip
+
+
+def _use(moments: Float, start: Float, end: Float, demand: Int) -> Int:
+    """Sum of the demands between each moment and the next; 0 after the last, for ``start >= end`` nothing."""
+    change = np.zeros(len(moments) + 1, dtype=np.int64)
+    some = start < end
+    np.add.at(change, np.searchsorted(moments, start[some]), demand[some])
+    np.subtract.at(change, np.searchsorted(moments, end[some]), demand[some])
+    return np.cumsum(change)[: len(moments)]
