@@ -36,8 +36,8 @@ class StageLayout:
         Positions; the number of ops for graph inputs.
     use_tensor, use_op : int64 arrays, shape (uses,)
         Every read of a tensor that some op writes, by tensor, then position of the reader.
-    last_run : int64 array, shape (ops,)
-        Last stage in which a recomputation is of use; its own position or less where it never is.
+    may_run : bool array, shape (stages, ops)
+        Whether a recomputation of the op is of use in that stage.
     first_stage : int
         First stage in which recomputation can be of use: up to there everything that is of use fits.
     s_from, s_until : int64 arrays, shape (tensors,)
@@ -55,15 +55,18 @@ class StageLayout:
     last_writer: Int
     use_tensor: Int
     use_op: Int
-    last_run: Int
+    may_run: Bool
     first_stage: int
     s_from: Int
     s_until: Int
     fixed: Bool
 
     @classmethod
-    def of(cls, problem: Problem, most_extra: int | None) -> StageLayout:
-        """Layout for schedules that spend at most `most_extra` on recomputations; None: any."""
+    def of(cls, problem: Problem, most_extra: int | None, ahead: bool) -> StageLayout:
+        """Layout for schedules that spend at most `most_extra` on recomputations; None: any.
+
+        Without `ahead`, recomputations serve the op that ends their stage.
+        """
         arrays = problem.graph.arrays
         n, tensors = len(arrays.cost), len(arrays.size)
         is_buffer, workspace = standing_buffers(problem)
@@ -82,7 +85,8 @@ class StageLayout:
         by_use = np.lexsort((reader[wanted], arrays.consumers.rows[wanted]))
         use_tensor, use_op = arrays.consumers.rows[wanted][by_use], reader[wanted][by_use]
 
-        last_run = _last_run(problem, most_extra)
+        may_run = _may_run(problem, most_extra, ahead)
+        last_run = np.where(may_run.any(axis=0), n - 1 - may_run[::-1].argmax(axis=0), -1)
         last_read = np.full(tensors, -1, dtype=np.int64)
         np.maximum.at(last_read, use_tensor, np.maximum(use_op, last_run[use_op]))
         last_read[problem.kept] = n - 1
@@ -97,16 +101,17 @@ class StageLayout:
 
         layout = cls(
             scale.unit, scale.capacity, size, workspace[arrays.order] // scale.unit, is_buffer, first_writer,
-            last_writer, use_tensor, use_op, last_run, 0, last_writer + 1, last_read, fixed,
+            last_writer, use_tensor, use_op, may_run, 0, last_writer + 1, last_read, fixed,
         )  # fmt: skip
         over = np.flatnonzero(layout.load_when_all_is_kept() > scale.capacity)
         first_stage = int(over[0]) if len(over) else n
+        may_run[:first_stage] = False
         return replace(layout, first_stage=first_stage, s_from=np.maximum(last_writer + 1, first_stage))
 
     @property
     def n(self) -> int:
         """Number of ops, and of stages."""
-        return len(self.last_run)
+        return len(self.may_run)
 
     def load_when_all_is_kept(self) -> Int:
         """Units held while the op that ends each stage runs, if nothing of use is ever freed."""
@@ -117,21 +122,19 @@ class StageLayout:
         return np.cumsum(change)[: self.n] + self.workspace
 
 
-def _last_run(problem: Problem, most_extra: int | None) -> Int:
-    """Last stage, from 0, in which recomputing each op can be of use; by position.
+def _may_run(problem: Problem, most_extra: int | None, ahead: bool) -> Bool:
+    """[k, j]: whether recomputing op j in stage k can be of use; by position.
 
-    Recomputing op j in stage k serves a reader that runs for the first time in stage k or later, or a recomputation
-    there that is of use itself. So it comes with recomputations of all ops on a path of readers that ends before such
-    a first compute; the cheapest path is the least that must be spent. Regaining an accumulation buffer is not
-    expressed, so nothing is recomputed for its sake.
+    It serves a reader that runs for the first time in stage k or later, or a recomputation there that is of use
+    itself. So it comes with recomputations of all ops on a path of readers that ends before such a first compute; the
+    cheapest path is the least that must be spent. Without `ahead` the path ends before op k, and all of it lies in
+    stage k. Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
     """
     arrays = problem.graph.arrays
     n = len(arrays.cost)
     outputs, consumers = arrays.op_outputs.lists(), arrays.consumers.lists()
     position, single = arrays.position.tolist(), (arrays.producers.counts == 1).tolist()
-    most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
-    spent = np.full((n, n), NEVER, dtype=np.int64)  # [j, k]: least extra cost with j recomputed in stage k
-    last = np.full(n, -1, dtype=np.int64)
+    spent = np.full((n, n), NEVER, dtype=np.int64)  # [j, k]: least extra cost with op j recomputed in stage k
     for j in range(n - 1, -1, -1):
         op = int(arrays.order[j])
         if problem.compute_limits[op] == 1:
@@ -141,11 +144,11 @@ def _last_run(problem: Problem, most_extra: int | None) -> Int:
             if not single[tensor]:
                 continue
             if problem.kept[tensor]:
-                onward[:] = 0
+                onward[0 if ahead else n - 1 :] = 0
             for reader in consumers[tensor]:
                 u = position[reader]
-                onward[: u + 1] = 0
+                onward[0 if ahead else u : u + 1] = 0
                 np.minimum(onward, spent[u], out=onward)
         spent[j] = np.minimum(onward + arrays.cost[op], NEVER)
-        last[j] = int(np.count_nonzero(spent[j] <= most)) - 1  # spent[j] does not fall with k
-    return last
+    most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
+    return np.tril((spent <= most).T, -1)

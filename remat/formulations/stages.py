@@ -36,6 +36,7 @@ class StagesOptions:
     """
 
     cost_limit: int | None = None
+    ahead: bool = True
 
     def __post_init__(self) -> None:
         limit = self.cost_limit
@@ -70,7 +71,7 @@ class Stages(Formulation):
         if extra is not None and extra < 0:
             base = problem.graph.base_cost
             raise ProblemError(f"the cost limit {limit:,} is below {base:,}, the cost of computing each op once")
-        self.layout = StageLayout.of(problem, extra)
+        self.layout = StageLayout.of(problem, extra, self.options.ahead)
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
@@ -88,9 +89,7 @@ class Stages(Formulation):
     @cached_property
     def runs(self) -> tuple[Int, Int]:
         """(stage, op) of every recomputation that is a choice, stage by stage."""
-        at = self.layout
-        stages = np.arange(at.n)[:, None]
-        stage, op = np.nonzero((np.arange(at.n) < stages) & (stages <= at.last_run) & (stages >= at.first_stage))
+        stage, op = np.nonzero(self.layout.may_run)
         return stage, op
 
     @cached_property
@@ -101,21 +100,32 @@ class Stages(Formulation):
         return table
 
     @cached_property
-    def retained(self) -> tuple[Int, Int]:
-        """(stage, tensor) of every retention that is a choice, tensor by tensor."""
+    def retained(self) -> tuple[Int, Int, Int]:
+        """(stage, tensor, number) of every retention that is a choice, tensor by tensor.
+
+        What is neither read nor made in a stage may as well be gone before it: retained into such a stage and out of
+        it are one choice, and have one number.
+        """
         at = self.layout
         tensor, rank = expand(np.maximum(0, at.s_until - at.s_from + 1))
-        return at.s_from[tensor] + rank, tensor
+        stage = at.s_from[tensor] + rank
+        writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # no buffer is made anew
+        idle = ~(at.fixed | self._is_read)[stage - 1, tensor] & ~at.may_run[stage - 1, writer]
+        return stage, tensor, np.cumsum((rank == 0) | ~idle) - 1
+
+    @cached_property
+    def _s_table(self) -> Int:
+        """[stage, tensor]: number of S in `retained`; NONE: no such choice, ONE: it must be; shape (n + 1, tensors)."""
+        at = self.layout
+        table = np.full((at.n + 1, len(at.size)), NONE, dtype=np.int64)
+        stage, tensor = np.indices(table.shape)
+        table[at.is_buffer[tensor] & (stage > at.first_writer[tensor]) & (stage <= at.last_writer[tensor])] = ONE
+        stage, tensor, number = self.retained
+        table[stage, tensor] = number
+        return table
 
     def _s(self, stage: Int, tensor: Int) -> Int:
-        """Number of S[stage, tensor] among `retained`; NONE where there is no such choice, ONE where it must be."""
-        at = self.layout
-        counts = np.maximum(0, at.s_until - at.s_from + 1)
-        first = np.cumsum(counts) - counts
-        number = first[tensor] + stage - at.s_from[tensor]
-        there = (stage >= at.s_from[tensor]) & (stage <= at.s_until[tensor])
-        filling = at.is_buffer[tensor] & (stage > at.first_writer[tensor]) & (stage <= at.last_writer[tensor])
-        return np.where(there, number, np.where(filling, ONE, NONE))
+        return self._s_table[stage, tensor]
 
     @cached_property
     def reads(self) -> tuple[Int, Int, Int, Bool]:
@@ -145,7 +155,7 @@ class Stages(Formulation):
         at = self.layout
         model = Model(self.name)
         R = model.booleans("R", len(self.runs[0]))
-        S = model.booleans("S", len(self.retained[0]))
+        S = model.booleans("S", int(self.retained[2].max(initial=-1)) + 1)
         stage, tensor, reader, last = self.reads
         tail = self._column(S, self._s(np.where(last, stage + 1, at.n), tensor))
         own = ~last | (tail != NONE)  # otherwise live as long as the read is there, R itself
@@ -184,10 +194,10 @@ class Stages(Formulation):
         stage, tensor, _, last = self.reads
         first = np.append(True, last[:-1])[: len(last)]
         # carried on without a read in the stage
-        on_stage, on_tensor = self.retained
+        on_stage, on_tensor, number = self.retained
         on_stage = on_stage - 1
         carried = (on_stage >= at.first_stage) & ~at.fixed[on_stage, on_tensor]
-        carried &= ~self._is_read[on_stage, on_tensor]
+        carried &= ~self._is_read[on_stage, on_tensor] & (self._s(on_stage, on_tensor) != number)
         on_stage, on_tensor = on_stage[carried], on_tensor[carried]
         stage = np.concatenate([stage[first], on_stage])
         tensor = np.concatenate([tensor[first], on_tensor])
@@ -248,8 +258,8 @@ class Stages(Formulation):
     def _tables(self) -> tuple[Int, Int]:
         """[stage, tensor]: the number of S into the stage, and of S into the next one."""
         at = self.layout
-        stage, tensor = np.indices((at.n, len(at.size)), dtype=np.int64)
-        into, onward = self._s(stage, tensor), self._s(stage + 1, tensor)
+        into, onward = self._s_table[:-1].copy(), self._s_table[1:].copy()
+        stage, _ = np.indices(into.shape)
         into[stage <= at.first_writer] = NONE
         onward[(stage < at.first_writer) | at.fixed] = NONE
         return into, onward
@@ -396,7 +406,13 @@ class Stages(Formulation):
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)
         chosen = np.flatnonzero((op < stage) & (stage >= at.first_stage))
-        values[x.R.index[self.run_number[stage[chosen], op[chosen]]]] = 1
+        number = self.run_number[stage[chosen], op[chosen]]
+        strange = np.flatnonzero(number == NONE)
+        if len(strange):
+            step = int(chosen[strange[0]])
+            name = problem.graph.op_names[sequence[step]]
+            raise ProblemError(f"compute {step} of the schedule recomputes op {name!r} ahead of its use")
+        values[x.R.index[number]] = 1
         instances = Instances.of(problem, sequence)
         until = np.append(stage, at.n - 1)[instances.last_use]
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
@@ -451,6 +467,5 @@ def _without(model: Model, name: str, block: Vars, values: Values) -> tuple[Valu
         if isinstance(record, Linear) and record.name == name:
             other = ~np.isin(record.column, block.index)
             terms = record.value[other] * values[record.column[other]]
-            sums: Values = np.bincount(record.row[other], terms, minlength=len(record))
-            return record.lower, sums
+            return record.lower, np.bincount(record.row[other], terms, len(record)).astype(np.float64)
     return np.zeros(0), np.zeros(0)
