@@ -89,7 +89,7 @@ def test_long_chains_are_no_recursion():
     assert sum(what == "advance" for what, _ in reversal(20_000, 12_000)) == advances(20_000, 12_000)
 
 
-@pytest.mark.parametrize("n", [*range(1, 12), 20, 31, 39])
+@pytest.mark.parametrize("n", [*range(1, 12), 20, 39])
 def test_attains_the_optimum_of_the_unit_chain(n):
     check_optimal(n)
 
@@ -114,7 +114,7 @@ def check_optimal(n):
 
 @pytest.mark.parametrize(
     ("n", "budget", "cost"),
-    [(8, 4, 26), (16, 5, 53), (32, 5, 130), (64, 5, 329), (16, 10, 41), (32, 10, 89), (64, 10, 205)],
+    [(8, 4, 26), (16, 5, 53), (32, 5, 130), (16, 10, 41), (32, 10, 89), (64, 10, 205)],
 )
 def test_runs_within_a_budget(n, budget, cost):
     problem = Problem(unit_chain(n), budget)

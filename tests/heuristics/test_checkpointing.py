@@ -1,0 +1,410 @@
+"""Checkpointing: the closed forms on chains, the published numbers on real networks, and graphs of every kind."""
+
+import random
+from dataclasses import replace
+from math import isqrt
+
+import pytest
+
+from remat import registry
+from remat.cli import main
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.zoo import ZOO
+from remat.heuristics import Run
+from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
+from remat.heuristics.checkpointing.chen import ChenSqrt, LinearizedGreedy, LinearizedSqrt
+from remat.heuristics.checkpointing.choices import all_forward_ops, articulation_points, greedy, greedy_sweep
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.problem import Problem
+from remat.schedule import Verdict, simulate, validate
+from remat.timing import Deadline
+
+ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
+ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")
+METHODS = (*ON_CHAINS, *ON_TRAINING_GRAPHS, "checkpoint-last")
+FEW = SweepOptions(sweep=6)
+AS_PUBLISHED = CheckpointingOptions(dead_retention=True)
+
+
+def certified(problem, method, options=None):
+    schedule = registry.load("heuristics", method)(options).run(problem, Run())
+    assert schedule.source == method
+    return validate(problem.graph, schedule, problem.rules)
+
+
+def numbers(graph, method):
+    """Cost, peak with dead retention, and peak with frees at last use; all of one compute sequence."""
+    lean, published = certified(Problem(graph), method), certified(Problem(graph), method, AS_PUBLISHED)
+    assert lean.accepted
+    assert published.accepted
+    assert (published.cost, published.pruned_peak) == (lean.cost, lean.peak)
+    return lean.cost, published.peak, lean.peak
+
+
+def stripped(graph):
+    """Without phases."""
+    return replace(graph, ops=[replace(op, phase="") for op in graph.ops])
+
+
+# -- chains ------------------------------------------------------------------------------------------------------------
+
+# Chen's square root on the unit chain: cost, peak with dead retention, peak.
+SQRT = {
+    3: (7, 5, 5), 4: (11, 5, 5), 5: (13, 5, 5), 6: (16, 6, 6), 7: (18, 6, 6), 8: (21, 7, 7), 9: (25, 7, 7),
+    10: (27, 7, 7), 11: (29, 8, 7), 12: (33, 8, 8), 16: (45, 10, 9), 20: (56, 11, 10),
+    25: (71, 13, 11), 30: (85, 14, 12),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", SQRT)
+@pytest.mark.parametrize("method", ["chen-sqrt", "ap-sqrt", "linearized-sqrt"])
+def test_square_root_on_unit_chains(method, n):
+    """All three are the same where there is nothing but a chain."""
+    assert numbers(unit_chain(n), method) == SQRT[n]
+
+
+@pytest.mark.parametrize("n", [n if n % 5 < 2 else pytest.param(n, marks=pytest.mark.slow) for n in range(3, 31)])
+def test_closed_forms_of_unit_chains(n):
+    graph = unit_chain(n)
+    k = isqrt(n)
+    last = max(i for i in range(n) if (i + 1) % k == 0)
+    recomputed = sum((i + 1) % k != 0 for i in range(last))
+    assert certified(Problem(graph), "chen-sqrt").cost == 2 * n + 1 + recomputed
+    assert numbers(graph, "checkpoint-all") == (2 * n + 1, n + 2, n + 2)
+    assert certified(Problem(graph), "checkpoint-last").cost == (n * n + 5 * n + 2) // 2
+
+
+@pytest.mark.parametrize("budget", [9, 10, 12, 17])
+def test_greedy_methods_agree_on_chains(budget):
+    found = [certified(Problem(unit_chain(16), budget), m) for m in ("chen-greedy", "ap-greedy", "linearized-greedy")]
+    assert all(c.accepted for c in found)
+    assert len({(c.cost, c.peak) for c in found}) == 1
+
+
+# -- the networks of the paper -----------------------------------------------------------------------------------------
+
+# Cost, peak with dead retention, peak; of checkpoint-all the second only, of checkpoint-last the first and last.
+NETWORKS = {
+    "vgg16": {
+        "linearized-sqrt": (14_507_720_048_640, 15_315_501_056, 13_975_420_928),
+        "ap-sqrt": (14_507_720_048_640, 15_315_501_056, 13_975_420_928),
+        "checkpoint-all": 19_585_277_952, "checkpoint-last": (72_153_227_591_680, 13_153_337_344),
+    },
+    "vgg19": {
+        "linearized-sqrt": (18_563_242_917_888, 17_778_581_504, 13_975_420_928),
+        "ap-sqrt": (18_563_242_917_888, 17_778_581_504, 13_975_420_928),
+        "checkpoint-all": 20_921_163_776, "checkpoint-last": (99_802_364_772_352, 13_153_337_344),
+    },
+    "fcn8": {
+        "linearized-sqrt": (15_491_397_327_360, 12_578_012_160, 8_805_941_248),
+        "ap-sqrt": (13_398_908_321_280, 8_664_145_920, 8_287_944_704),
+        "checkpoint-all": 14_804_379_264, "checkpoint-last": (115_569_870_791_424, 8_287_944_704),
+    },
+    "unet": {
+        "linearized-sqrt": (12_934_359_539_712, 15_066_267_648, 11_913_920_512),
+        "ap-sqrt": (11_861_200_199_680, 27_518_271_488, 16_815_489_024),
+        "checkpoint-all": 22_949_527_552, "checkpoint-last": (94_941_599_547_392, 11_626_872_832),
+    },
+    "segnet": {
+        "linearized-sqrt": (3_279_616_204_800, 15_411_512_832, 10_457_843_200),
+        "ap-sqrt": (3_279_616_204_800, 15_411_512_832, 10_457_843_200),
+        "checkpoint-all": 23_496_361_472, "checkpoint-last": (19_452_710_690_816, 8_287_944_704),
+    },
+    "mobilenet": {
+        "linearized-sqrt": (1_211_193_323_520, 18_044_108_800, 13_464_377_344),
+        "ap-sqrt": (1_211_193_323_520, 18_044_108_800, 13_464_377_344),
+        "checkpoint-all": 37_825_796_096, "checkpoint-last": (15_172_990_078_976, 6_635_651_072),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_published_numbers_of_networks(name):
+    graph, expected = ZOO[name](), NETWORKS[name]
+    for method in ("linearized-sqrt", "ap-sqrt"):
+        assert numbers(graph, method) == expected[method]
+    cost, dead, peak = numbers(graph, "checkpoint-all")
+    assert (cost, dead, peak) == (graph.base_cost, expected["checkpoint-all"], graph.reference_peak)
+    cost, _, peak = numbers(graph, "checkpoint-last")
+    assert (cost, peak) == expected["checkpoint-last"]
+
+
+def test_chains_and_networks_with_skips_are_told_apart():
+    chains = {name for name in ZOO if TrainingStep.of(Problem(ZOO[name]())).is_chain}
+    assert chains == {"vgg16", "vgg19", "segnet", "mobilenet"}
+    for method in ON_CHAINS:
+        with pytest.raises(ProblemError, match=f"{method} is for chains, but forward op 'concatenate'"):
+            certified(Problem(ZOO["unet"](), "80%"), method)
+
+
+def test_chen_is_linearized_on_a_real_chain():
+    graph = ZOO["vgg19"]()
+    assert numbers(graph, "chen-sqrt") == NETWORKS["vgg19"]["linearized-sqrt"]
+
+
+@pytest.mark.parametrize("method", ["ap-greedy", "linearized-greedy"])
+def test_a_sweep_takes_the_cheapest_that_fits_and_else_the_leanest(method):
+    graph = ZOO["unet"]()
+    kind = registry.load("heuristics", method)()
+    all_of_it = [simulate(graph, s) for s in kind.candidates(Problem(graph))]
+    assert len({run.cost for run in all_of_it}) >= 5
+    for share in ("85%", "60%", "40%"):
+        problem = Problem(graph, share)
+        found = certified(problem, method)
+        fitting = [run.cost for run in all_of_it if run.peak <= problem.budget_bytes]
+        assert found.accepted == bool(fitting)
+        if fitting:
+            assert found.cost == min(fitting)
+        else:
+            assert found.peak == min(run.peak for run in all_of_it)
+
+
+# -- what is a training graph ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_phases_are_told_from_the_edges(name):
+    graph = ZOO[name]()
+    given, told = TrainingStep.of(Problem(graph)), TrainingStep.of(Problem(stripped(graph)))
+    assert (told.num_forward, told.first_backward) == (given.num_forward, given.first_backward)
+    assert given.mirror.tolist() == list(range(given.num_forward))[::-1]
+
+
+def without_edge(graph, tensor, op):
+    ops = [replace(o, inputs=tuple(t for t in o.inputs if t != tensor)) if o.name == op else o for o in graph.ops]
+    return replace(graph, ops=ops)
+
+
+@pytest.mark.parametrize(("tensor", "op"), [("f1", "g1"), ("f3", "loss"), ("loss", "g3")])
+def test_a_graph_that_does_not_mirror_itself_is_refused(tensor, op):
+    graph = stripped(unit_chain(4))
+    assert TrainingStep.of(Problem(graph)).num_forward == 4
+    with pytest.raises(ProblemError, match="its ops have no phases, and its second half does not mirror the first"):
+        TrainingStep.of(Problem(without_edge(graph, tensor, op)))
+
+
+@pytest.mark.parametrize("keep", ["forward", "backward"])
+def test_a_graph_without_one_of_its_phases_is_refused(keep):
+    ops = [replace(op, phase=keep) for op in unit_chain(3).ops]
+    missing = {"forward": "backward", "backward": "forward"}[keep]
+    with pytest.raises(ProblemError, match=f"'unit-chain-3' is no training graph: no op of phase {missing}"):
+        certified(Problem(replace(unit_chain(3), ops=ops), 4), "linearized-sqrt")
+
+
+def test_a_mask_that_all_of_the_backward_pass_reads_moves_no_segment():
+    graph = unit_chain(6)
+    ops = [replace(op, inputs=("f0", *op.inputs)) if op.name in {"g5", "g4", "g2"} else op for op in graph.ops]
+    assert TrainingStep.of(Problem(replace(graph, ops=ops))).mirror.tolist() == [3, 3, 3, 1, 1, 0]
+
+
+def test_a_loss_of_several_ops_or_none():
+    graph = unit_chain(4)
+    ops = [replace(op, phase="loss") if op.name == "f3" else op for op in graph.ops]
+    step = TrainingStep.of(Problem(replace(graph, ops=ops)))
+    assert (step.num_forward, step.first_backward) == (3, 5)
+    ops = [replace(op, phase="forward") if op.name == "loss" else op for op in graph.ops]
+    step = TrainingStep.of(Problem(replace(graph, ops=ops)))
+    assert (step.num_forward, step.first_backward) == (5, 5)
+    for part in (replace(graph, ops=ops), graph):
+        for method in METHODS:
+            assert certified(Problem(part), method).accepted
+
+
+# -- candidates and choices --------------------------------------------------------------------------------------------
+
+
+def forward_step(edges, count):
+    """A training step whose forward graph has these edges; the backward pass is one op that reads everything."""
+    b = GraphBuilder("forward")
+    for v in range(count):
+        b.op(f"f{v}", inputs=[f"f{u}" for u, w in edges if w == v], size=v + 1, phase="forward")
+    b.op("back", inputs=[f"f{v}" for v in range(count)], size=1, phase="backward")
+    return TrainingStep.of(Problem(b.build()))
+
+
+@pytest.mark.parametrize(
+    ("edges", "count", "expected"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], 4, [0, 1, 2, 3]),
+        ([(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)], 5, [0, 3, 4]),  # a diamond
+        ([(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)], 5, [0, 3, 4]),  # a skip
+        ([(0, 1), (1, 2), (1, 3), (3, 4)], 5, [0, 1, 3, 4]),  # op 2 is a dead end
+        ([(0, 2), (1, 2), (2, 3)], 4, [0, 2, 3]),  # op 1 is a side entrance
+        ([(1, 2), (2, 3), (3, 4)], 5, [1, 2, 3, 4]),  # op 0 stands beside the network
+        ([(0, 1)], 2, [0, 1]),
+        ([], 1, [0]),
+    ],
+)
+def test_articulation_points(edges, count, expected):
+    assert articulation_points(forward_step(edges, count)) == expected
+
+
+def separates(step, v):
+    """By definition: without `v` the last forward op cannot be reached from the first."""
+    pairs = [(a, b) for a, b in zip(*(x.tolist() for x in step.edges), strict=True) if b < step.num_forward]
+    reached, todo = {v, 0}, [0]
+    while todo:
+        u = todo.pop()
+        for w in {b for a, b in pairs if a == u} | {a for a, b in pairs if b == u}:
+            if w not in reached:
+                reached.add(w)
+                todo.append(w)
+    return step.num_forward - 1 not in reached
+
+
+@pytest.mark.parametrize("name", ["fcn8", "unet", "resnet50"])
+def test_articulation_points_of_networks_by_definition(name):
+    step = TrainingStep.of(Problem(ZOO[name]()))
+    inner = [v for v in range(1, step.num_forward - 1) if separates(step, v)]
+    assert articulation_points(step) == [0, *inner, step.num_forward - 1]
+
+
+def test_greedy_counts_all_bytes_but_stops_at_candidates():
+    step = forward_step([(v, v + 1) for v in range(6)], 7)  # sizes 1..7
+    assert greedy(step, range(7), 5) == [2, 4, 5, 6]
+    assert greedy(step, [0, 3, 6], 5) == [3, 6]
+    assert greedy(step, range(7), 100) == []
+    assert list(greedy_sweep(step, [0, 3, 6], 1)) == [[3, 6]]
+    choices = list(greedy_sweep(step, all_forward_ops(step), 50))
+    assert choices[-1] == []  # at b = all of it
+    assert len({tuple(c) for c in choices}) == len(choices)
+
+
+# -- graphs of every kind ----------------------------------------------------------------------------------------------
+
+
+def training_graph(seed: int) -> ComputeGraph:
+    """A random training graph: several outputs, ops that run once, accumulated gradients; every third a chain."""
+    rng = random.Random(seed)
+    b = GraphBuilder(f"training-{seed}")
+    count = rng.randint(4, 14)
+    readers: dict[int, list[int]] = {v: [] for v in range(count)}
+    weights = [b.input("weights", 3)]
+    for v in range(count):
+        before = sorted(
+            {v - 1, *rng.sample(range(v), min(v, rng.choice([0, 0, 1, 2]) if seed % 3 else 0))} if v else set()
+        )
+        for u in before:
+            readers[u].append(v)
+        outputs = {f"f{v}": rng.randint(1, 9)}
+        if rng.random() < 0.3:
+            outputs[f"saved{v}"] = rng.randint(1, 5)
+        for name, size in outputs.items():
+            b.tensor(name, size)
+        b.op(
+            f"forward{v}", inputs=[*weights, *(f"f{u}" for u in before)], outputs=list(outputs), cost=rng.randint(0, 5),
+            workspace=rng.randint(0, 3), phase="forward", recomputable=rng.random() < 0.85,
+        )  # fmt: skip
+    b.op("loss", inputs=[f"f{count - 1}"], size=1, cost=1, phase="loss")
+    known = {t.name for t in b.build().tensors}
+    gradients = {v: f"g{v}" for v in range(count)}
+    for v in range(count):
+        b.tensor(gradients[v], rng.randint(1, 9))
+    for v in reversed(range(count)):
+        # One op adds to the gradients of all that forward op v read: accumulation buffers where it was read twice.
+        parts = [gradients[u] for u in range(v) if v in readers[u]]
+        if v == count - 1:
+            b.op("start", inputs=["loss"], outputs=[gradients[v]], cost=1, phase="backward")
+        if parts:
+            reads = [f"f{v}", gradients[v], *(t for t in (f"saved{v}",) if t in known)]
+            b.op(f"backward{v}", inputs=reads, outputs=parts, cost=rng.randint(0, 9), phase="backward")
+    b.output("g0", *rng.sample([f"f{v}" for v in range(count)], 1))
+    return b.build()
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 60))])
+def test_every_method_is_valid_on_every_training_graph(seed):
+    graph = training_graph(seed)
+    for problem in (Problem(graph, "60%"), Problem(graph, "80%", max_computes=2, keep=["loss"])):
+        for method in METHODS:
+            if method in ON_CHAINS and not TrainingStep.of(problem).is_chain:
+                continue
+            options = FEW if "greedy" in method else None
+            assert certified(problem, method, options).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}, method
+
+
+def test_those_training_graphs_have_everything():
+    graphs = [training_graph(seed) for seed in range(8)]
+    assert any(len(op.outputs) > 1 for g in graphs for op in g.ops)
+    assert any((g.arrays.producers.counts > 1).any() for g in graphs)
+    assert any(not op.recomputable for g in graphs for op in g.ops)
+    assert any(TrainingStep.of(Problem(g)).is_chain for g in graphs)
+    best = [certified(Problem(g, "90%"), "linearized-greedy", FEW) for g in graphs]
+    assert sum(c.accepted and c.recomputations > 0 for c in best) >= 2
+
+
+def test_dead_retention_is_for_plain_graphs():
+    problem = Problem(training_graph(0))
+    with pytest.raises(ProblemError, match=r"limited in their computes|outputs|several producers"):
+        certified(problem, "linearized-sqrt", AS_PUBLISHED)
+    with pytest.raises(ProblemError, match="linearized-sqrt with dead retention knows no ops that are limited"):
+        certified(Problem(unit_chain(6), max_computes=2), "linearized-sqrt", AS_PUBLISHED)
+    b = GraphBuilder("two")
+    b.tensor("x", 1), b.tensor("y", 1)
+    b.op("f", outputs=["x", "y"], phase="forward"), b.op("g", inputs=["x"], size=1, phase="backward")
+    with pytest.raises(ProblemError, match="linearized-sqrt with dead retention: op 'f' has 2 outputs"):
+        certified(Problem(b.build()), "linearized-sqrt", AS_PUBLISHED)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_expired_deadline_still_gives_a_schedule():
+    problem = Problem(unit_chain(30), 12)
+    schedule = LinearizedGreedy().run(problem, Run(Deadline.after(0)))
+    assert validate(problem.graph, schedule, problem.rules).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}
+
+
+def test_a_listener_hears_of_better_schedules_and_may_stop_the_sweep():
+    problem = Problem(ZOO["vgg16"](), "90%")
+    heard = []
+    last = LinearizedGreedy().run(problem, Run(on_schedule=lambda s: bool(heard.append(s))))
+    costs = [simulate(problem.graph, s).cost for s in heard]
+    assert costs == sorted(costs, reverse=True)
+    assert len(costs) >= 2
+    assert last == heard[-1]
+    assert LinearizedGreedy().run(problem, Run(on_schedule=lambda _: True)) == heard[0]
+
+
+def test_options_out_of_range():
+    with pytest.raises(ProblemError, match="sweep must be at least 1, not 0"):
+        SweepOptions(sweep=0)
+    problem = Problem(unit_chain(16))
+    assert len(list(LinearizedGreedy(SweepOptions(sweep=3)).candidates(problem))) == 3
+
+
+def test_a_reference_order_that_is_not_the_listing():
+    """Positions, not numbers, are what everything goes by."""
+    graph = ZOO["unet"]()
+    rng = random.Random(5)
+    shuffled = replace(graph, ops=rng.sample(graph.ops, len(graph.ops)), order=graph.order)
+    assert numbers(shuffled, "linearized-sqrt") == NETWORKS["unet"]["linearized-sqrt"]
+    assert numbers(shuffled, "ap-sqrt") == NETWORKS["unet"]["ap-sqrt"]
+
+
+def test_classes_are_those_registered():
+    assert registry.load("heuristics", "chen-sqrt") is ChenSqrt
+    assert registry.load("heuristics", "linearized-sqrt") is LinearizedSqrt
+
+
+# -- the shell ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_solve_by_the_shell(method, tmp_path, capsys):
+    write_graph(unit_chain(9), tmp_path / "chain.json")
+    code = main(["solve", str(tmp_path / "chain.json"), "--method", method, "--budget", "8", "--quiet"])
+    out = capsys.readouterr().out
+    assert code == (1 if method == "checkpoint-all" else 0)
+    assert method in out
+
+
+def test_the_shell_refuses_in_one_line(tmp_path, capsys):
+    write_graph(ZOO["unet"](), tmp_path / "unet.json")
+    assert main(["solve", str(tmp_path / "unet.json"), "--method", "chen-sqrt", "--budget", "80%", "--quiet"]) == 2
+    err = capsys.readouterr().err
+    assert "chen-sqrt is for chains, but forward op 'concatenate'" in err.replace("\n", " ")
+    assert "Traceback" not in err
