@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -76,6 +76,10 @@ class Probe:
     seconds: float = 0.0
     source: str = ""
     why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        return {**asdict(self), "verdict": str(self.verdict)}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import typer
 import remat
 from remat.cli import (
     backends,
+    batch,
     bounds,
     compare,
     config,
@@ -36,7 +37,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
-    solve, improve, minimize, compare, frontier, config, validate, bounds, show, plot, generate, convert, backends,
+    solve, improve, minimize, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
+    backends,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2])(module.command)
 

@@ -1,0 +1,292 @@
+"""``remat batch``: the largest batch that fits a memory within one extra forward pass."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.common import (
+    INTERRUPTED,
+    NO,
+    OK,
+    BaseConfig,
+    Isolate,
+    Keep,
+    MaxComputes,
+    MemoryLimit,
+    Quiet,
+    Seed,
+    SolveOrder,
+    Threads,
+    TimeLimit,
+    base_config,
+    chosen,
+)
+from remat.cli.compare import Watched, methods_of
+from remat.errors import FormatError
+from remat.files import check_output, write_atomic
+
+if TYPE_CHECKING:
+    from remat.batch import BatchResult, Probe
+    from remat.graphs import ComputeGraph
+    from remat.graphs.affine import AffineGraph
+
+TABLES = (".csv", ".json")
+
+
+def command(
+    graphs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="GRAPH...", help="Graph files, or names of zoo graphs (unet).", show_default=False),
+    ] = None,
+    *,
+    memory: Annotated[str, typer.Option("--memory", help="Bytes (123456, 16GiB).")],
+    config: BaseConfig = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            "-m",
+            metavar="FORMULATION[/BACKEND]|HEURISTIC",
+            help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
+        ),
+    ] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", help="The graph file of the same network at another batch size; repeatable."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Of the graph file; default: meta.batch of the file.")
+    ] = None,
+    independent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--independent", metavar="NAME", help="Tensor, or op for its workspace, without batch; repeatable."
+        ),
+    ] = None,
+    constant_costs: Annotated[
+        bool, typer.Option("--constant-costs", help="Costs of a single file as they are (measured times).")
+    ] = False,
+    sample_bytes: Annotated[
+        int | None,
+        typer.Option("--sample-bytes", min=0, help="What a sample takes up of the constant memory of a single file."),
+    ] = None,
+    order: SolveOrder = None,
+    max_computes: MaxComputes = None,
+    keep: Keep = None,
+    count_constant_memory: Annotated[
+        bool, typer.Option("--count-constant-memory/--no-constant-memory", help="Count the constant memory.")
+    ] = True,
+    time_limit: TimeLimit = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    isolate: Isolate = None,
+    memory_limit: MemoryLimit = None,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
+    ] = None,
+    schedules: Annotated[
+        Path | None, typer.Option("--schedules", help="Write graph and schedule of each answer into this folder.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the batch sizes into this file (.png, .svg).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """The largest batch of each GRAPH that fits --memory and costs one extra forward pass at most, for each method.
+
+    A name of the zoo stands for the network at every batch size. A file is taken to grow in proportion to its batch
+    size, but for what --independent names; with --with, sizes and costs are the lines through both files. Limits hold
+    for each batch size that is tried. The constant memory (parameters and the like) counts unless told otherwise.
+
+    Ctrl-C keeps what is known.
+
+    Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
+    """
+    from remat.batch import max_batch
+    from remat.schedule.plots import SUFFIXES
+
+    names = graphs or []
+    run = base_config(config, names[0] if names else None, {
+        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None),
+        "solve": chosen(time_limit=time_limit, threads=threads, seed=seed, isolate=isolate, memory_limit=memory_limit),
+    })  # fmt: skip
+    names = names or [run.problem.graph]
+    for path, suffixes in (*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)):
+        check_output(path, (*names, *(others or ()), config), suffixes)
+    if schedules is not None:
+        check_output(schedules / "schedule.json")
+    families = [  # fmt: skip
+        read_family(
+            name,
+            others or (),
+            batch_size=batch_size,
+            independent=independent or (),
+            constant_costs=constant_costs,
+            sample_bytes=sample_bytes,
+        )
+        for name in names
+    ]
+    chosen_ones, limits = methods_of(methods, run), run.solve
+    done: list[BatchResult] = []
+
+    def write() -> None:
+        for path in tables or ():
+            write_atomic(path, _json(done) if path.suffix.lower() == ".json" else _csv(done))
+        if plot is not None:
+            from remat.plots_compare import save_batch_plot
+
+            save_batch_plot(done, plot)
+
+    silent = quiet or run.output.quiet
+    for family in families:
+        for method in chosen_ones:
+
+            def on_probe(probe: Probe) -> None:
+                if not silent:
+                    print(f"  batch {probe.batch:,}: {probe.verdict} ({probe.seconds:.1f} s)", file=sys.stderr)
+
+            with Watched(silent)(f"{family.name}, {method.label}") as on_progress:
+                answer = max_batch(
+                    family, memory, method,
+                    order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
+                    count_constant_memory=count_constant_memory, time_limit=limits.time_limit, threads=limits.threads,
+                    seed=limits.seed, isolate=limits.isolate, memory_limit=limits.memory_limit,
+                    on_progress=on_progress, on_probe=on_probe,
+                )  # fmt: skip
+            done.append(answer)
+            write()
+            if schedules is not None:
+                _write_schedule(answer, schedules)
+            if answer.interrupted:
+                break
+        if done[-1].interrupted:
+            break
+    print_batches(done)
+    raise typer.Exit(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
+
+
+def read_family(
+    name: str,
+    others: Sequence[Path] = (),
+    *,
+    batch_size: int | None = None,
+    independent: Sequence[str] = (),
+    constant_costs: bool = False,
+    sample_bytes: int | None = None,
+) -> AffineGraph:
+    """The network `name` at every batch size; see :func:`command` for what that means.
+
+    Raises
+    ------
+    RematError
+        If a file cannot be read, says nothing of its batch size, or has numbers that are not affine in it.
+    """
+    from remat.graphs.affine import AffineGraph
+    from remat.graphs.io import load_graph, read_graph
+    from remat.graphs.zoo import ZOO
+
+    if not Path(name).exists() and name in ZOO and not others:
+        return AffineGraph.of(ZOO[name])
+    graph = load_graph(name)
+    size = batch_size or _batch_of(graph, name)
+    if others:
+        graphs = {size: graph}
+        for path in others:
+            other = read_graph(path)
+            size = _batch_of(other, str(path))
+            if size in graphs:
+                raise FormatError(f"{path}: there is a graph of batch size {size} already")
+            graphs[size] = other
+        return AffineGraph.fit(graphs)
+    if sample_bytes is None:
+        overhead = graph.meta.get("overhead")
+        inputs = overhead.get("input_bytes") if isinstance(overhead, dict) else None
+        sample_bytes = inputs // size if isinstance(inputs, int) else 0
+    return AffineGraph.scaled(
+        graph, size, independent, constant_costs=constant_costs, constant_memory_per_sample=sample_bytes
+    )
+
+
+def _batch_of(graph: ComputeGraph, name: str) -> int:
+    batch = graph.meta.get("batch")
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise FormatError(f"{name}: its meta data do not say of which batch size it is (meta.batch)")
+    return batch
+
+
+def _json(done: Sequence[BatchResult]) -> str:
+    content = [
+        {**answer.row(), "limits": dict(answer.limits), "tried": [probe.as_dict() for probe in answer.probes]}
+        for answer in done
+    ]
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _csv(done: Sequence[BatchResult]) -> str:
+    from remat.compare import csv_text
+
+    return csv_text([{**answer.row(), "versions": {}} for answer in done])
+
+
+def _write_schedule(answer: BatchResult, folder: Path) -> None:
+    from remat.graphs.io import write_graph
+    from remat.schedule.io import write_schedule
+
+    if answer.graph is None or answer.schedule is None:
+        return
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", answer.graph.name)
+    method = re.sub(r"[^A-Za-z0-9._-]+", "-", answer.method.label)
+    write_graph(answer.graph, folder / f"{name}.json")
+    write_schedule(answer.schedule, folder / f"{name}.{method}.schedule.json")
+
+
+def print_batches(done: Sequence[BatchResult]) -> None:
+    """Print a table for each network, and below it what is known of larger batches."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    networks: dict[str, list[BatchResult]] = {}
+    for answer in done:
+        networks.setdefault(answer.family.name, []).append(answer)
+    for name, answers in networks.items():
+        first = answers[0]
+        table = Table(
+            title=Text(f"{name}, {first.memory:,} bytes; without recomputation the batch is {first.plain:,}"),
+            box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False,
+        )  # fmt: skip
+        table.add_column("method", overflow="fold")
+        for word in ("batch", "ruled out above", "times", "overhead", "peak", "tried", "total"):
+            table.add_column(word, justify="right", no_wrap=True)
+        table.add_column("schedule of", overflow="fold")
+        for answer in answers:
+            row, found = answer.row(), answer.certificate
+            words = [
+                answer.method.label,
+                f"{answer.batch:,}",
+                f"{answer.upper:,}",
+                f"{answer.batch / answer.plain:.2f}" if answer.plain else "-",
+                "-" if found is None or found.overhead is None else f"{found.overhead:.4g} %",
+                "-" if found is None else f"{found.peak:,}",
+                f"{len(answer.probes)}",
+                f"{row['seconds']:.1f} s",
+                answer.source or "-",
+            ]
+            table.add_row(*(Text(word) for word in words))
+        console.print(table)
+        for answer in answers:
+            console.print(f"{answer.method.label}: {answer.claim}", soft_wrap=True)
+        console.print()
+    if done[-1].interrupted:
+        console.print("interrupted: the table is not complete")
