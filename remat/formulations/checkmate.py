@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Scope, Values
+from remat.formulations.checkmate_layout import CheckmateLayout
 from remat.formulations.retention_layout import expand
 from remat.formulations.sequence import (
     Instances,
-    MemoryScale,
     check_limits,
     op_sequence,
     stages_of,
-    standing_buffers,
     useful_schedule,
 )
 from remat.modeling import Linear, Model, Vars
@@ -25,6 +24,33 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
 Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CheckmateOptions:
+    """Options of :class:`Checkmate`.
+
+    Attributes
+    ----------
+    frontier : bool
+        Frontier-advancing stages, (8a)-(8c). Without them (1d)-(1e), in any stage any op: far weaker and far slower,
+        there for the comparison of §4.6 and appendix A. Such stages leave the order of first computes free.
+    stages : int or None
+        T, the number of stages without `frontier`; None: as many as ops. Frontier-advancing stages are as many anyway.
+    """
+
+    frontier: bool = True
+    stages: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.frontier, bool):
+            raise ProblemError(f"frontier must be true or false, not {self.frontier!r}")
+        if self.stages is None:
+            return
+        if self.frontier:
+            raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false")
+        if isinstance(self.stages, bool) or not isinstance(self.stages, int) or self.stages < 1:
+            raise ProblemError(f"stages must be a whole number from 1, not {self.stages!r}")
 
 
 @dataclass(frozen=True)
@@ -79,58 +105,32 @@ class Checkmate(Formulation):
     """
 
     name = "checkmate"
+    options_type = CheckmateOptions
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, options: CheckmateOptions | None = None) -> None:
         super().__init__(problem)
-        if problem.order is not OrderRule.FIXED:
-            raise ProblemError("the checkmate formulation keeps the reference order; ask for order 'fixed'")
-        arrays = problem.graph.arrays
-        self.n = len(arrays.cost)
-        self.is_buffer, self.workspace = standing_buffers(problem)
-        scale = MemoryScale.of(problem, self.workspace)
-        self.unit, self.capacity = scale.unit, scale.capacity
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Tensors and uses by position in the reference order."""
-        arrays = self.problem.graph.arrays
-        writer = np.full(len(arrays.size), self.n, dtype=np.int64)
-        self.last_writer = np.zeros(len(arrays.size), dtype=np.int64)
-        positions = arrays.position[arrays.producers.indices]
-        np.minimum.at(writer, arrays.producers.rows, positions)
-        np.maximum.at(self.last_writer, arrays.producers.rows, positions)
-        self.writer = writer  # position of the (first) writer; n for graph inputs
-        self.size = arrays.size // self.unit
-        self.kept = self.problem.kept & ~arrays.is_input
-        fleeting = (arrays.producers.counts > 1) & ~self.is_buffer  # counted as workspace
-        self.tensors = np.flatnonzero(~arrays.is_input & ~fleeting)
-        # uses: (tensor, position of reader), sorted by tensor, then position
-        tensor = arrays.consumers.rows
-        reader = arrays.position[arrays.consumers.indices]
-        wanted = ~arrays.is_input[tensor]
-        by_use = np.lexsort((reader[wanted], tensor[wanted]))
-        self.use_tensor, self.use_op = tensor[wanted][by_use], reader[wanted][by_use]
-        # what FREE stands for: every use, and the writer itself for ops with several outputs
-        several = np.zeros(self.n, dtype=np.bool_)
-        several[arrays.position[arrays.op_outputs.counts > 1]] = True
-        own = self.tensors[~self.is_buffer[self.tensors]]
-        own = own[several[self.writer[own]]]
-        self.free_tensor = np.concatenate([self.use_tensor, own])
-        self.free_op = np.concatenate([self.use_op, self.writer[own]])
-        self.s_count = np.where(fleeting, 0, np.maximum(0, self.n - 1 - self.writer))
-        self.s_first = np.cumsum(self.s_count) - self.s_count
-        self.free_count = self.n - self.free_op
-        self.free_first = np.cumsum(self.free_count) - self.free_count
-        # (writer position, buffer) pairs: transient contributions after the last writer's stage
-        into = np.flatnonzero(self.is_buffer[arrays.producers.rows])
-        self.part_tensor, self.part_op = arrays.producers.rows[into], positions[into]
-        self.part_count = self.n - 1 - self.last_writer[self.part_tensor]
-        self.part_first = np.cumsum(self.part_count) - self.part_count
+        self.options = options or CheckmateOptions()
+        if self.options.frontier and problem.order is not OrderRule.FIXED:
+            raise ProblemError(
+                "the checkmate formulation with frontier-advancing stages keeps the reference order; ask for order "
+                "'fixed', or for the option frontier = false"
+            )
+        if not self.options.frontier and problem.order is not OrderRule.FREE:
+            raise ProblemError("without frontier-advancing stages first computes have no order; ask for order 'free'")
+        n = len(problem.graph.ops)
+        self.layout = CheckmateLayout(problem, None if self.options.frontier else self.options.stages or n)
+        buffers = np.flatnonzero(self.layout.is_buffer)
+        if len(buffers) and not self.options.frontier:
+            name = problem.graph.tensors[buffers[0]].name
+            raise ProblemError(f"without frontier-advancing stages accumulation buffer {name!r} cannot be stated")
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
-        most = max(limits) if len(limits) == self.n else None
-        notes = ("each accumulation buffer filled once",) if self.is_buffer.any() else ()
+        most = max(limits) if len(limits) == self.layout.n else None
+        if not self.layout.frontier:
+            notes: tuple[str, ...] = (f"at most {self.layout.T} stages, each in the reference order",)
+            return Scope(OrderRule.FREE, False, most, notes)
+        notes = ("each accumulation buffer filled once",) if self.layout.is_buffer.any() else ()
         return Scope(OrderRule.FIXED, True, most, notes)
 
     def build(self) -> Model:
@@ -142,20 +142,20 @@ class Checkmate(Formulation):
     def statement(self) -> tuple[Model, _Blocks]:
         """The model, and its variables."""
         model = Model(self.name)
-        stage, slot = expand(np.arange(1, self.n + 1, dtype=np.int64))  # the lower triangle, row by row
-        arrays = self.problem.graph.arrays
+        at, arrays = self.layout, self.problem.graph.arrays
+        stage, slot = at.runs()
         once = np.array([limit == 1 for limit in self.problem.compute_limits])[arrays.order]
-        owner, rank = expand(self.s_count)
-        stage_of_s = self.writer[owner] + 1 + rank
-        filling = self.is_buffer[owner] & (stage_of_s <= self.last_writer[owner])
-        freed, at = expand(self.free_count)
-        forever = self.kept[self.free_tensor[freed]] & (self.free_op[freed] + at == self.n - 1)
+        first = (stage == slot) & at.frontier  # the first compute, which is not a choice
+        stage_of_s, owner = at.retained()
+        filling = at.is_buffer[owner] & (stage_of_s <= at.last_writer[owner])
+        free_stage, freed = at.frees()
+        forever = at.kept[at.free_tensor[freed]] & (free_stage == at.T - 1)
         x = _Blocks(
-            R=model.booleans("R", len(slot), stage == slot, (stage == slot) | ~once[slot]),  # (8a), (8c)
+            R=model.booleans("R", len(slot), first, first | ~once[slot] | (not at.frontier)),  # (8a), (8c)
             S=model.booleans("S", len(owner), filling),  # (8b)
             FREE=model.booleans("FREE", len(freed), 0, ~forever),  # (7a)
-            U=model.implied("U", len(slot), 0, self.capacity),  # (9)
-            transient=model.implied("transient", int(self.part_count.sum()), 0, 1),
+            U=model.implied("U", len(slot), 0, at.capacity),  # (9)
+            transient=model.implied("transient", int(at.part_count.sum()), 0, 1),
         )
         self._dependencies(model, x)
         self._memory(model, x, stage, slot)
@@ -163,91 +163,99 @@ class Checkmate(Formulation):
         self._workspace(model, x)
         self._limits(model, x)
         cost = arrays.cost[arrays.order][slot]
-        again = np.flatnonzero((stage != slot) & (cost > 0))
-        model.minimize(x.R[again], cost[again], self.problem.graph.base_cost)  # (1a)
+        priced = np.flatnonzero(~first & (cost > 0))
+        model.minimize(x.R[priced], cost[priced], self.problem.graph.base_cost if at.frontier else 0)  # (1a)
         return model, x
 
-    @staticmethod
-    def _at(x: Vars, stage: Int, slot: Int) -> Int:
-        """R[stage, slot] or U[stage, slot] of the lower triangle."""
-        return x.index[stage * (stage + 1) // 2 + slot]
+    def _at(self, x: Vars, stage: Int, op: Int) -> Int:
+        """R[stage, op] or U[stage, op]."""
+        return x.index[self.layout.slot(stage, op)]
 
     def _s(self, x: _Blocks, stage: Int, tensor: Int) -> Int:
-        return x.S.index[self.s_first[tensor] + stage - self.writer[tensor] - 1]
+        return x.S.index[self.layout.retention(stage, tensor)]
 
     # -- constraints -----------------------------------------------------------------------------------------------
 
     def _dependencies(self, model: Model, x: _Blocks) -> None:
-        use, rank = expand(self.n - self.use_op)
-        stage, tensor, reader = self.use_op[use] + rank, self.use_tensor[use], self.use_op[use]
+        at = self.layout
+        use, rank = expand(at.T - at.begin(at.use_op))
+        tensor, reader = at.use_tensor[use], at.use_op[use]
+        stage = at.begin(reader) + rank
         row = np.arange(len(use), dtype=np.int64)
-        ordinary = ~self.is_buffer[tensor]
+        ordinary = ~at.is_buffer[tensor]
         model.add(
             _at_most_zero(
                 "(1b) inputs there",
                 [(row, self._at(x.R, stage, reader), 1), (row, self._s(x, stage, tensor), -1),
-                 (row[ordinary], self._at(x.R, stage, self.writer[tensor])[ordinary], -1)],
+                 (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1)],
                 len(row),
             )
         )  # fmt: skip
-        tensor, rank = expand(self.s_count)
-        stage = self.writer[tensor] + 1 + rank
-        past = (stage > self.last_writer[tensor] + 1) | (~self.is_buffer[tensor])
-        tensor, stage, rank = tensor[past], stage[past], rank[past]
+        stage, tensor = at.retained()
+        past = (stage > at.last_writer[tensor] + 1) | (~at.is_buffer[tensor])
+        tensor, stage = tensor[past], stage[past]
         row = np.arange(len(tensor), dtype=np.int64)
-        before = rank > 0
-        ordinary = ~self.is_buffer[tensor]
+        before = stage > at.begin(at.writer[tensor]) + 1
+        ordinary = ~at.is_buffer[tensor]
         model.add(
             _at_most_zero(
                 "(1c) retained if there",
                 [(row, self._s(x, stage, tensor), 1),
                  (row[before], self._s(x, stage[before] - 1, tensor[before]), -1),
-                 (row[ordinary], self._at(x.R, stage[ordinary] - 1, self.writer[tensor[ordinary]]), -1)],
+                 (row[ordinary], self._at(x.R, stage[ordinary] - 1, at.writer[tensor[ordinary]]), -1)],
                 len(row),
             )
         )  # fmt: skip
-        self._keep(model, x)
+        self._goals(model, x)
 
-    def _keep(self, model: Model, x: _Blocks) -> None:
-        """(1c) for stage n, in which the tensors to be kept are there."""
-        kept = np.flatnonzero(self.kept & (self.s_count > 0))
+    def _goals(self, model: Model, x: _Blocks) -> None:
+        """(1c) for stage T, in which the tensors to be kept are there; (1e) where no stage computes an op anyway."""
+        at, arrays = self.layout, self.problem.graph.arrays
+        kept = np.flatnonzero(at.kept & ((at.s_count > 0) | (not at.frontier)))
         row = np.arange(len(kept), dtype=np.int64)
-        last = np.full(len(kept), self.n - 1, dtype=np.int64)
-        ordinary = ~self.is_buffer[kept]
+        last = np.full(len(kept), at.T - 1, dtype=np.int64)
+        held, ordinary = at.s_count[kept] > 0, ~at.is_buffer[kept]
         model.add(
             Linear.rows(
                 "kept to the end",
-                np.concatenate([row, row[ordinary]]),
-                np.concatenate([self._s(x, last, kept), self._at(x.R, last[ordinary], self.writer[kept[ordinary]])]),
+                np.concatenate([row[held], row[ordinary]]),
+                np.concatenate(
+                    [self._s(x, last[held], kept[held]), self._at(x.R, last[ordinary], at.writer[kept[ordinary]])]
+                ),
                 1,
                 lower=1,
                 num_rows=len(kept),
             )
         )
+        if not at.frontier:  # what others read is computed for their sake
+            ends = np.ones(at.n, dtype=np.bool_)
+            ends[arrays.position[arrays.edge_producer]] = False
+            op, stage = (a.ravel() for a in np.meshgrid(np.flatnonzero(ends), np.arange(at.T), indexing="ij"))
+            model.add(Linear.rows("(1e) computed", np.repeat(np.arange(ends.sum()), at.T), self._at(x.R, stage, op), 1,
+                                  lower=1, num_rows=int(ends.sum())))  # fmt: skip
 
     def _memory(self, model: Model, x: _Blocks, stage: Int, slot: Int) -> None:
         """(2) and (3) as rows U[k,j] − U[k,j−1] + frees − allocations = 0."""
-        here = np.arange(len(slot), dtype=np.int64)  # row of (k, j) in the triangle
-        allocated = np.zeros(self.n, dtype=np.int64)
-        ordinary = self.tensors[~self.is_buffer[self.tensors]]
-        np.add.at(allocated, self.writer[ordinary], self.size[ordinary])
-        begun = np.zeros(self.n, dtype=np.int64)  # buffers begin in the stage of their first writer
-        buffers = np.flatnonzero(self.is_buffer)
-        np.add.at(begun, self.writer[buffers], self.size[buffers])
+        at = self.layout
+        here = np.arange(len(slot), dtype=np.int64)  # row of (k, j)
+        allocated = np.zeros(at.n, dtype=np.int64)
+        ordinary = at.tensors[~at.is_buffer[at.tensors]]
+        np.add.at(allocated, at.writer[ordinary], at.size[ordinary])
+        begun = np.zeros(at.n, dtype=np.int64)  # buffers begin in the stage of their first writer
+        buffers = np.flatnonzero(at.is_buffer)
+        np.add.at(begun, at.writer[buffers], at.size[buffers])
         amount = allocated[slot] + np.where(stage == slot, begun[slot], 0)
         makes, later = np.flatnonzero(amount > 0), np.flatnonzero(slot > 0)
-        owner, rank = expand(self.s_count)
-        retained_row = (self.writer[owner] + 1 + rank) * (self.writer[owner] + 2 + rank) // 2
-        freed, at = expand(self.free_count)
-        free_stage = self.free_op[freed] + at
-        inside = self.free_op[freed] < free_stage  # after op l of a stage there is an op l + 1
-        free_row = (free_stage * (free_stage + 1) // 2 + self.free_op[freed] + 1)[inside]
+        retained_stage, owner = at.retained()
+        free_stage, freed = at.frees()
+        inside = at.free_op[freed] + 1 < at.width[free_stage]  # after op l of a stage there is an op l + 1
+        free_row = at.slot(free_stage, at.free_op[freed] + 1)[inside]
         parts = [
             (here, x.U.index, np.ones(len(here))),
             (later, x.U.index[later - 1], np.full(len(later), -1.0)),
             (makes, x.R.index[makes], -amount[makes].astype(np.float64)),
-            (retained_row, x.S.index, -self.size[owner].astype(np.float64)),
-            (free_row, x.FREE.index[inside], self.size[self.free_tensor[freed[inside]]].astype(np.float64)),
+            (at.first_slot[retained_stage], x.S.index, -at.size[owner].astype(np.float64)),
+            (free_row, x.FREE.index[inside], at.size[at.free_tensor[freed[inside]]].astype(np.float64)),
         ]
         model.add(
             Linear.rows("(2)-(3) memory", *(np.concatenate(p) for p in zip(*parts, strict=True)), lower=0.0, upper=0.0,
@@ -270,21 +278,19 @@ class Checkmate(Formulation):
 
     def _hazards(self, x: _Blocks) -> tuple[Int, Int, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """The hazards h of every FREE variable as (row, column, coefficient), its largest value κ, and its constant."""
-        freed, at = expand(self.free_count)
-        tensor, op = self.free_tensor[freed], self.free_op[freed]
-        stage = op + at
+        at = self.layout
+        stage, freed = at.frees()
+        tensor, op = at.free_tensor[freed], at.free_op[freed]
         row = np.arange(len(freed), dtype=np.int64)
-        onward = np.flatnonzero(stage + 1 < self.n)
+        onward = np.flatnonzero(stage + 1 < at.T)
         # later uses of the same tensor: uses are sorted, so they follow
-        uses = np.searchsorted(
-            self.use_tensor * self.n + self.use_op, self.free_tensor * self.n + self.free_op, "right"
-        )
-        ends = np.searchsorted(self.use_tensor, self.free_tensor, "right")
+        uses = np.searchsorted(at.use_tensor * at.n + at.use_op, at.free_tensor * at.n + at.free_op, "right")
+        ends = np.searchsorted(at.use_tensor, at.free_tensor, "right")
         which, rank = expand(ends - uses)
-        later = self.use_op[uses[which] + rank]
-        pair, k = expand(self.n - later)
-        late_stage = later[pair] + k
-        late_row = self.free_first[which[pair]] + late_stage - self.free_op[which[pair]]
+        later = at.use_op[uses[which] + rank]
+        pair, rank = expand(at.T - at.begin(later))
+        late_stage = at.begin(later)[pair] + rank
+        late_row = at.free_first[which[pair]] + late_stage - at.begin(at.free_op[which[pair]])
         rows = np.concatenate([row, row[onward], late_row])
         columns = np.concatenate(
             [
@@ -295,16 +301,17 @@ class Checkmate(Formulation):
         )
         coefficients = np.ones(len(rows))
         coefficients[: len(row)] = -1.0
-        constant = 1.0 + (self.kept[tensor] & (stage == self.n - 1))  # S[n,t] = 1
-        most = np.bincount(late_row, minlength=len(row)) + (stage + 1 < self.n) + constant
+        constant = 1.0 + (at.kept[tensor] & (stage == at.T - 1))  # S[T,t] = 1
+        most = np.bincount(late_row, minlength=len(row)) + (stage + 1 < at.T) + constant
         return rows, columns, coefficients, most, constant
 
     def _workspace(self, model: Model, x: _Blocks) -> None:
         """(9) where an op has a workspace, or may contribute to a buffer that is gone."""
-        workspace = (self.workspace[self.problem.graph.arrays.order] // self.unit).astype(np.float64)
-        part, rank = expand(self.part_count)
-        tensor, op = self.part_tensor[part], self.part_op[part]
-        stage = self.last_writer[tensor] + 1 + rank
+        workspace = (self.layout.workspace[self.problem.graph.arrays.order] // self.layout.unit).astype(np.float64)
+        at = self.layout
+        part, rank = expand(at.part_count)
+        tensor, op = at.part_tensor[part], at.part_op[part]
+        stage = at.last_writer[tensor] + 1 + rank
         row = np.arange(len(part), dtype=np.int64)
         model.add(
             _at_most_zero(
@@ -317,33 +324,35 @@ class Checkmate(Formulation):
                 len(part),
             )
         )
-        kinds, slots = expand(np.arange(1, self.n + 1, dtype=np.int64))
-        writes = np.zeros(self.n, dtype=np.bool_)
-        writes[self.part_op] = True
+        _, slots = at.runs()
+        writes = np.zeros(at.n, dtype=np.bool_)
+        writes[at.part_op] = True
         rows = np.flatnonzero((workspace[slots] > 0) | writes[slots])
         number = np.full(len(slots), -1, dtype=np.int64)
         number[rows] = np.arange(len(rows))
-        at = stage * (stage + 1) // 2 + op
-        del kinds
+        here = number[at.slot(stage, op)]
         model.add(
             Linear.rows(
                 "(9) workspace",
-                np.concatenate([number[rows], number[rows], number[at]]),
+                np.concatenate([number[rows], number[rows], here]),
                 np.concatenate([x.U.index[rows], x.R.index[rows], x.transient.index]),
-                np.concatenate([np.ones(len(rows)), workspace[slots[rows]], self.size[tensor].astype(np.float64)]),
-                upper=float(self.capacity),
+                np.concatenate([np.ones(len(rows)), workspace[slots[rows]], at.size[tensor].astype(np.float64)]),
+                upper=float(at.capacity),
                 num_rows=len(rows),
             )
         )
 
     def _limits(self, model: Model, x: _Blocks) -> None:
-        order = self.problem.graph.arrays.order
-        limits = [self.problem.compute_limits[op] for op in order.tolist()]
-        limited = np.array([j for j, c in enumerate(limits) if c is not None and 1 < c < self.n - j], dtype=np.int64)
-        row, rank = expand(self.n - limited)
+        at = self.layout
+        limits = [self.problem.compute_limits[op] for op in self.problem.graph.arrays.order.tolist()]
+        limit = np.array([at.T if c is None else c for c in limits], dtype=np.float64)
+        begin = at.begin(np.arange(at.n, dtype=np.int64))
+        limited = np.flatnonzero((limit < at.T - begin) & ((limit > 1) | (not at.frontier)))
+        row, rank = expand((at.T - begin)[limited])
+        op = limited[row]
         model.add(
-            Linear.rows("limit of computes", row, self._at(x.R, limited[row] + rank, limited[row]), 1,
-                        upper=np.array([limits[j] for j in limited.tolist()], dtype=np.float64), num_rows=len(limited))
+            Linear.rows("limit of computes", row, self._at(x.R, begin[op] + rank, op), 1, upper=limit[limited],
+                        num_rows=len(limited))
         )  # fmt: skip
 
     # -- translation -----------------------------------------------------------------------------------------------
@@ -353,48 +362,64 @@ class Checkmate(Formulation):
         model, x = self.statement
         sequence = op_sequence(problem, schedule)
         check_limits(problem, sequence)
-        stage = stages_of(problem, sequence) - 1
+        stage = self._stages_of(sequence)
         values = np.zeros(model.num_vars)
         values[self._at(x.R, stage, problem.graph.arrays.position[sequence])] = 1
         instances = Instances.of(problem, sequence)
-        until = np.append(stage, self.n - 1)[instances.last_use]
+        until = np.append(stage, self.layout.T - 1)[instances.last_use]
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
         values[self._s(x, stage[instances.step][owner] + 1 + rank, instances.tensor[owner])] = 1
         values[x.S.index] = np.maximum(values[x.S.index], model.lower[x.S.index])  # buffers while they are filled
         rows, columns, coefficients, _, constant = self._hazards(x)
         hazards = constant + np.bincount(rows, coefficients * values[columns], minlength=len(x.FREE))
         values[x.FREE.index] = hazards < 0.5
-        part, rank = expand(self.part_count)
-        at = self.last_writer[self.part_tensor[part]] + 1 + rank
+        part, rank = expand(self.layout.part_count)
+        later = self.layout.last_writer[self.layout.part_tensor[part]] + 1 + rank
         values[x.transient.index] = np.maximum(
-            0, values[self._at(x.R, at, self.part_op[part])] - values[self._s(x, at, self.part_tensor[part])]
+            0,
+            values[self._at(x.R, later, self.layout.part_op[part])]
+            - values[self._s(x, later, self.layout.part_tensor[part])],
         )
         self._fill_memory(model, x, values)
         return values
 
+    def _stages_of(self, sequence: Int) -> Int:
+        """Stage, from 0, of each compute."""
+        if self.layout.frontier:
+            return stages_of(self.problem, sequence) - 1
+        position = self.problem.graph.arrays.position[sequence]
+        stage: Int = np.append(0, np.cumsum(position[1:] <= position[:-1]))
+        if stage[-1] >= self.layout.T:
+            raise ProblemError(
+                f"the schedule needs {stage[-1] + 1} stages of ops in the reference order, of {self.layout.T} there are"
+            )
+        return stage
+
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
         """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
+        if not self.layout.frontier:  # its stages are others
+            return super().leeway(schedule, part)
         model, x = self.statement
         values = self.encode(schedule)
         arrays = self.problem.graph.arrays
         touched = np.zeros(len(arrays.size), dtype=np.bool_)
         for table in (arrays.op_inputs, arrays.op_outputs):
             touched[table.indices[part.ops[table.rows]]] = True
-        stage, slot = expand(np.arange(1, self.n + 1, dtype=np.int64))
-        owner, rank = expand(self.s_count)
-        freed, at = expand(self.free_count)
-        written, later = expand(self.part_count)
+        stage, slot = self.layout.runs()
+        retained_stage, owner = self.layout.retained()
+        free_stage, freed = self.layout.frees()
+        written, later = expand(self.layout.part_count)
         free = np.zeros(model.num_vars, dtype=np.bool_)
 
         def inside(stage: Int, first: int = part.first) -> NDArray[np.bool_]:
             return (first <= stage) & (stage <= part.last)
 
         free[x.R.index] = inside(stage) & part.ops[arrays.order[slot]]
-        free[x.S.index] = inside(self.writer[owner] + 1 + rank) & touched[owner]
+        free[x.S.index] = inside(retained_stage) & touched[owner]
         # what is freed in the stage before depends on what is retained from it
-        free[x.FREE.index] = inside(self.free_op[freed] + at, part.first - 1) & touched[self.free_tensor[freed]]
+        free[x.FREE.index] = inside(free_stage, part.first - 1) & touched[self.layout.free_tensor[freed]]
         free[x.U.index] = inside(stage, part.first - 1)
-        free[x.transient.index] = inside(self.last_writer[self.part_tensor[written]] + 1 + later)
+        free[x.transient.index] = inside(self.layout.last_writer[self.layout.part_tensor[written]] + 1 + later)
         return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def _fill_memory(self, model: Model, x: _Blocks, values: Values) -> None:
@@ -405,14 +430,14 @@ class Checkmate(Formulation):
             record.row[other], record.value[other] * values[record.column[other]], minlength=len(record)
         )
         total = np.cumsum(change)
-        first = np.arange(self.n) * (np.arange(self.n) + 1) // 2
+        first = self.layout.first_slot
         offset = np.where(first > 0, total[first - 1], 0)
-        values[x.U.index] = total - np.repeat(offset, np.arange(1, self.n + 1))
+        values[x.U.index] = total - np.repeat(offset, self.layout.width)
 
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement
-        runs = np.flatnonzero(values[x.R.index] > 0.5)  # the triangle row by row is the sequence
-        _, slot = expand(np.arange(1, self.n + 1, dtype=np.int64))
+        runs = np.flatnonzero(values[x.R.index] > 0.5)  # stage after stage is the sequence
+        _, slot = self.layout.runs()
         sequence = self.problem.graph.arrays.order[slot[runs]]
         return useful_schedule(self.problem, sequence, self.name)
 
