@@ -1,0 +1,279 @@
+"""Large neighbourhood search: a part of a schedule at a time, by any formulation and any backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason
+from remat.errors import BackendError, ProblemError
+from remat.formulations.base import Formulation, Part
+from remat.heuristics.annealing import Annealing
+from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.greedy import Greedy
+from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
+from remat.heuristics.statement import Statement, staged
+from remat.problem import Problem
+from remat.registry import load, make_backend
+from remat.schedule import OrderRule, Schedule
+from remat.schedule.certificate import Certificate, Verdict
+from remat.schedule.validate import validate
+
+#: Options of solvers for models this small: CP-SAT's presolve takes several times as long as its search.
+QUICK: dict[str, dict[str, Any]] = {"cp-sat": {"cp_model_presolve": False, "linearization_level": 0}}
+#: Sub-models in a row in which the solver may fail.
+FAILURES = 3
+#: Sub-models without success after which a search without a deadline ends.
+PATIENCE = 100
+
+
+@dataclass(frozen=True)
+class LnsOptions:
+    """Options of :class:`Lns`.
+
+    Attributes
+    ----------
+    formulation, backend : str
+        Names of a registered formulation and a registered backend.
+    formulation_options : mapping
+        Options of the formulation, by name.
+    solver_options : mapping
+        Passed to the solver untouched.
+    size : int
+        Ops that are thought over at first; adapts to what is solved in time.
+    seconds : float
+        Most time of one sub-model.
+    start_share : float
+        Share of the time in which a start within the budget is made, where none is given.
+    """
+
+    formulation: str = "retention-intervals"
+    backend: str = "cp-sat"
+    formulation_options: Mapping[str, Any] = field(default_factory=dict)
+    solver_options: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 20
+    seconds: float = 1.0
+    start_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not (self.size >= 1 and 0 < self.seconds < math.inf and 0 <= self.start_share <= 1):
+            raise ProblemError(f"options of lns are out of range: {self}")
+
+
+class Lns(Heuristic):
+    """Large neighbourhood search (Shaw, CP 1998) with adaptive choice (Ropke and Pisinger, Transp. Sci. 40, 2006).
+
+    Again and again a part of the schedule is chosen (:mod:`~remat.heuristics.neighbourhoods`), the model of a
+    registered formulation is restricted to it (:func:`remat.modeling.fix.restrict`), and a registered backend solves
+    what is left, from the schedule as it is. What comes out is decoded, validated, and kept if it is cheaper, or as
+    cheap with a lower peak. Kinds of parts that led to something are chosen more often, and parts grow while they are
+    solved to the end and shrink while they are not. If the model of everything is solved to the end, so is the search.
+
+    A start over the budget is repaired in the same way, by the formulation's preliminary model, around the step that
+    holds most. Where no start is given, it is that of greedy rematerialization (fixed order) or annealing. A start that
+    the formulation cannot express is put into stages; if it still cannot, the search begins from the reference order.
+    There is always room for one more compute of each op than the schedule at hand has, within the problem's limits.
+
+    Raises
+    ------
+    RematError
+        For names that are not registered, options that the formulation does not have, or a problem it cannot state.
+    BackendError
+        If the backend is not available, fails from the first, or its answers are not what they claim.
+    KeyboardInterrupt
+        On Ctrl-C where somebody listens and so has the best schedule; otherwise it is returned.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.schedule import simulate
+    >>> problem = Problem(unit_chain(6), 6)
+    >>> found = Lns().run(problem, Run())
+    >>> simulate(problem.graph, found).peak, simulate(problem.graph, found).recomputations
+    (6, 2)
+    """
+
+    name = "lns"
+    options_type = LnsOptions
+
+    def prepare(self) -> None:
+        """Compile annealing, which makes starts."""
+        Annealing().prepare()
+
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        kind: type[Formulation] = load("formulations", self.options.formulation)
+        backend: Backend = make_backend(self.options.backend)
+        if not (state := backend.ready()).ready:
+            raise BackendError(f"backend {backend.full_name!r} cannot be used: {state.state}, {state.reason}")
+        search = _Search(problem, run, self.options, kind, backend)
+        try:
+            search.begin()
+            search.improve()
+        except KeyboardInterrupt:
+            if run.on_schedule is not None or search.best is None:
+                raise
+        return None if search.best is None else search.best.schedule
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A schedule and its certificate."""
+
+    schedule: Schedule
+    certificate: Certificate
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The smaller, the better: within the budget, then cost and peak; over it, peak and cost."""
+        fits, cost, peak = self.certificate.accepted, self.certificate.cost, self.certificate.peak
+        return (not fits, *((cost, peak) if fits else (peak, cost)))
+
+
+@dataclass
+class _Search:
+    """One run; its state is the best schedule, and the one that is worked on, which the formulation can express."""
+
+    problem: Problem
+    call: Run
+    options: LnsOptions
+    kind: type[Formulation]
+    backend: Backend
+    best: _Candidate | None = None
+    enough: bool = False
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.call.seed)
+        self.solver = {**QUICK.get(self.backend.full_name, {}), **self.options.solver_options}
+
+    def see(self, schedule: Schedule, source: str) -> _Candidate:
+        """Judge a schedule, and tell of it if it is the best.
+
+        Raises
+        ------
+        BackendError
+            If any rule but the budget is broken.
+        """
+        certificate = validate(self.problem.graph, schedule, self.problem.rules)
+        if certificate.verdict is Verdict.INVALID:
+            raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}")
+        candidate = _Candidate(schedule, certificate)
+        if self.best is None or candidate.rank < self.best.rank:
+            self.best = candidate
+            self.enough |= self.call.tell(schedule) or (
+                certificate.accepted and certificate.cost == self.problem.graph.base_cost
+            )
+        return candidate
+
+    # -- the start -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Find a schedule to work on."""
+        candidates = []
+        for schedule, source in self._starts():
+            candidates.append(self.see(schedule, source))
+            if candidates[-1].certificate.accepted:
+                break
+        candidates.sort(key=lambda candidate: candidate.rank)
+        for candidate in candidates:
+            ways = (candidate.schedule, staged(self.problem, candidate.schedule))
+            for schedule in (way for way in ways if way is not None):
+                self.statement = Statement.around(self.kind, self.options.formulation_options, self.problem, schedule)
+                if self.statement.expresses(schedule):
+                    self.work = self.see(schedule, "lns")
+                    return
+        raise ProblemError(f"formulation {self.kind.name!r} cannot express the reference order")
+
+    def _starts(self) -> Iterator[tuple[Schedule, str]]:
+        """Schedules to start from: what is given, the reference order, and what other heuristics make."""
+        run = self.call
+        if run.start is not None:
+            yield run.start, "the start"
+        yield Schedule.reference(self.problem.graph), "the reference order"
+        makers: list[Heuristic] = [Greedy()] if self.problem.order is OrderRule.FIXED else []
+        for maker in [*makers, Annealing()]:
+            part = run.deadline.earlier(self.options.start_share * run.deadline.remaining)
+            if not part.expired and (made := maker.run(self.problem, Run(part, run.seed, run.threads))) is not None:
+                yield made, maker.name
+
+    # -- the search ------------------------------------------------------------------------------------------------
+
+    def improve(self) -> None:
+        """Think over one part after the other until time is over or there is nothing to do."""
+        if self.problem.budget_bytes is None:
+            return
+        num_ops = len(self.problem.graph.ops)
+        repair = Portfolio({"highest": around_highest}, self.options.size, num_ops)
+        polish = Portfolio(KINDS, self.options.size, num_ops)
+        failures, idle, number, solved = 0, 0, 0, 0
+        land = Landscape(self.problem, self.work.schedule)
+        while not (self.enough or self.call.deadline.expired):
+            fits = self.work.certificate.accepted
+            if not fits and self.statement.preliminary is None:
+                return
+            number += 1
+            portfolio = polish if fits else repair
+            name, part = portfolio.choose(land, self.random)
+            try:
+                new, raw = self._think(part, number)
+            except _SolverFailedError as failure:
+                failures += 1
+                if failures >= FAILURES:
+                    if not solved:
+                        raise BackendError(str(failure)) from failure
+                    return
+                portfolio.learn(name, better=False, finished=False)
+                continue
+            failures, solved = 0, solved + 1
+            better = new is not None and new.rank < self.work.rank
+            finished = raw is None or raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
+            portfolio.learn(name, better=better, finished=finished)
+            idle = 0 if better else idle + 1
+            if better and new is not None:
+                self._go_to(new)
+                land = Landscape(self.problem, self.work.schedule)
+            if raw is not None and raw.stop is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            everything = part.ops.all() and part.first == 0 and part.last == num_ops - 1
+            endless = math.isinf(self.call.deadline.seconds) and idle >= PATIENCE
+            if (everything and finished and not better) or endless:
+                return
+
+    def _think(self, part: Part, number: int) -> tuple[_Candidate | None, RawResult | None]:
+        """Solve the model of a part; None where there is nothing to solve."""
+        repair = not self.work.certificate.accepted
+        cut = self.statement.cut_preliminary if repair else self.statement.cut
+        small, hint = cut(self.work.schedule, part)
+        if not len(small.model.objective.index):
+            return None, None
+        options = SolveOptions(
+            self.call.deadline.earlier(self.options.seconds), self.call.threads, self.call.seed + number,
+            solver=self.solver,
+        )  # fmt: skip
+        source = f"{self.kind.name} by {self.backend.full_name}"
+        try:
+            raw = self.backend.solve(small.model, options, hint)
+        except BackendError as error:
+            raise _SolverFailedError(str(error)) from error
+        if raw.status is Status.ERROR:
+            raise _SolverFailedError(f"backend {self.backend.full_name!r} failed: {raw.message}")
+        if raw.values is None:
+            return None, raw
+        values = small.expand(raw.values)[: self.statement.model.num_vars]
+        new = self.see(self.statement.formulation.decode(values), source)
+        if not repair and not new.certificate.accepted:
+            raise BackendError(f"{source} gives a schedule over budget: {new.certificate.first}")
+        return new, raw
+
+    def _go_to(self, new: _Candidate) -> None:
+        """Work on another schedule; state the problem anew where it leaves no room for more computes."""
+        self.work = new
+        if self.statement.crowded(self.problem, new.schedule):
+            self.statement = Statement.around(self.kind, self.options.formulation_options, self.problem, new.schedule)
+
+
+class _SolverFailedError(BackendError):
+    """The solver gave up on one sub-model."""

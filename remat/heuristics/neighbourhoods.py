@@ -1,0 +1,207 @@
+"""Which part of a schedule to think over next: kinds of neighbourhoods, and how their choice and sizes adapt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.base import Part
+from remat.problem import Problem
+from remat.schedule import Schedule, simulate
+
+Int = NDArray[np.int64]
+
+#: Fewest ops of a neighbourhood.
+LEAST = 4
+#: How fast the memory of past success fades, and what every kind keeps of its chance.
+FADING, FLOOR = 0.1, 0.08
+#: Factors of the size after a neighbourhood that was exhausted, and one that was too large.
+GROWTH, DECAY = 1.15, 0.85
+
+
+class Landscape:
+    """One schedule, as neighbourhoods look at it: what runs, is held and is recomputed when.
+
+    Attributes
+    ----------
+    sequence, stage : int64 arrays, shape (steps,)
+        The op that each step computes, and its stage, from 0 (number of ops computed for the first time before).
+    memory : int64 array, shape (steps,)
+    again : int64 array
+        Steps that recompute.
+    """
+
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        graph = problem.graph
+        self.problem = problem
+        self.sequence = np.array([graph.op_index[name] for name in schedule.computes()], dtype=np.int64)
+        self.run = simulate(
+            graph,
+            Schedule.of_computes(graph, self.sequence),
+            keep=frozenset(problem.keep),
+            count_constant_memory=problem.count_constant_memory,
+        )
+        first = np.zeros(len(self.sequence), dtype=np.bool_)
+        first[np.unique(self.sequence, return_index=True)[1]] = True
+        self.stage: Int = np.cumsum(first) - first
+        self.memory = self.run.memory
+        self.again = np.flatnonzero(~first)
+
+    @property
+    def num_ops(self) -> int:
+        """Ops of the graph."""
+        return len(self.problem.graph.ops)
+
+    @cached_property
+    def neighbours(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Predecessors and successors of each op."""
+        arrays = self.problem.graph.arrays
+        return arrays.op_predecessors.lists(), arrays.op_successors.lists()
+
+    def held_at(self, step: int) -> Int:
+        """Ops whose outputs are held at `step`."""
+        writers = self.problem.graph.arrays.producers.lists()
+        return np.array(sorted({op for t in self.run.intervals.live_at(step).tolist() for op in writers[t]}), dtype=int)
+
+
+Pick = Callable[[Landscape, np.random.Generator, int], Part]
+
+
+def part_of(land: Landscape, ops: Int, centre: int, span: int) -> Part:
+    """Those ops, in about `span` stages around that of step `centre`."""
+    chosen = np.zeros(land.num_ops, dtype=np.bool_)
+    chosen[ops] = True
+    middle = int(land.stage[centre])
+    first = max(0, middle - span // 2)
+    return Part(chosen, first, min(land.num_ops - 1, first + span))
+
+
+def _around(land: Landscape, rng: np.random.Generator, size: int, step: int) -> Part:
+    """What is held at a step, and what runs before and after it, nearest first."""
+    held = rng.permutation(land.held_at(step))
+    by_distance = land.sequence[np.argsort(np.abs(np.arange(len(land.sequence)) - step), kind="stable")]
+    half = held[: max(1, 2 * size // 3)]
+    ops = _first_different(np.concatenate([half, by_distance, held]), size)
+    return part_of(land, ops, step, _span(land, rng))
+
+
+def _span(land: Landscape, rng: np.random.Generator) -> int:
+    """A number of stages, from an eighth of all to all."""
+    return round(land.num_ops * 2.0 ** rng.uniform(-3, 0))
+
+
+def _first_different(ops: Int, count: int) -> Int:
+    """The first `count` different ones, in order."""
+    _, first = np.unique(ops, return_index=True)
+    return ops[np.sort(first)[:count]]
+
+
+def in_time(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+    """Around a random step."""
+    return _around(land, rng, size, int(rng.integers(len(land.sequence))))
+
+
+def around_peak(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+    """Around one of the steps that hold most."""
+    rank = np.argsort(-land.memory, kind="stable")
+    return _around(land, rng, size, int(rank[int(len(rank) * rng.random() ** 4)]))
+
+
+def around_highest(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+    """Around the step that holds most, or one that holds as much."""
+    highest = np.flatnonzero(land.memory == land.memory.max())
+    return _around(land, rng, size, int(rng.choice(highest)))
+
+
+def around_recomputation(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+    """Around a recomputation, or within the time for which its output was away; dear ones more often."""
+    if not len(land.again):
+        return in_time(land, rng, size)
+    cost = land.problem.graph.arrays.cost[land.sequence[land.again]].astype(np.float64) + 1e-9
+    step = int(rng.choice(land.again, p=cost / cost.sum()))
+    op = land.sequence[step]
+    before = np.flatnonzero(land.sequence[:step] == op)
+    away = int(rng.integers(before[-1], step + 1))
+    part = _around(land, rng, max(LEAST, size - 1), away)
+    ops = part.ops.copy()
+    ops[op] = True
+    first, last = min(part.first, int(land.stage[step])), max(part.last, int(land.stage[step]))
+    return Part(ops, first, last)
+
+
+def related(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+    """An op and its relatives in the graph, the nearest first, at any time."""
+    before, after = land.neighbours
+    pool = land.sequence[land.again] if len(land.again) and rng.random() < 0.7 else land.sequence
+    found = [int(rng.choice(pool))]
+    seen = set(found)
+    for op in found:  # grows while it is walked
+        near = [other for other in before[op] + after[op] if other not in seen]
+        rng.shuffle(near)
+        found += near
+        seen.update(near)
+        if len(found) >= size:
+            break
+    chosen = np.zeros(land.num_ops, dtype=np.bool_)
+    chosen[found[:size]] = True
+    return Part(chosen, 0, land.num_ops - 1)
+
+
+def scattered(land: Landscape, rng: np.random.Generator, size: int) -> Part:
+    """Half of the size from what is recomputed, the rest from everything."""
+    again = rng.permutation(np.unique(land.sequence[land.again]))[: size // 2]
+    ops = _first_different(np.concatenate([again, rng.permutation(land.num_ops)]), size)
+    return part_of(land, ops, 0, 2 * land.num_ops)
+
+
+#: The kinds there are, by name.
+KINDS: dict[str, Pick] = {
+    "in time": in_time,
+    "peak": around_peak,
+    "recomputation": around_recomputation,
+    "related": related,
+    "scattered": scattered,
+}
+
+
+@dataclass
+class Portfolio:
+    """Chooses kinds by their success (adaptive large neighbourhood search) and sizes by how hard they proved to be.
+
+    Attributes
+    ----------
+    kinds : mapping of str to callable
+    size : float
+        Ops of the first neighbourhoods.
+    most : int
+        Ops of the graph.
+    """
+
+    kinds: dict[str, Pick]
+    size: float
+    most: int
+    weight: dict[str, float] = field(init=False)
+    sizes: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = dict.fromkeys(self.kinds, 1.0)
+        self.sizes = dict.fromkeys(self.kinds, float(self.size))
+
+    def choose(self, land: Landscape, rng: np.random.Generator) -> tuple[str, Part]:
+        """A kind, and a part of the schedule of that kind."""
+        names = list(self.kinds)
+        weights = np.array([max(FLOOR, self.weight[name]) for name in names])
+        name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
+        return name, self.kinds[name](land, rng, min(self.most, max(LEAST, round(self.sizes[name]))))
+
+    def learn(self, name: str, *, better: bool, finished: bool) -> None:
+        """Whether that kind's last part made the schedule better, and whether its model was solved to the end."""
+        self.weight[name] += FADING * (float(better) - self.weight[name])
+        if not finished:
+            self.sizes[name] = max(float(LEAST), self.sizes[name] * DECAY)
+        elif not better:
+            self.sizes[name] = min(float(self.most), self.sizes[name] * GROWTH)
