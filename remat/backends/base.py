@@ -208,6 +208,9 @@ class Backend(ABC):
     own_process: ClassVar[bool] = False
     """Whether it runs its solver in a process of its own anyway, and keeps to `SolveOptions.memory_limit` there."""
 
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that a process of its own is to have imported from the start (:mod:`remat.backends.preloaded`)."""
+
     variant: str = ""
     """Which solver of a family; empty for a single solver."""
 

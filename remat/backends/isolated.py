@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
 
-from remat.backends import wire
+from remat.backends import preloaded, wire
 from remat.backends.base import (
     Availability,
     AvailabilityState,
@@ -105,7 +105,7 @@ class Isolated(Backend):
         if limit is not None and not Path("/proc/self/statm").exists():
             raise BackendError("a limit of memory needs Linux")
         job = _job(self.backend, model, options, hint)
-        child = _Child(self.backend.full_name, options, limit, on_incumbent, on_bound)
+        child = _Child(self.backend, options, limit, on_incumbent, on_bound)
         return child.run(job)
 
 
@@ -137,13 +137,14 @@ class _Child:
 
     def __init__(
         self,
-        name: str,
+        backend: Backend,
         options: SolveOptions,
         limit: int | None,
         on_incumbent: OnIncumbent | None,
         on_bound: OnBound | None,
     ) -> None:
-        self.name, self.options, self.limit = name, options, limit
+        self.name, self.options, self.limit = backend.full_name, options, limit
+        self.modules = backend.preload if preloaded.possible() else ()
         self.on_incumbent, self.on_bound = on_incumbent, on_bound
         self.incumbents: list[Incumbent] = []
         self.bound: float | None = None
@@ -161,12 +162,17 @@ class _Child:
             "OPENBLAS_NUM_THREADS": "1",  # each of its threads would set aside memory that nobody uses
         }
         command = [sys.executable, "-m", "remat.backends.isolated_worker", str(self.limit or 0)]
+        self.process: subprocess.Popen[bytes] | preloaded.Child
         with interrupts() as interrupted, tempfile.TemporaryFile() as errors:
             # a session of its own: the terminal's Ctrl-C comes here alone, and the family can be killed as one
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+            if self.modules:
+                self.process = preloaded.start(self.modules, self.limit or 0, errors, environment)
+                job = preloaded.with_surroundings(job, environment)
+            else:
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
+                    start_new_session=True,
+                )  # fmt: skip
             try:
                 self._attend(job, interrupted)
             finally:
@@ -267,12 +273,13 @@ class _Child:
         """Kill the child and all that descends from it; `reason` is kept."""
         if stop is not None:
             self.killed = self.killed or (stop, reason)
+        if self.process.poll() is not None:
+            return  # and its number may be somebody else's by now
         for pid in family(self.process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     # -- after -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +320,7 @@ class _Child:
 
     def _death(self, last_words: str) -> str:
         """How it died by itself."""
-        code = self.process.returncode
+        code = self.process.wait()
         if self.failure is not None:
             what = f"failed: {self.failure}"
         elif code >= 0:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main(limit: int) -> int:
-    """Serve the one job on standard input."""
+    """Serve the one job on standard input; returns only where there is none."""
     if limit:
         import resource
 
@@ -30,6 +30,11 @@ def main(limit: int) -> int:
     job = wire.read(sys.stdin.buffer)
     if job is None:
         return 1
+    if surroundings := job.head.get("surroundings"):  # of a process that was not started by the parent itself
+        os.environ.clear()
+        os.environ.update(surroundings["environment"])
+        os.chdir(surroundings["folder"])
+        sys.path[:] = surroundings["path"]
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _Worker(out).serve(job)
     out.flush()

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -67,6 +67,8 @@ class _Answer:
 
 class PyomoRun(Pyomo):
     """Pyomo in this very process; see :class:`~remat.backends.pyomo.Pyomo`, which makes one for it."""
+
+    preload: ClassVar[tuple[str, ...]] = (__name__, "remat.backends.pyomo_model", "pyomo.environ")
 
     def solve(
         self,

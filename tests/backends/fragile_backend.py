@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -97,3 +99,15 @@ class Fragile(Backend):
         os.system("echo more of it")
         self.options.log("a line")
         return RawResult(Status.UNKNOWN, StopReason.OTHER, message="said enough")
+
+
+class Sown(Fragile):
+    """The same faults, in a child that is forked from a process with these modules."""
+
+    preload = ("remat.backends.wire", "fragile_backend")
+
+    def do_first_surroundings(self):
+        raise RuntimeError(f"{os.environ.get('SEEN')} {Path.cwd()} {sys.path[0]}")
+
+    def do_first_threads(self):
+        raise RuntimeError(f"{len(list(Path(f'/proc/{os.getppid()}/task').iterdir()))} thread in the parent")
