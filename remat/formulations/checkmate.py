@@ -183,10 +183,11 @@ class Checkmate(Formulation):
         stage = at.begin(reader) + rank
         row = np.arange(len(use), dtype=np.int64)
         ordinary = ~at.is_buffer[tensor]
+        held = stage > at.begin(at.writer[tensor])  # (1d): nothing is retained into the first stage
         model.add(
             _at_most_zero(
                 "(1b) inputs there",
-                [(row, self._at(x.R, stage, reader), 1), (row, self._s(x, stage, tensor), -1),
+                [(row, self._at(x.R, stage, reader), 1), (row[held], self._s(x, stage[held], tensor[held]), -1),
                  (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1)],
                 len(row),
             )
