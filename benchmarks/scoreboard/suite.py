@@ -1,0 +1,93 @@
+"""The instances: graphs by name, the two orders, the budgets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph, read_graph
+from remat.graphs.layered import layered
+from remat.graphs.zoo import ZOO
+from remat.problem import Problem
+
+#: Budgets in % of the reference peak, and rules of order.
+BUDGETS = (90, 80, 70, 60, 50)
+ORDERS = ("fixed", "free")
+#: Where the published instances are, which are not part of the repository.
+SHARED = Path(os.environ.get("REMAT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data" / "graphs"
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A graph by name, made anew from a pinned seed or an architecture, or read from beside the checkout."""
+
+    name: str
+    make: Callable[[], ComputeGraph]
+    path: Path | None = None
+
+    @property
+    def present(self) -> bool:
+        """Whether the graph can be had here."""
+        return self.path is None or self.path.is_file()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One question of the scoreboard."""
+
+    instance: str
+    order: str
+    percent: int
+
+    @property
+    def name(self) -> str:
+        """As in messages."""
+        return f"{self.instance} {self.order} {self.percent} %"
+
+    def problem(self, graph: ComputeGraph) -> Problem:
+        """The problem that is asked, any number of computes allowed."""
+        return Problem(graph, f"{self.percent}%", self.order)
+
+
+#: Ops, width factor (None: drawn) and seed of the random layered graphs.
+LAYERED = (
+    (12, 0.3, 0), (30, 0.3, 1), (50, None, 7), (60, 0.35, 2), (100, 0.27, 446), (250, 0.43, 1789), (500, 0.36, 1263),
+    (1000, 0.31, 2085),
+)  # fmt: skip
+PUBLISHED = ("rl_g1", "rl_g2", "rl_g3", "rl_g4")
+
+INSTANCES = {
+    one.name: one
+    for one in (
+        *(Instance(f"layered-{n}", partial(layered, n, width, seed)) for n, width, seed in LAYERED),
+        *(Instance(name, make) for name, make in ZOO.items()),
+        *(Instance(name, partial(read_graph, SHARED / f"{name}.json"), SHARED / f"{name}.json") for name in PUBLISHED),
+    )
+}
+SUITES = {
+    "tiny": ("layered-12", "layered-30"),
+    "quick": ("layered-12", "layered-30", "layered-50", "layered-60", "layered-100", "vgg16", "vgg19", "fcn8", "unet"),
+    "published": (*PUBLISHED, "fcn8"),
+    "full": tuple(INSTANCES),
+}
+
+
+def suite(name: str) -> list[Instance]:
+    """The instances of a suite, or the one of that name; those whose graph is not here are left out.
+
+    Raises
+    ------
+    ProblemError
+        If there is neither a suite nor an instance of that name, or nothing of it is here.
+    """
+    names = SUITES.get(name) or ((name,) if name in INSTANCES else ())
+    if not names:
+        raise ProblemError(f"there is no suite or instance {name!r}; suites are {', '.join(SUITES)}")
+    found = [INSTANCES[one] for one in names if INSTANCES[one].present]
+    if not found:
+        raise ProblemError(f"the graph of {name!r} is not here (REMAT_SHARED names the folder it is looked for in)")
+    return found
