@@ -111,7 +111,9 @@ class LeanestSearch:
         once = replace(self.problem, max_computes=1)
         with self._timed("ordering"):
             held = held_bound(once, deadline=self._share(ORDERING_SHARE / 2))
-            self._explored(once, held.value or 0, ORDERING_SHARE)
+            found = self._explored(once, held.value or 0, ORDERING_SHARE)
+            if found is not None and all(limit == 1 for limit in self.problem.compute_limits):
+                self._raise_bound(found.bound, "best-first search over orders")
 
     def _exhaust(self) -> None:
         if self.proved or self.num_ops > EXHAUSTIVE_OPS:
