@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,6 +72,53 @@ class Availability:
     def ready(self) -> bool:
         """Whether the backend can be used."""
         return self.state is AvailabilityState.READY
+
+
+def wheel_availability(package: str, versions: str, install: str = "") -> Availability:
+    """Whether a Python package is installed in a version that serves; it is not imported.
+
+    Parameters
+    ----------
+    package : str
+        Its name, which is also that of its module.
+    versions : str
+        Those that serve, as pip writes them: ``>=9.15,<9.16``. A pre-release counts as older than its release, and as
+        none of the releases below it: 9.16rc1 is not ``<9.16``.
+    install : str, optional
+        What to give to pip; default: the package in these versions.
+
+    Returns
+    -------
+    Availability
+        Its reason is the version alone when ready.
+
+    Examples
+    --------
+    >>> wheel_availability("numpy", ">=1").ready
+    True
+    >>> wheel_availability("numpy", "<1").state
+    <AvailabilityState.WRONG_VERSION: 'wrong version'>
+    >>> wheel_availability("no_such_package", ">=1").reason
+    "no_such_package is not installed: pip install 'no_such_package>=1'"
+    """
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+
+    remedy = f"pip install '{install or package + versions}'"
+    if importlib.util.find_spec(package) is None:
+        return Availability(AvailabilityState.NOT_INSTALLED, f"{package} is not installed: {remedy}")
+    try:
+        version = importlib.metadata.version(package)
+        serves = SpecifierSet(versions).contains(version, prereleases=True)
+    except importlib.metadata.PackageNotFoundError:
+        reason = f"{package} can be imported, but was not installed as a package, so its version is unknown: {remedy}"
+        return Availability(AvailabilityState.WRONG_VERSION, reason)
+    except InvalidVersion:
+        serves = False
+    if serves:
+        return Availability(AvailabilityState.READY, version)
+    reason = f"{package} {version} is installed, but only {versions} is known to be right: {remedy}"
+    return Availability(AvailabilityState.WRONG_VERSION, reason)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import math
 import os
 import time
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from remat.backends.base import (
     Availability,
-    AvailabilityState,
     Backend,
     Incumbent,
     OnBound,
@@ -24,6 +21,7 @@ from remat.backends.base import (
     Values,
     checked_hint,
     unbuilt,
+    wheel_availability,
 )
 from remat.backends.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
@@ -32,7 +30,8 @@ from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Mo
 if TYPE_CHECKING:
     from remat.backends.cp_sat_model import CpSatModel
 
-SUPPORTED = ((9, 15), (9, 16))
+#: Versions of ortools that this is written for.
+VERSIONS = ">=9.15,<9.16"
 
 
 class CpSat(Backend):
@@ -54,16 +53,11 @@ class CpSat(Backend):
 
     name = "cp-sat"
     native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent})
+    preload = (__name__, "remat.backends.cp_sat_model", "ortools.sat.python.cp_model")
 
     @classmethod
     def availability(cls) -> Availability:
-        if importlib.util.find_spec("ortools") is None:
-            return Availability(AvailabilityState.NOT_INSTALLED, "pip install 'ortools>=9.15,<9.16'")
-        version = importlib.metadata.version("ortools")
-        release = tuple(int(part) for part in version.split(".")[:2])
-        if not SUPPORTED[0] <= release < SUPPORTED[1]:
-            return Availability(AvailabilityState.WRONG_VERSION, f"ortools {version} is not in >=9.15,<9.16")
-        return Availability(AvailabilityState.READY, f"ortools {version}")
+        return wheel_availability("ortools", VERSIONS)
 
     def solve(
         self,
@@ -79,7 +73,7 @@ class CpSat(Backend):
         from remat.backends.cp_sat_model import CpSatModel
 
         started = time.monotonic()
-        versions = {"ortools": importlib.metadata.version("ortools")}
+        versions = {"ortools": state.reason}
         values = None if hint is None else checked_hint(hint, model)
         if options.solver.get("door", "proto") != "proto":
             if options.solver["door"] != "matrix":

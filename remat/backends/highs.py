@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +11,6 @@ import numpy as np
 
 from remat.backends.base import (
     Availability,
-    AvailabilityState,
     Backend,
     Incumbent,
     OnBound,
@@ -25,6 +22,7 @@ from remat.backends.base import (
     Values,
     checked_hint,
     unbuilt,
+    wheel_availability,
 )
 from remat.backends.highs_threads import SCHEDULER, cores
 from remat.backends.rounding import rounded
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from remat.backends.highs_relax import Relaxation
 
 #: Versions of highspy that are right and can share a process with ortools (see pyproject.toml).
-VERSIONS = ((1, 12), (1, 13))
+VERSIONS = ">=1.12,<1.13"
 
 
 class Highs(Backend):
@@ -50,20 +48,11 @@ class Highs(Backend):
 
     name: ClassVar[str] = "highs"
     native: ClassVar = frozenset({PlainLinear})
+    preload: ClassVar[tuple[str, ...]] = (__name__, "highspy")
 
     @classmethod
     def availability(cls) -> Availability:
-        if importlib.util.find_spec("highspy") is None:
-            return Availability(AvailabilityState.NOT_INSTALLED, "highspy is not installed: pip install 'highspy<1.13'")
-        version = importlib.metadata.version("highspy")
-        lowest, below = VERSIONS
-        if not lowest <= _release(version) < below:
-            wanted = f">={_dotted(lowest)},<{_dotted(below)}"
-            reason = (
-                f"highspy {version} is installed, but only {wanted} is known to be right: pip install 'highspy{wanted}'"
-            )
-            return Availability(AvailabilityState.WRONG_VERSION, reason)
-        return Availability(AvailabilityState.READY, version)
+        return wheel_availability("highspy", VERSIONS)
 
     def solve(
         self,
@@ -131,15 +120,6 @@ class Highs(Backend):
         matrix = to_matrix(lowered.model)
         versions = {"highspy": availability.reason}
         return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """(1, 12) of "1.12.0.post1"."""
-    return tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
-
-
-def _dotted(release: tuple[int, ...]) -> str:
-    return ".".join(map(str, release))
 
 
 def _common_step(model: Model) -> float:

@@ -183,35 +183,35 @@ if hasattr(os, "register_at_fork"):
 def serve(control: socket.socket) -> None:
     """Fork a child for each request, and report its end."""
     reports: dict[int, int] = {}
-
-    def reap(*_: object) -> None:
-        for pid in list(reports):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                _tell(reports.pop(pid), os.waitstatus_to_exitcode(status), last=True)
-
-    signal.signal(signal.SIGCHLD, reap)
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a child that ends writes a byte, and nothing happens in between
+    signal.set_wakeup_fd(waker)
     while True:
-        readable, _, _ = select.select([control], [], [], IDLE)
-        if not readable:
-            if reports:
-                continue
+        readable, _, _ = select.select([control.fileno(), woken], [], [], IDLE)
+        if woken in readable:
+            os.read(woken, 4096)
+            for pid in list(reports):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    _tell(reports.pop(pid), os.waitstatus_to_exitcode(status), last=True)
+        if control.fileno() in readable:
+            data, ends, _, _ = socket.recv_fds(control, _NUMBER.size, _ENDS)
+            if not data:
+                return
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                control.close()
+                for other in (woken, waker, *reports.values()):
+                    os.close(other)
+                _become_child(_NUMBER.unpack(data)[0], ends)
+            for end in ends[:3]:
+                os.close(end)
+            reports[pid] = ends[3]
+            _tell(ends[3], pid)
+        elif not readable and not reports:
             return
-        data, ends, _, _ = socket.recv_fds(control, _NUMBER.size, _ENDS)
-        if not data:
-            return
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        pid = os.fork()
-        if not pid:
-            control.close()
-            for other in reports.values():
-                os.close(other)
-            _become_child(_NUMBER.unpack(data)[0], ends)
-        for end in ends[:3]:
-            os.close(end)
-        reports[pid] = ends[3]
-        _tell(ends[3], pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _tell(pipe: int, number: int, *, last: bool = False) -> None:
@@ -229,7 +229,6 @@ def _become_child(limit: int, ends: Sequence[int]) -> None:
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.close(ends[3])
         for number, end in enumerate(ends[:3]):
             os.dup2(end, number)

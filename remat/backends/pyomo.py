@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import shutil
 import warnings
@@ -20,6 +19,7 @@ from remat.backends.base import (
     RawResult,
     SolveOptions,
     Values,
+    wheel_availability,
 )
 from remat.backends.isolated import Isolated
 from remat.backends.running import OverdueError, time_limit
@@ -29,7 +29,7 @@ from remat.modeling import Model, PlainLinear, lower
 #: Rows above which building the Pyomo model takes longer than most would expect; it goes on all the same.
 MANY_ROWS = 100_000
 #: Pyomo has the interface `pyomo.contrib.solver` in this form since then.
-OLDEST = (6, 9)
+VERSIONS = ">=6.9.4"
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,7 @@ class Pyomo(Backend):
 
     @classmethod
     def availability(cls) -> Availability:
-        if importlib.util.find_spec("pyomo") is None:
-            return Availability(AvailabilityState.NOT_INSTALLED, "pyomo is not installed: pip install 'remat[pyomo]'")
-        version = importlib.metadata.version("pyomo")
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-            needed = ".".join(map(str, OLDEST))
-            return Availability(AvailabilityState.WRONG_VERSION, f"pyomo {version} is older than {needed}")
-        return Availability(AvailabilityState.READY, version)
+        return wheel_availability("pyomo", VERSIONS, "remat[pyomo]")
 
     @classmethod
     def variants(cls) -> tuple[str, ...]:

@@ -106,12 +106,14 @@ def test_the_memory_limit():
 
 def test_several_at_once():
     results = []
-    threads = [threading.Thread(target=lambda: results.append(run("exit").objective)) for _ in range(4)]
+    before = nursery().pid
+    threads = [threading.Thread(target=lambda: results.append(run("exit").objective)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [9.0] * 4
+    assert results == [9.0] * 16
+    assert nursery().pid == before
 
 
 def test_modules_that_are_not_there_are_one_error():

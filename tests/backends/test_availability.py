@@ -1,0 +1,60 @@
+"""Whether a solver's package is there in a version that serves."""
+
+import importlib.metadata
+import importlib.util
+
+import pytest
+
+from remat.backends.base import AvailabilityState, wheel_availability
+from remat.backends.cp_sat import CpSat
+from remat.backends.highs import Highs
+from remat.backends.pyomo import Pyomo
+
+
+@pytest.mark.parametrize(
+    ("version", "serves"),
+    [
+        ("9.15", True),
+        ("9.15.6755", True),
+        ("9.15.0.post1", True),
+        ("9.15+local", True),
+        ("9.15.1rc1", True),
+        ("9.15rc1", False),  # older than 9.15
+        ("9.16.dev3", False),  # none of the releases before 9.16
+        ("9.16rc1", False),
+        ("9.16", False),
+        ("9.2", False),
+        ("10.0", False),
+        ("unknown", False),
+    ],
+)
+def test_versions(monkeypatch, version, serves):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    state = wheel_availability("ortools", ">=9.15,<9.16")
+    assert state.ready is serves
+    if serves:
+        assert state.reason == version
+    else:
+        assert state.state is AvailabilityState.WRONG_VERSION
+        assert state.reason == (
+            f"ortools {version} is installed, but only >=9.15,<9.16 is known to be right: "
+            "pip install 'ortools>=9.15,<9.16'"
+        )
+
+
+def test_what_is_no_package(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    state = wheel_availability("highspy", ">=1")
+    assert state.state is AvailabilityState.WRONG_VERSION
+    assert "its version is unknown: pip install 'highspy>=1'" in state.reason
+
+
+def test_what_is_not_there(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for backend, words in ((CpSat, "ortools>=9.15"), (Highs, "highspy>=1.12"), (Pyomo, "remat[pyomo]")):
+        state = backend.availability()
+        assert state.state is AvailabilityState.NOT_INSTALLED
+        assert f"pip install '{words}" in state.reason
