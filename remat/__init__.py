@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from remat.batch import max_batch
     from remat.frontier import frontier
     from remat.graphs import ComputeGraph, GraphBuilder
     from remat.graphs.io import read_graph, write_graph
@@ -48,6 +49,7 @@ _HOME = {
     "Schedule": "remat.schedule",
     "frontier": "remat.frontier",
     "layered": "remat.graphs.layered",
+    "max_batch": "remat.batch",
     "minimize": "remat.minimize",
     "read_graph": "remat.graphs.io",
     "read_schedule": "remat.schedule.io",

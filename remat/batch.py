@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from remat import registry
+from remat.batch_result import BatchResult, Probe, Verdict
 from remat.compare import Method, checked_limits, run_method
 from remat.errors import BackendError, ProblemError
 from remat.graphs import ComputeGraph
@@ -18,152 +18,11 @@ from remat.judge import covers, structural_peak
 from remat.problem import Problem, parse_budget
 from remat.progress import OnProgress, Progress
 from remat.schedule import OrderRule, Schedule
-from remat.schedule.certificate import Certificate
 from remat.schedule.simulate import simulate
 from remat.schedule.validate import validate
 
-
-class Verdict(StrEnum):
-    """What is known of a batch size."""
-
-    FITS = "fits"
-    """A certified schedule keeps memory and cost."""
-    INFEASIBLE = "infeasible"
-    """No schedule in the scope keeps the memory."""
-    TOO_DEAR = "too dear"
-    """Every schedule in the scope that keeps the memory costs more than one extra forward pass."""
-    NOT_FOUND = "not found"
-    """The method found none, which proves nothing."""
-    FAILED = "failed"
-    """The method failed."""
-
-    @property
-    def proved(self) -> bool:
-        """Whether it rules the batch size out."""
-        return self in (Verdict.INFEASIBLE, Verdict.TOO_DEAR)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A batch size that was tried.
-
-    Attributes
-    ----------
-    batch : int
-    verdict : Verdict
-    most : int
-        What a schedule may cost: each op once, and the forward pass again.
-    cost, bound : int or None
-        Certified cost of the best schedule within the memory; what none in the scope can beat.
-    scope : str
-        The schedules that verdict and bound speak of.
-    complete : bool
-        Whether these are all schedules within the rules.
-    seconds : float
-    source : str
-        Who made the schedule.
-    why : str
-        In words, where the batch does not fit.
-    """
-
-    batch: int
-    verdict: Verdict
-    most: int
-    cost: int | None = None
-    bound: int | None = None
-    scope: str = ""
-    complete: bool = False
-    seconds: float = 0.0
-    source: str = ""
-    why: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same in JSON values."""
-        return {**asdict(self), "verdict": str(self.verdict)}
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """The answer of :func:`max_batch`.
-
-    Attributes
-    ----------
-    family : AffineGraph
-    memory : int
-        Bytes.
-    method : Method
-    batch : int
-        Largest batch size with a certified schedule; 0 where not even 1 has one.
-    graph : ComputeGraph or None
-        The graph at that batch size.
-    schedule, certificate : optional
-        Cost and memory of the schedule there.
-    plain : int
-        Largest batch size of the reference order without recomputation.
-    reason : Probe or None
-        What is known of ``batch + 1``; None after Ctrl-C before it was tried.
-    upper : int
-        No batch size above it fits, in the scope of the method.
-    probes : tuple of Probe
-        All batch sizes that were tried, in that order.
-    source : str
-        Who made the schedule.
-    limits : mapping
-        Of each probe.
-    interrupted : bool
-    """
-
-    family: AffineGraph
-    memory: int
-    method: Method
-    batch: int
-    graph: ComputeGraph | None = field(repr=False)
-    schedule: Schedule | None = field(repr=False)
-    certificate: Certificate | None = field(repr=False)
-    plain: int
-    reason: Probe | None
-    upper: int
-    probes: tuple[Probe, ...] = field(repr=False)
-    source: str = ""
-    limits: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    interrupted: bool = False
-
-    @property
-    def proved(self) -> bool:
-        """Whether no larger batch fits, in the scope of the method."""
-        return self.upper == self.batch
-
-    @property
-    def claim(self) -> str:
-        """What is known of larger batches, in a sentence."""
-        if self.reason is None:
-            return f"interrupted; {self.upper:,} is the most that is not ruled out"
-        text = f"at {self.reason.batch:,} {self.reason.why}"
-        if self.reason.verdict.proved:
-            return f"{text} ({self.reason.scope})"
-        return f"{text}; {self.upper:,} is the most that is not ruled out"
-
-    def row(self) -> dict[str, Any]:
-        """The same in JSON values."""
-        found, reason = self.certificate, self.reason
-        return {
-            "network": self.family.name,
-            "method": self.method.label,
-            "memory": self.memory,
-            "batch": self.batch,
-            "upper": self.upper,
-            "proved": self.proved,
-            "reason": None if reason is None else str(reason.verdict),
-            "scope": None if reason is None else reason.scope,
-            "plain_batch": self.plain,
-            "overhead_percent": None if found is None else found.overhead,
-            "peak": None if found is None else found.peak,
-            "source": self.source,
-            "probes": len(self.probes),
-            "seconds": sum(probe.seconds for probe in self.probes),
-            "interrupted": self.interrupted,
-            "claim": self.claim,
-        }
+#: The heuristic that climbs before a formulation bisects what is left, where it is registered.
+START = "greedy"
 
 
 def max_batch(
@@ -194,7 +53,7 @@ def max_batch(
       proportion is refused.
     * For one schedule the largest batch follows from its memory at each step, which is affine: each success reaches
       up to there at once, and so does the reference order without recomputation, where the search begins.
-    * It ends above at the structural bound.
+    * Before a formulation is asked, the greedy heuristic climbs as far as it can. Above is the structural bound.
 
     A solve stops as soon as it has a schedule that is cheap enough. Where it ends without one and without a proof, the
     search goes on below, and the answer says that larger batches are not ruled out. For a heuristic the argument does
@@ -289,7 +148,9 @@ class _Search:
         self.family, self.method, self.memory, self.limits = family, method, memory, limits
         self.problem, self.on_progress, self.on_probe = problem, on_progress, on_probe
         self.interrupted = False
+        #: What the method said of each batch size; and everything that was tried, the start heuristic's too.
         self.probes: dict[int, Probe] = {}
+        self.log: list[Probe] = []
         #: Largest batch size known to fit, with its schedule.
         self.best, self.schedule, self.source = 0, Schedule.reference(family.pattern), ""
         self.limit = self._structural_limit()
@@ -298,13 +159,24 @@ class _Search:
             self.best, self.source = self.plain, "reference order"
 
     def run(self) -> None:
-        """Try batch sizes until the next one is known not to fit."""
-        self._try(self.limit + 1)
-        step = 1 if self.method.name in registry.heuristics() else 0
+        """Try batch sizes until the next one is known not to fit, or the method finds none there."""
+        self._try(self.limit + 1, self.method, self.probes)
+        if self.method.name in registry.heuristics():
+            self._climb(self.method, self.probes)
+            return
+        if START in registry.heuristics():
+            self._climb(Method(START), dict(self.probes))
         while (self.best + 1) not in self.probes:
             above = min(batch for batch in self.probes if batch > self.best)
+            self._try((self.best + above) // 2, self.method, self.probes)
+
+    def _climb(self, method: Method, tried: dict[int, Probe]) -> None:
+        """Upward by steps that double up to the first failure, from there on in between."""
+        step = 1
+        while (self.best + 1) not in tried:
+            above = min(batch for batch in tried if batch > self.best)
             batch = min(self.best + step, above - 1) if step else (self.best + above) // 2
-            step = 2 * step if self._try(batch) else 0
+            step = 2 * step if self._try(batch, method, tried) else 0
 
     def result(self) -> BatchResult:
         """What is known now, certified."""
@@ -319,11 +191,11 @@ class _Search:
         return BatchResult(
             self.family, self.memory, self.method, self.best, graph, schedule, certificate, self.plain,
             self.probes.get(self.best + 1), min(proved, default=self.limit + 1) - 1,
-            tuple(self.probes.values()), self.source, self.limits, self.interrupted,
+            tuple(self.log), self.source, self.limits, self.interrupted,
         )  # fmt: skip
 
-    def _try(self, batch: int) -> bool:
-        """Let the method solve one batch size; whether it fits."""
+    def _try(self, batch: int, method: Method, tried: dict[int, Probe]) -> bool:
+        """Let a method solve one batch size, and note in `tried` what came; whether it fits."""
         problem = self.problem(batch)
         most, reached = _most(problem.graph), False
 
@@ -336,15 +208,15 @@ class _Search:
                 raise _Reached
 
         start = _signed(self.schedule, problem.graph) if self.source else None
-        run = run_method(self.method, problem, self.limits, enough, start)
+        run = run_method(method, problem, self.limits, enough, start)
         result = run.result
         if result is not None and result.stop == "interrupted" and not reached:
             raise KeyboardInterrupt
         if result is None:
-            probe = Probe(batch, Verdict.FAILED, most, why=f"{self.method.label} failed: {run.error}")
+            probe = Probe(batch, Verdict.FAILED, most, method.label, why=f"{method.label} failed: {run.error}")
         else:
             verdict = Verdict.NOT_FOUND
-            why = f"{self.method.label} found none, which proves nothing"
+            why = f"{method.label} found none, which proves nothing"
             if result.objective is not None and result.objective <= most:
                 verdict, why = Verdict.FITS, ""
             elif result.status == "infeasible":
@@ -353,12 +225,13 @@ class _Search:
                 verdict = Verdict.TOO_DEAR
                 why = f"every schedule costs at least {result.bound:,}, one extra forward pass allows {most:,}"
             elif result.stop == "deadline":
-                why = f"{self.method.label} found none in time"
+                why = f"{method.label} found none in time"
             probe = Probe(
-                batch, verdict, most, result.objective, result.bound, str(result.scope),
+                batch, verdict, most, method.label, result.objective, result.bound, str(result.scope),
                 covers(result.scope, problem), result.timings["total"], result.source, why,
             )  # fmt: skip
-        self.probes[batch] = probe
+        tried[batch] = probe
+        self.log.append(probe)
         if self.on_probe is not None:
             self.on_probe(probe)
         if probe.verdict is not Verdict.FITS:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.batch import BatchResult
+from remat.batch_result import BatchResult
 from remat.compare import Comparison, Run
 from remat.frontier import Frontier
 from remat.judge import structural_peak

@@ -33,7 +33,7 @@ from remat.errors import FormatError
 from remat.files import check_output, write_atomic
 
 if TYPE_CHECKING:
-    from remat.batch import BatchResult, Probe
+    from remat.batch_result import BatchResult, Probe
     from remat.graphs import ComputeGraph
     from remat.graphs.affine import AffineGraph
 
@@ -124,7 +124,7 @@ def command(
         check_output(path, (*names, *(others or ()), config), suffixes)
     if schedules is not None:
         check_output(schedules / "schedule.json")
-    families = [  # fmt: skip
+    families = [
         read_family(
             name,
             others or (),
@@ -152,7 +152,8 @@ def command(
 
             def on_probe(probe: Probe) -> None:
                 if not silent:
-                    print(f"  batch {probe.batch:,}: {probe.verdict} ({probe.seconds:.1f} s)", file=sys.stderr)
+                    line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
+                    print(line, file=sys.stderr, flush=True)
 
             with Watched(silent)(f"{family.name}, {method.label}") as on_progress:
                 answer = max_batch(
