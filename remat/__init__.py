@@ -16,6 +16,7 @@ __all__ = [
     "Schedule",
     "frontier",
     "layered",
+    "max_batch",
     "minimize",
     "read_graph",
     "read_schedule",
