@@ -43,6 +43,8 @@ class Relaxation:
     duals : mapping of str to float64 array
         For each record of the lowered model, the dual value of each of its rows: what the objective rises by when the
         row's active side rises by one. Rows of records with the same name follow each other.
+    values : float64 array, shape (variables of the model,), or None
+        A best solution of the relaxation; None where HiGHS did not come to an end.
     lowered : Lowered
     build_seconds, solve_seconds : float
     versions : mapping of str to str
@@ -53,6 +55,7 @@ class Relaxation:
     objective: float | None
     stop: StopReason
     duals: Mapping[str, Float] = field(repr=False)
+    values: Float | None = field(repr=False)
     lowered: Lowered = field(repr=False)
     build_seconds: float
     solve_seconds: float
@@ -150,7 +153,7 @@ def relax(
         raise BackendError(f"HiGHS does not take model {lowered.source.name!r}")
     build_seconds, began = time.monotonic() - began, time.monotonic()
     stop, infeasible, bound, objective = StopReason.FINISHED, False, None, None
-    duals = np.zeros(rows)
+    duals, values = np.zeros(rows), None
     try:
         if _run(solver, options):
             stop = StopReason.INTERRUPTED
@@ -164,6 +167,7 @@ def relax(
                 duals = np.array(solution.row_dual, dtype=np.float64)
             if ended == statuses.kOptimal:
                 objective = solver.getInfo().objective_function_value + matrix.offset
+                values = np.array(solution.col_value, dtype=np.float64)[: lowered.source.num_vars]
             elif stop is StopReason.FINISHED:
                 stop = StopReason.DEADLINE if options.deadline.expired else StopReason.OTHER
     except OverdueError:
@@ -171,7 +175,7 @@ def relax(
     if not infeasible:
         bound = _best_bound(matrix, duals)
     return Relaxation(
-        bound, infeasible, objective, stop, _by_record(lowered, duals), lowered, build_seconds,
+        bound, infeasible, objective, stop, _by_record(lowered, duals), values, lowered, build_seconds,
         time.monotonic() - began, versions,
     )  # fmt: skip
 

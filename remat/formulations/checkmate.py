@@ -435,6 +435,14 @@ class Checkmate(Formulation):
         offset = np.where(first > 0, total[first - 1], 0)
         values[x.U.index] = total - np.repeat(offset, self.layout.width)
 
+    def retention(self, values: Values) -> Values:
+        """S by stage and position of the op whose output is retained, fractional where the values are; shape (T, n)."""
+        at, (_, x) = self.layout, self.statement
+        stage, tensor = at.retained()
+        table = np.zeros((at.T, at.n))
+        np.maximum.at(table, (stage, at.writer[tensor]), values[x.S.index])
+        return table
+
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement
         runs = np.flatnonzero(values[x.R.index] > 0.5)  # stage after stage is the sequence

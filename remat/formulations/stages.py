@@ -438,6 +438,18 @@ class Stages(Formulation):
         first = np.searchsorted(begins, begins)
         values[x.U.index] = total - np.where(first > 0, total[first - 1], 0)
 
+    def retention(self, values: Values) -> Values:
+        """S by stage and position of the op whose output is retained, fractional where the values are; shape (n, n)."""
+        at, (_, x) = self.layout, self.statement
+        number = self._s_table[:-1]
+        share = np.where(number == ONE, 1.0, 0.0)
+        share[number >= 0] = values[x.S.index[number[number >= 0]]]
+        stage, _ = np.indices(number.shape)
+        share[(stage > at.first_writer) & (stage <= at.s_until) & (stage < at.first_stage)] = 1  # everything fits
+        table = np.zeros((at.n, at.n + 1))
+        np.maximum.at(table.T, at.first_writer, share.T)
+        return table[:, :-1]
+
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement
         table = np.eye(self.layout.n, dtype=np.bool_)

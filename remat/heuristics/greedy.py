@@ -56,6 +56,35 @@ class Greedy(Heuristic):
         return Schedule.of_computes(problem.graph, best.sequence, source=self.name)
 
 
+def mended(problem: Problem, recomputations: frozenset[tuple[int, int]], deadline: Deadline) -> Schedule:
+    """A staged schedule, brought within the budget by drops if it is over, and then without what it can do without.
+
+    Parameters
+    ----------
+    recomputations : set of (stage, position in the reference order)
+        What is computed besides the first computes.
+
+    Returns
+    -------
+    Schedule
+        It may miss the budget, and may be no schedule at all if the recomputations need what is not there.
+
+    Examples
+    --------
+    Chen's way with one checkpoint recomputes two ops; one is enough.
+
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(4), 5)
+    >>> schedule = mended(problem, frozenset({(6, 0), (6, 1), (6, 2), (7, 0), (8, 0)}), Deadline())
+    >>> simulate(problem.graph, schedule).cost, simulate(problem.graph, schedule).peak
+    (10, 5)
+    """
+    state = _State(problem, None, recomputations).descended(deadline)
+    if state.excess == 0:
+        state = state.pruned(deadline)
+    return Schedule.of_computes(problem.graph, state.sequence, source="greedy")
+
+
 @dataclass(frozen=True)
 class _Drop:
     """Recomputations (position, stage) that let one instance go, their cost, and the excess that remains."""
@@ -85,8 +114,12 @@ class _State:
 
     @classmethod
     def descend(cls, problem: Problem, limit: int | None, deadline: Deadline) -> _State:
+        """From the reference order."""
+        return cls(problem, limit, frozenset()).descended(deadline)
+
+    def descended(self, deadline: Deadline) -> _State:
         """Drop until the schedule fits, nothing helps, or time is up."""
-        state = cls(problem, limit, frozenset())
+        state = self
         while state.excess > 0 and not deadline.expired:
             following = state.after_best_drop(deadline)
             if following is None:

@@ -1,0 +1,250 @@
+"""Two-phase rounding of a linear relaxation (Checkmate's approximation), with a search over its two knobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.backends.base import SolveOptions, StopReason
+from remat.backends.highs import Highs
+from remat.backends.running import OverdueError, time_limit
+from remat.errors import ProblemError
+from remat.formulations.base import Scope, Values
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.stages import Stages, StagesOptions
+from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.greedy import mended
+from remat.heuristics.retention import recomputation_for, schedule_for
+from remat.modeling import Model
+from remat.problem import Problem
+from remat.schedule import Schedule, simulate
+
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LpRoundingOptions:
+    """Options of :class:`LpRounding`.
+
+    Attributes
+    ----------
+    formulation : ``"stages"`` or ``"checkmate"``
+        Whose relaxation is rounded. The former's is tighter and smaller.
+    ahead : bool
+        As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is smaller still, but bounds
+        fewer schedules.
+    allowances : tuple of float
+        ε: the relaxation is solved for the budget (1 − ε) B, one after the other. The paper takes 0.1.
+    thresholds : tuple of float
+        What is retained: S* above the threshold. The paper takes 0.5.
+    samples : int
+        Randomised roundings of each relaxation.
+    mend : bool
+        Bring roundings that miss the budget within it as `greedy` does, and take back what any of them can do
+        without. The paper does neither.
+    algorithm : ``"simplex"``, ``"ipm"`` or ``"pdlp"``
+        Of HiGHS.
+    """
+
+    formulation: Literal["stages", "checkmate"] = "stages"
+    ahead: bool = True
+    allowances: tuple[float, ...] = (0.0, 0.1, 0.05, 0.02, 0.15, 0.2, 0.01, 0.3)
+    thresholds: tuple[float, ...] = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.01, 0.99)
+    samples: int = 20
+    mend: bool = True
+    algorithm: Literal["simplex", "ipm", "pdlp"] = "simplex"
+
+    def __post_init__(self) -> None:
+        if self.formulation not in ("stages", "checkmate"):
+            raise ProblemError(f"formulation {self.formulation!r} is not one of stages, checkmate")
+        for name, values in (("allowances", self.allowances), ("thresholds", self.thresholds)):
+            if not _shares(values):
+                raise ProblemError(f"{name} must be numbers from 0 and below 1, not {values!r}")
+        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 0:
+            raise ProblemError(f"samples must be a whole number from 0, not {self.samples!r}")
+        if self.algorithm not in ("simplex", "ipm", "pdlp"):
+            raise ProblemError(f"algorithm {self.algorithm!r} is not one of simplex, ipm, pdlp")
+
+
+def _shares(values: Any) -> bool:
+    return (
+        isinstance(values, tuple | list)
+        and len(values) > 0
+        and all(isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1 for x in values)
+    )
+
+
+class _Stated(Protocol):
+    """What is used of a formulation with stages."""
+
+    def scope(self) -> Scope: ...
+    def build(self) -> Model: ...
+    def retention(self, values: Values) -> Values: ...
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """One rounding that was tried.
+
+    Attributes
+    ----------
+    allowance : float
+    threshold : float or None
+        None: randomised.
+    mended : bool
+    cost, peak : int
+    fits : bool
+    """
+
+    allowance: float
+    threshold: float | None
+    mended: bool
+    cost: int
+    peak: int
+    fits: bool
+
+
+class LpRounding(Heuristic):
+    """Two-phase rounding (Jain et al., MLSys 2020, section 5, Algorithm 2).
+
+    1. Solve the linear relaxation of a formulation with stages for the budget (1 − ε) B.
+    2. Round its S*: what is retained into which stage.
+    3. Compute what that S needs, and no more (:func:`remat.heuristics.retention.recomputation_for`).
+
+    Nothing in this keeps the budget; ε leaves room. The paper takes ε = 0.1 and rounds at 0.5; here every allowance is
+    tried with every threshold and with randomised thresholds, of which each op has its own for all stages: S[k,i] = 1
+    with probability S*[k,i], and what is retained for long is not cut into pieces. Of all schedules the cheapest that
+    keeps the budget is taken. Each is simulated; equal roundings are looked at once.
+
+    Attributes
+    ----------
+    bound : int or None
+        No schedule in `scope` costs less: the relaxation at ε = 0, rounded up; None where it was not solved.
+    scope : Scope or None
+    tried : list of Rounded
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(8), 7)
+    >>> heuristic = LpRounding()
+    >>> schedule = heuristic.run(problem, Run())
+    >>> simulate(problem.graph, schedule).cost, heuristic.bound
+    (20, 20)
+    """
+
+    name = "lp-rounding"
+    options_type = LpRoundingOptions
+
+    def __init__(self, options: LpRoundingOptions | None = None) -> None:
+        super().__init__(options)
+        self.bound: int | None = None
+        self.scope: Scope | None = None
+        self.tried: list[Rounded] = []
+
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        self.bound, self.scope, self.tried = None, None, []
+        search = _Search(self, problem, run)
+        for allowance in sorted(self.options.allowances, key=lambda e: e > 0):  # 0 first: it may prove the optimum
+            share = self._relaxed(problem, allowance, run)
+            if share is not None:
+                search.over(allowance, self._rounded(share, np.random.default_rng([run.seed, len(self.tried)])))
+            if search.finished:
+                break
+        return search.best
+
+    # -- phase one ---------------------------------------------------------------------------------------------------
+
+    def _relaxed(self, problem: Problem, allowance: float, run: Run) -> Values | None:
+        """S* for the budget less the allowance; None where there is none, or not in time."""
+        budget = problem.budget_bytes
+        if budget is not None and allowance:
+            problem = replace(problem, budget=int((1 - allowance) * budget))
+        try:
+            with time_limit(run.deadline):
+                stated = self._stated(problem)
+                model = stated.build()
+        except OverdueError:
+            return None
+        except ProblemError:  # the budget is below what is always held
+            if not allowance:
+                raise
+            return None
+        call = SolveOptions(run.deadline, run.threads)
+        found = Highs().relax(model, call, self.options.algorithm)
+        if not allowance and found.bound is not None:
+            self.scope = stated.scope()
+            self.bound = max(problem.graph.base_cost, math.ceil(found.bound))
+        return None if found.values is None or found.stop is not StopReason.FINISHED else stated.retention(found.values)
+
+    def _stated(self, problem: Problem) -> _Stated:
+        if self.options.formulation == "checkmate":
+            return Checkmate(problem)
+        return Stages(problem, StagesOptions(ahead=self.options.ahead))
+
+    # -- phase two ---------------------------------------------------------------------------------------------------
+
+    def _rounded(self, share: Values, random: np.random.Generator) -> Iterator[tuple[float | None, Bits]]:
+        """Thresholds, None for random ones, and what they retain."""
+        for threshold in self.options.thresholds:
+            yield threshold, share > threshold
+        for _ in range(self.options.samples):
+            yield None, share > random.random(share.shape[1])
+
+
+class _Search:
+    """The best of all roundings."""
+
+    def __init__(self, heuristic: LpRounding, problem: Problem, run: Run) -> None:
+        self.heuristic, self.problem, self.run = heuristic, problem, run
+        self.best: Schedule | None = None
+        self.done = False
+        self._rank: tuple[bool, int, int] | None = None
+        self._seen: set[bytes] = set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the optimum is proved, somebody said stop, or time is up."""
+        return self.done or self.run.deadline.expired
+
+    def over(self, allowance: float, roundings: Iterator[tuple[float | None, Bits]]) -> None:
+        """Look at one rounding after the other."""
+        for threshold, S in roundings:
+            self.look(S, allowance, threshold)
+            if self.finished:
+                return
+
+    def look(self, S: Bits, allowance: float, threshold: float | None) -> None:
+        """Make a schedule of `S`, and keep it if it is better: first within the budget, then cheap, or else lean."""
+        key = np.packbits(S).tobytes()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        name = self.heuristic.name
+        self._take(schedule_for(self.problem, S, name), allowance, threshold, False)
+        if self.heuristic.options.mend and not self.finished:
+            stage, op = np.nonzero(recomputation_for(self.problem, S))
+            extra = frozenset(zip(stage[op < stage].tolist(), op[op < stage].tolist(), strict=True))
+            schedule = mended(self.problem, extra, self.run.deadline)
+            self._take(replace(schedule, source=f"{name}, mended"), allowance, threshold, True)
+
+    def _take(self, schedule: Schedule, allowance: float, threshold: float | None, mended: bool) -> None:
+        problem = self.problem
+        found = simulate(
+            problem.graph, schedule, keep=frozenset(problem.keep), count_constant_memory=problem.count_constant_memory
+        )
+        budget = problem.budget_bytes
+        fits = budget is None or found.peak <= budget
+        self.heuristic.tried.append(Rounded(allowance, threshold, mended, found.cost, found.peak, fits))
+        rank = (not fits, found.cost if fits else found.peak, found.peak)
+        if self._rank is not None and rank >= self._rank:
+            return
+        self.best, self._rank = schedule, rank
+        if fits:
+            proved = self.heuristic.bound is not None and found.cost <= self.heuristic.bound
+            self.done = self.run.tell(schedule) or proved
