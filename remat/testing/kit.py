@@ -18,6 +18,8 @@ from remat.timing import Deadline
 MakeFormulation = Callable[[Problem], Formulation]
 #: Solvers that compute with floats are right up to this, relative to the number.
 TOLERANCE = 1e-6
+#: Runs in each of which a backend must be late before it is called late.
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,36 @@ def answer(
         If values break the model or do not cost what is claimed, statuses contradict what comes with them, incumbents
         get worse or go back in time, a solution that was reported is lost, or a bound lies above a solution.
     """
+    return _asked(backend, model, call, hint, on_incumbent)[0]
+
+
+def answer_in_time(
+    backend: Backend, build: Callable[[], Model], seconds: float, effort: Effort, hint: Values | None = None
+) -> RawResult:
+    """What the backend says of the model of `build`, which it is to say `seconds` after the building began.
+
+    What these checks themselves do afterwards does not count. A machine that is busy with something else is no fault
+    of the backend: it is late if it is late in each of :data:`TRIES` runs.
+
+    Raises
+    ------
+    ConformanceError
+        As :func:`answer`; and if the answer comes later than ``effort.grace`` seconds after the deadline.
+    """
+    late = []
+    for _ in range(TRIES):
+        call = options(seconds)
+        raw, took = _asked(backend, build(), call, hint)
+        late.append(took - seconds)
+        if late[-1] <= effort.grace:
+            return raw
+    fail(f"{backend.full_name}: {min(late):.1f} s late for a deadline of {seconds:g} s, or more, in {TRIES} runs")
+
+
+def _asked(
+    backend: Backend, model: Model, call: SolveOptions, hint: Values | None, on_incumbent: OnIncumbent | None = None
+) -> tuple[RawResult, float]:
+    """The answer, held to the laws, and how long after the start of the deadline's clock it came."""
     told: list[Incumbent] = []
     bounds: list[float] = []
 
@@ -98,6 +130,7 @@ def answer(
         return on_incumbent(incumbent) if on_incumbent else None
 
     raw = backend.solve(model, call, hint, tell, lambda _seconds, bound: bounds.append(bound))
+    took = call.deadline.elapsed
     who = f"{backend.full_name} on model {model.name!r}"
     require(isinstance(raw, RawResult), f"{who} gives a {type(raw).__name__}, not a RawResult")
     require(raw.status is not Status.ERROR, f"{who} fails: {raw.message}")
@@ -131,7 +164,7 @@ def answer(
     require(raw.build_seconds >= 0 and raw.solve_seconds >= 0, f"{who} took negative time")
     proved = raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
     require(raw.versions or not proved, f"{who} does not say which version of the solver it is")
-    return raw
+    return raw, took
 
 
 def _slack(number: float) -> float:

@@ -166,7 +166,10 @@ def test_all_solutions_are_the_same(model, count, tmp_path):
     assert minizinc(model, "remat-highs", tmp_path).splitlines()[0] in found[0]
 
 
-@pytest.mark.parametrize("seed", range(8))
+SEEDS = [seed for seed in range(30) if seed not in {0, 2, 7}]
+
+
+@pytest.mark.parametrize("seed", [0, 2, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
 def test_random_models_have_one_optimum(seed, tmp_path):
     model = random_model(random.Random(seed))
     outcomes = {solver: outcome(model, solver, tmp_path) for solver in SOLVERS}

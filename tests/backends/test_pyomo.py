@@ -11,6 +11,7 @@ from test_highs import best_by_hand, hard, tiny
 
 from remat.backends import pyomo as module
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
+from remat.backends.highs import Highs
 from remat.backends.pyomo import Pyomo, export
 from remat.backends.pyomo_run import PyomoRun
 from remat.errors import BackendError, FormatError, ModelError
@@ -97,7 +98,7 @@ def test_variables_without_rows_and_costs(name):
 
 
 def test_the_deadline_keeps_the_best_of_cbc():
-    raw = Pyomo("cbc").solve(hard(), options(6))
+    raw = Pyomo("cbc").solve(hard(), options(4))
     assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
     assert violations(hard(), raw.values) == []
     assert raw.objective <= -1500
@@ -107,9 +108,9 @@ def test_the_deadline_keeps_the_best_of_cbc():
 
 def test_a_hint_is_handed_to_cbc_and_survives():
     """It says in its log that it starts from it."""
-    start = Pyomo("cbc").solve(hard(), options(6)).values
+    start = Highs().solve(hard(), options(0.5), np.zeros(60)).values
     lines = []
-    raw = Pyomo("cbc").solve(hard(), options(5, log=lines.append), start)
+    raw = Pyomo("cbc").solve(hard(), options(3, log=lines.append), start)
     assert raw.objective <= hard().objective.value(start)
     assert raw.incumbents[0].values.tolist() == start.tolist()
     assert any(re.search(r"(?i)mip ?start", line) for line in lines)

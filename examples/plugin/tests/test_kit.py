@@ -36,7 +36,8 @@ def test_pair(formulation, backend, check):
     solver = registry.make_backend(backend)
     if not solver.ready().ready:
         pytest.skip(f"{backend}: {solver.ready().reason}")
-    check(registry.load("formulations", formulation), solver, Effort(most_ops=4, cases=2))
+    # the solvers behind programs of their own are slow to end where a machine is busy
+    check(registry.load("formulations", formulation), solver, Effort(most_ops=4, cases=2, grace=5.0))
 
 
 def test_by_name():
