@@ -47,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--folder", type=Path, default=BEST, help="of the records; default: those of the repository")
     commands = top.add_subparsers(required=True)
     run = commands.add_parser("run", help="run methods on a suite; what is strictly better replaces what is known")
-    run.add_argument("--suite", default="quick", help=f"{', '.join(SUITES)}, or the name of an instance")
+    run.add_argument(
+        "--suite", default="quick", help=f"{', '.join(SUITES)}, or names of instances; separated by commas"
+    )
     run.add_argument(
         "--methods", default="bounds,greedy,annealing", help=f"of solve(), FORMULATION/BACKEND, or {', '.join(OWN)}"
     )
@@ -70,6 +72,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, board: Board) -> int:
+    if options.seconds <= 0 or options.jobs < 1:
+        raise ProblemError("--seconds and --jobs must be positive")
     log = Log(options.log)
     shelves = {one.name: Shelf(board, one) for one in suite(options.suite)}
     budgets, seeds = _numbers(options.budgets, BUDGETS, "budget"), _numbers(options.seeds, None, "seed")
@@ -82,8 +86,6 @@ def _run(options: argparse.Namespace, board: Board) -> int:
         for seed in (seeds[:1] if method in OWN else seeds)
         if method != LEAST_PEAK or percent == min(budgets)  # it does not look at the budget
     ]
-    if options.seconds <= 0 or options.jobs < 1:
-        raise ProblemError("--seconds and --jobs must be positive")
     left = [task for task in tasks if task.key not in log.lines and not _closed(task, shelves[task.cell.instance])]
     print(f"{len(left)} of {len(tasks)} runs to do, at most {options.seconds:g} s each, {options.jobs} at a time")
     try:

@@ -17,7 +17,7 @@ from remat.errors import FormatError
 from remat.files import parse_json
 from remat.graphs import ComputeGraph
 from remat.schedule import OrderRule, Schedule, validate
-from remat.schedule.certificate import Certificate
+from remat.schedule.certificate import Certificate, Rule, Verdict
 from scoreboard.suite import Cell
 
 FORMAT, VERSION = "remat-scoreboard", 1
@@ -213,7 +213,9 @@ def certify(record: Record, graph: ComputeGraph, name: str) -> Certificate | Non
         raise FormatError(f"{name}: there is a schedule, and {record.bound_kind} says that there is none")
     certificate = validate(graph, to_schedule(graph, record.found.ops, name), problem.rules)
     if not certificate.accepted:
-        raise FormatError(f"{name}: the schedule is {certificate.verdict}: {certificate.first}")
+        invalid = certificate.verdict is Verdict.INVALID
+        why = next(v for v in certificate.violations if not invalid or v.rule is not Rule.BUDGET)
+        raise FormatError(f"{name}: the schedule is {certificate.verdict}: {why}")
     for word, said, true in (
         ("cost", record.found.cost, certificate.cost),
         ("peak", record.found.peak, certificate.peak),

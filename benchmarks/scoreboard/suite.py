@@ -76,18 +76,20 @@ SUITES = {
 }
 
 
-def suite(name: str) -> list[Instance]:
-    """The instances of a suite, or the one of that name; those whose graph is not here are left out.
+def suite(words: str) -> list[Instance]:
+    """The instances of suites, or by their own names, separated by commas; without those whose graph is not here.
 
     Raises
     ------
     ProblemError
-        If there is neither a suite nor an instance of that name, or nothing of it is here.
+        If there is neither a suite nor an instance of a name, or no graph is here.
     """
-    names = SUITES.get(name) or ((name,) if name in INSTANCES else ())
-    if not names:
-        raise ProblemError(f"there is no suite or instance {name!r}; suites are {', '.join(SUITES)}")
+    names: dict[str, None] = {}
+    for word in words.split(","):
+        if word not in SUITES and word not in INSTANCES:
+            raise ProblemError(f"there is no suite or instance {word!r}; suites are {', '.join(SUITES)}")
+        names |= dict.fromkeys(SUITES.get(word, (word,)))
     found = [INSTANCES[one] for one in names if INSTANCES[one].present]
     if not found:
-        raise ProblemError(f"the graph of {name!r} is not here (REMAT_SHARED names the folder it is looked for in)")
+        raise ProblemError(f"the graph of {words!r} is not here (REMAT_SHARED names the folder it is looked for in)")
     return found

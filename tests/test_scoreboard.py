@@ -1,0 +1,369 @@
+"""The scoreboard: every record is certified anew, and only what is strictly better takes the place of one."""
+
+import json
+import sys
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from remat import Schedule, validate
+from remat.errors import FormatError, ProblemError
+from remat.formulations.base import Scope
+from remat.graphs import ComputeGraph
+from remat.graphs.families import unit_chain
+from remat.schedule import OrderRule
+from remat.schedule.io import write_schedule
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+try:
+    from scoreboard import records, runs, suite, table
+    from scoreboard.board import BEST, Board, Origin, Shelf
+finally:
+    sys.path.remove(str(BENCHMARKS))
+
+Capture = pytest.CaptureFixture[str]
+ANY, KEPT = Scope(OrderRule.FREE, staged=False), Scope(OrderRule.FIXED, staged=False)
+
+
+@pytest.fixture(scope="module")
+def program():
+    """The module behind ``python benchmarks/scoreboard.py``."""
+    spec = util.spec_from_file_location("scoreboard_program", BENCHMARKS / "scoreboard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return module
+
+
+# -- what is in the repository ---------------------------------------------------------------------------------------
+
+
+def certify_all(name: str) -> int:
+    graph = suite.INSTANCES[name].make()
+    board = Board()
+    cells = [suite.Cell(name, order, percent) for order in suite.ORDERS for percent in suite.BUDGETS]
+    known = [record for cell in cells if (record := board.read(cell)) is not None]
+    for record in known:
+        certificate = records.certify(record, graph, str(board.path(record.cell)))
+        if record.found is not None:
+            rules = record.cell.problem(graph).rules
+            schedule = records.to_schedule(graph, record.found.ops, name)
+            assert validate(graph, schedule, rules).accepted
+            assert (certificate.cost, certificate.peak) == (record.found.cost, record.found.peak)
+            assert certificate.peak <= record.budget == graph.reference_peak * record.cell.percent // 100
+            assert schedule.graph_digest == record.graph_digest == graph.digest
+    return len(known)
+
+
+@pytest.mark.parametrize("name", [one.name for one in suite.INSTANCES.values() if one.path is None])
+def test_every_record_is_certified(name: str) -> None:
+    assert certify_all(name) in (0, 10)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", suite.PUBLISHED)
+def test_every_record_of_a_published_instance_is_certified(name: str, shared: Path) -> None:
+    assert suite.INSTANCES[name].path == shared / "data" / "graphs" / f"{name}.json"
+    assert certify_all(name) in (0, 10)
+
+
+def test_the_table_says_what_the_records_say() -> None:
+    known = Board().records()
+    assert len({record.cell for record in known}) == len(known) >= 50
+    assert (BEST.parent / "table.json").read_text(encoding="utf-8") == table.to_json(known)
+    assert (BEST.parent / "table.md").read_text(encoding="utf-8") == table.to_markdown(known)
+
+
+def test_the_folder_is_small() -> None:
+    files = [path for path in BEST.parent.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) < 3_000_000
+
+
+def test_more_memory_and_a_free_order_never_cost_more() -> None:
+    """What is known at one question is known at all that it answers."""
+    known = {record.cell: record for record in Board().records()}
+    for cell, record in known.items():
+        for other, easier in known.items():
+            if (
+                other.instance == cell.instance
+                and other.percent >= cell.percent
+                and other.order in (cell.order, "free")
+            ):
+                assert record.found is None or (easier.found is not None and easier.found.cost <= record.found.cost)
+                if other.order == cell.order:
+                    assert record.bound is None or (easier.bound is not None and easier.bound <= record.bound)
+
+
+# -- a board of its own ----------------------------------------------------------------------------------------------
+
+#: Schedules of a training chain of 9 ops with a reference peak of 6: the optimum within 5 bytes, and one op more.
+CHEAP = ("f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "f0", "g0")
+DEAR = (*CHEAP[:-1], "f0", "g0")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    chain = suite.Instance("layered-12", lambda: unit_chain(4))
+    monkeypatch.setitem(suite.INSTANCES, "layered-12", chain)
+    return Shelf(Board(tmp_path / "best"), chain)
+
+
+def steps(graph: ComputeGraph, names: tuple[str, ...]) -> Schedule:
+    return Schedule.of_computes(graph, [graph.op_index[name] for name in names])
+
+
+def test_a_better_schedule_replaces_a_worse_one_and_no_other(shelf: Shelf) -> None:
+    dear, cheap = steps(shelf.graph, DEAR), steps(shelf.graph, CHEAP)
+    assert {(cell.order, cell.percent) for cell in shelf.offer(dear, Origin("a"))} == {("fixed", 90), ("free", 90)}
+    path = shelf.board.path(suite.Cell("layered-12", "free", 90))
+    first = path.read_bytes()
+    assert shelf.offer(dear, Origin("b")) == []
+    assert path.read_bytes() == first
+    assert len(shelf.offer(cheap, Origin("c", 1.26, 60.0, 7))) == 2
+    best = shelf.record("free", 90)
+    assert best.found == records.Found(10, 5, "c", 1.3, 60.0, 7, "0-7 0 8")
+    second = path.read_bytes()
+    assert shelf.offer(dear, Origin("d")) == shelf.offer(Schedule.reference(shelf.graph), Origin("e")) == []
+    assert path.read_bytes() == second
+
+
+def test_a_lower_peak_at_the_same_cost_is_better(shelf: Shelf) -> None:
+    record = shelf.record("free", 90)
+    found = records.Found(10, 5, "a", None, None, None, "0-7 0 8")
+    known = replace(record, found=found)
+    assert records.better(record, found)
+    assert not records.better(known, found)
+    assert records.better(known, replace(found, peak=4))
+    assert records.better(known, replace(found, cost=9, peak=6))
+    assert not records.better(known, replace(found, cost=11, peak=1))
+
+
+def test_bounds_rise_and_reach_all_that_they_hold_for(shelf: Shelf) -> None:
+    def bounds(order: str) -> list[int | None]:
+        return [shelf.record(order, percent).bound for percent in suite.BUDGETS]
+
+    assert bounds("fixed") == [9] * 5
+    assert len(shelf.offer_bound(11, "a", KEPT, 80)) == 4
+    assert (bounds("fixed"), bounds("free")) == ([9, 11, 11, 11, 11], [9] * 5)
+    assert len(shelf.offer_bound(10, "b", ANY, 90)) == 6
+    assert (bounds("fixed"), bounds("free")) == ([10, 11, 11, 11, 11], [10] * 5)
+    assert shelf.offer_bound(10, "c", ANY, 90) == []
+    assert len(shelf.offer_bound(11, "d", ANY, 50)) == 2
+    assert [shelf.record("fixed", 50).bound_kind, shelf.record("fixed", 50).bound_order] == ["d", "free"]
+    staged, twice = Scope(OrderRule.FREE, staged=True), Scope(OrderRule.FREE, False, 2)
+    assert shelf.offer_bound(99, "e", staged, 90) == shelf.offer_bound(99, "f", twice, 90) == []
+    assert {cell.percent for cell in shelf.offer_peak_bound(4, "g", ANY)} == {60, 50}  # budgets of 3 bytes
+    assert bounds("free") == [10, 10, 10, None, None]
+    assert shelf.offer_bound(12, "h", ANY, 60) == []
+
+
+def test_a_bound_that_contradicts_a_schedule_is_refused(shelf: Shelf) -> None:
+    shelf.offer(steps(shelf.graph, CHEAP), Origin("a"))
+    path = shelf.board.path(suite.Cell("layered-12", "fixed", 90))
+    before = path.read_bytes()
+    with pytest.raises(
+        FormatError, match=r"layered-12 fixed 90 %: b says that nothing costs less than 11, but one costs 10"
+    ):
+        shelf.offer_bound(11, "b", ANY, 90)
+    with pytest.raises(FormatError, match="c says that there is no schedule, but one costs 10"):
+        shelf.offer_peak_bound(6, "c", ANY)
+    assert path.read_bytes() == before
+
+
+def _change(**values: object):
+    def change(text: str) -> str:
+        content = json.loads(text)
+        for key, value in values.items():
+            (content["found"] if key in content["found"] else content)[key] = value
+        return json.dumps(content, indent=1) + "\n"
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "line"),
+        (lambda text: text[:-1], "one spelling"),
+        (lambda text: text.replace("\n ", "\n"), "one spelling"),
+        (lambda text: "[]", "not a record of the scoreboard"),
+        (lambda text: "", "line 1"),
+        (_change(version=2), "not a record of the scoreboard, version 1"),
+        (_change(more=1), "keys are missing or unknown"),
+        (_change(cost=9), "the cost is said to be 9, that of the schedule is 10"),
+        (_change(peak=4), "the peak is said to be 4, that of the schedule is 5"),
+        (_change(cost="10"), "cost is '10', not a whole number"),
+        (_change(budget=6), "budget is 6, that of the graph is 5"),
+        (_change(graph_digest="0" * 64), "graph digest is 0000"),
+        (_change(percent=80), "the record speaks of layered-12 free 80 %"),
+        (_change(instance="vgg16"), "the record speaks of vgg16 free 90 %"),
+        (_change(order="any"), "neither fixed nor free"),
+        (_change(ops="0-8"), "the schedule is over budget: step 5: op 'g3' needs 6 bytes"),
+        (_change(ops="0-7 8 0"), "the schedule is over budget"),
+        (_change(ops="0-6 8 7"), "the schedule is invalid: step 7: op 'g0' reads tensor 'g1'"),
+        (_change(ops="0-7"), "the schedule is invalid: op 'g0'"),
+        (_change(ops="0-9"), "'0-9' in the sequence of ops is no op"),
+        (_change(ops="0-7 x"), "'x' in the sequence of ops is no op"),
+        (_change(ops="0-7  8"), "'' in the sequence of ops is no op"),
+        (_change(ops=" ".join(["0-8"] * 2000)), "the sequence of ops is too long"),
+        (_change(bound=11), "the bound is 11, more than the 10 of the schedule"),
+        (_change(bound=8), "the bound is 8, less than computing each op once"),
+        (_change(bound=None), "there is a schedule, and computing each op once says that there is none"),
+        (_change(bound_order="fixed"), "a bound for the fixed order says nothing of a free one"),
+        (_change(seconds=-1), "seconds is -1"),
+    ],
+)
+def test_a_damaged_record_is_refused_in_one_line(shelf: Shelf, change, message: str) -> None:
+    shelf.offer(steps(shelf.graph, CHEAP), Origin("a"))
+    path = shelf.board.path(suite.Cell("layered-12", "free", 90))
+    changed = change(path.read_text(encoding="utf-8"))
+    assert changed != path.read_text(encoding="utf-8")
+    path.write_text(changed, encoding="utf-8")
+    with pytest.raises(FormatError, match=r"^[^\n]*$") as caught:
+        shelf.record("free", 90)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    with pytest.raises(FormatError):
+        shelf.offer(steps(shelf.graph, CHEAP), Origin("b"))
+    assert path.read_text(encoding="utf-8") == changed
+
+
+def test_a_strange_file_is_refused(shelf: Shelf) -> None:
+    shelf.offer(steps(shelf.graph, CHEAP), Origin("a"))
+    (shelf.board.folder / "layered-12" / "free-85.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(FormatError, match=r"free-85.json: belongs to no instance"):
+        shelf.board.records()
+
+
+# -- the program -----------------------------------------------------------------------------------------------------
+
+
+def run(program, shelf: Shelf, *words: str) -> int:
+    return program.main(["--folder", str(shelf.board.folder), *words])
+
+
+def test_a_run_fills_the_board_and_is_not_done_twice(program, shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
+    log = tmp_path / "log.jsonl"
+    words = ["run", "--suite", "layered-12", "--methods", "exhaustive,greedy", "--budgets", "90,60", "--seconds", "9"]
+    assert run(program, shelf, *words, "--log", str(log)) == 0
+    assert "8 runs to do" in capsys.readouterr().out
+    assert [(shelf.record(o, 90).found.cost, shelf.record(o, 90).closed) for o in suite.ORDERS] == [(10, True)] * 2
+    assert shelf.record("free", 60).found.cost == 15
+    before = log.read_bytes()
+    assert before.count(b"\n") == 8
+    assert run(program, shelf, *words, "--log", str(log)) == 0
+    assert "0 of 8 runs to do" in capsys.readouterr().out
+    assert log.read_bytes() == before
+    assert run(program, shelf, "check") == 0
+    log.write_bytes(before[:-10])  # a run that was cut off while it was written down
+    assert run(program, shelf, *words[:-1], "9.0", "--log", str(log)) == 0
+    assert log.read_bytes().count(b"\n") in (7, 8)
+
+
+def test_ctrl_c_keeps_what_is_done(program, shelf: Shelf, tmp_path: Path, monkeypatch, capsys: Capture) -> None:
+    genuine, calls = runs.perform, []
+
+    def perform(task, folder):
+        calls.append(task)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return genuine(task, folder)
+
+    monkeypatch.setattr(runs, "perform", perform)
+    log = tmp_path / "log.jsonl"
+    words = ["run", "--suite", "layered-12", "--methods", "exhaustive", "--orders", "free", "--log", str(log)]
+    assert run(program, shelf, *words) == 130
+    assert "interrupted; what is done is kept" in capsys.readouterr().err
+    assert log.read_bytes().count(b"\n") == 1
+    assert shelf.record("free", 90).closed
+    assert run(program, shelf, "check") == 0
+    monkeypatch.setattr(runs, "perform", genuine)
+    assert run(program, shelf, *words) == 0
+    assert "4 of 5 runs to do" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_at_a_time(program, shelf: Shelf, tmp_path: Path, monkeypatch) -> None:
+    """In processes of their own the graph is the genuine one."""
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    genuine = Shelf(shelf.board, suite.INSTANCES["layered-12"])
+    words = ["--methods", "exhaustive", "--budgets", "90", "--jobs", "2", "--log", str(tmp_path / "log")]
+    assert run(program, genuine, "run", "--suite", "layered-12", *words) == 0
+    assert [genuine.record(order, 90).bound for order in suite.ORDERS] == [None, None]
+
+
+def test_update_takes_better_schedules_alone(program, shelf: Shelf, tmp_path: Path, capsys: Capture) -> None:
+    cheap, dear, wrong = (tmp_path / name for name in ("cheap.json", "dear.json", "wrong.json"))
+    write_schedule(steps(shelf.graph, CHEAP), cheap)
+    write_schedule(steps(shelf.graph, DEAR), dear)
+    write_schedule(steps(shelf.graph, CHEAP[1:]), wrong)
+    assert run(program, shelf, "update", "layered-12", str(cheap), "--method", "by hand") == 0
+    assert "better: layered-12 free 90 %" in capsys.readouterr().out
+    assert shelf.record("free", 90).found.method == "by hand"
+    files = {path: path.read_bytes() for path in shelf.board.folder.parent.rglob("*.json")}
+    assert run(program, shelf, "update", "layered-12", str(dear)) == 1
+    assert "nowhere better than what is known" in capsys.readouterr().out
+    assert run(program, shelf, "update", "layered-12", str(wrong)) == 2
+    shown = capsys.readouterr().err
+    assert "wrong.json: not a valid schedule of 'layered-12': step 0: op 'f1' reads tensor 'f0'" in shown
+    assert len(shown.splitlines()) == 1
+    assert files == {path: path.read_bytes() for path in shelf.board.folder.parent.rglob("*.json")}
+
+
+def test_check_finds_a_table_that_says_something_else(program, shelf: Shelf, capsys: Capture) -> None:
+    shelf.offer(steps(shelf.graph, CHEAP), Origin("a"))
+    assert run(program, shelf, "check") == 2
+    assert run(program, shelf, "table") == 0
+    assert run(program, shelf, "check") == 0
+    page = shelf.board.folder.parent / "table.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("11.1111", "10.1111"), encoding="utf-8")
+    capsys.readouterr()
+    assert run(program, shelf, "check") == 2
+    assert "table.md: does not say what the records say" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--suite", "x"], "there is no suite or instance 'x'"),
+        (["run", "--methods", "x"], "there is no formulation 'x'"),
+        (["run", "--budgets", "85"], "budget '85' is not one of"),
+        (["run", "--orders", "any"], "order 'any' is not one of fixed, free"),
+        (["run", "--seconds", "0"], "must be positive"),
+        (["run", "--seeds", "a"], "seed 'a' is not a number"),
+        (["update", "x", "y"], "there is no instance 'x'"),
+        (["update", "layered-12", "none.json"], "none.json: no such file"),
+    ],
+)
+def test_mistakes_are_one_line(program, shelf: Shelf, words: list[str], message: str, capsys: Capture) -> None:
+    more = ["--log", str(shelf.board.folder / "log")] if words[0] == "run" else []
+    assert run(program, shelf, *words, *more) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_a_published_number_stands_only_beside_its_rule_of_order() -> None:
+    from scoreboard.published import PUBLISHED, published
+
+    assert {name for name, _ in PUBLISHED} <= set(suite.INSTANCES)
+    assert [one.who for one in published("rl_g1", "fixed", 90)] == ["Checkmate", "Moccasin"]
+    assert [str(one) for one in published("rl_g3", "free", 70)] == ["FastSA 4.8 (over budget)"]
+    assert published("layered-12", "free", 90) == ()
+
+
+def test_an_instance_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    absent = suite.Instance("rl_g1", unit_chain, tmp_path / "none.json")
+    monkeypatch.setitem(suite.INSTANCES, "rl_g1", absent)
+    with pytest.raises(ProblemError, match="the graph of 'rl_g1' is not here"):
+        suite.suite("rl_g1")
+    assert "rl_g1" not in [one.name for one in suite.suite("full")]
