@@ -232,13 +232,13 @@ class _Search:
             )  # fmt: skip
         tried[batch] = probe
         self.log.append(probe)
+        fits = probe.verdict is Verdict.FITS
+        if fits:
+            assert result is not None and result.schedule is not None
+            self._take(batch, result.schedule, result.source)
         if self.on_probe is not None:
             self.on_probe(probe)
-        if probe.verdict is not Verdict.FITS:
-            return False
-        assert result is not None and result.schedule is not None
-        self._take(batch, result.schedule, result.source)
-        return True
+        return fits
 
     def _take(self, batch: int, schedule: Schedule, source: str) -> None:
         """Take note of a schedule that fits, and of how far it is good; what is proved must not contradict it."""
