@@ -77,6 +77,15 @@ def test_closed_forms_of_unit_chains(n):
     assert certified(Problem(graph), "checkpoint-last").cost == (n * n + 5 * n + 2) // 2
 
 
+@pytest.mark.parametrize("method", ["chen-sqrt", "checkpoint-last"])
+def test_what_is_to_be_kept_is_computed_once(method):
+    problem = Problem(unit_chain(9), keep=["f0"])
+    schedule = registry.load("heuristics", method)().run(problem, Run())
+    assert validate(problem.graph, schedule, problem.rules).accepted
+    assert schedule.computes().count("f0") == 1
+    assert schedule.computes().count("f1") >= 2
+
+
 @pytest.mark.parametrize("budget", [9, 10, 12, 17])
 def test_greedy_methods_agree_on_chains(budget):
     found = [certified(Problem(unit_chain(16), budget), m) for m in ("chen-greedy", "ap-greedy", "linearized-greedy")]
@@ -367,6 +376,13 @@ def test_a_listener_hears_of_better_schedules_and_may_stop_the_sweep():
     assert len(costs) >= 2
     assert last == heard[-1]
     assert LinearizedGreedy().run(problem, Run(on_schedule=lambda _: True)) == heard[0]
+
+
+def test_a_listener_hears_of_nothing_above_the_budget():
+    problem, heard = Problem(unit_chain(9), 6), []
+    registry.load("heuristics", "griewank-walther")().run(problem, Run(on_schedule=heard.append))
+    assert heard
+    assert all(simulate(problem.graph, schedule).peak <= 6 for schedule in heard)
 
 
 def test_options_out_of_range():

@@ -134,6 +134,16 @@ def test_ops_that_run_once_are_held():
     assert schedule.computes() == ["a", "b", "b", "c"]
 
 
+def test_accumulation_buffers_are_held_and_not_filled_again():
+    b = GraphBuilder("sum")
+    b.tensor("sum", 1)
+    b.op("a", outputs=["sum"]), b.op("b", outputs=["sum"])
+    b.op("c", inputs=["sum"], size=1), b.op("d", inputs=["sum", "c"], size=1)
+    problem, nothing = Problem(b.build()), np.zeros((4, 4), dtype=bool)
+    assert recomputation_for(problem, nothing).sum(axis=0).tolist() == [1, 1, 2, 1]
+    assert schedule_for(problem, nothing).computes() == ["a", "b", "c", "c", "d"]
+
+
 def test_a_thousand_ops():
     graph = unit_chain(500)
     num_ops = len(graph.ops)
