@@ -18,11 +18,12 @@ from remat.formulations.base import Scope, Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
 from remat.heuristics.base import Heuristic, Run
-from remat.heuristics.greedy import mended
+from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
+from remat.schedule.validate import validate
 
 Bits = NDArray[np.bool_]
 
@@ -38,6 +39,9 @@ class LpRoundingOptions:
     ahead : bool
         As in :class:`remat.formulations.stages.StagesOptions`: without it the relaxation is smaller still, but bounds
         fewer schedules.
+    limited : bool
+        Leave out of the relaxation of `stages` what no schedule has that is as cheap as the start, or as that of
+        `greedy` where there is none: many times smaller, and as good a bound on what is better than that.
     allowances : tuple of float
         ε: the relaxation is solved for the budget (1 − ε) B, one after the other. The paper takes 0.1.
     thresholds : tuple of float
@@ -53,6 +57,7 @@ class LpRoundingOptions:
 
     formulation: Literal["stages", "checkmate"] = "stages"
     ahead: bool = True
+    limited: bool = True
     allowances: tuple[float, ...] = (0.0, 0.1, 0.05, 0.02, 0.15, 0.2, 0.01, 0.3)
     thresholds: tuple[float, ...] = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.01, 0.99)
     samples: int = 20
@@ -124,7 +129,8 @@ class LpRounding(Heuristic):
     Attributes
     ----------
     bound : int or None
-        No schedule in `scope` costs less: the relaxation at ε = 0, rounded up; None where it was not solved.
+        No schedule in `scope` costs less: the relaxation at ε = 0, rounded up, and at most what was known to be
+        enough; None where it was not solved.
     scope : Scope or None
     tried : list of Rounded
 
@@ -150,8 +156,9 @@ class LpRounding(Heuristic):
     def run(self, problem: Problem, run: Run) -> Schedule | None:
         self.bound, self.scope, self.tried = None, None, []
         search = _Search(self, problem, run)
+        limit = _known_cost(problem, run) if self.options.limited and self.options.formulation == "stages" else None
         for allowance in sorted(self.options.allowances, key=lambda e: e > 0):  # 0 first: it may prove the optimum
-            share = self._relaxed(problem, allowance, run)
+            share = self._relaxed(problem, allowance, limit, run)
             if share is not None:
                 search.over(allowance, self._rounded(share, np.random.default_rng([run.seed, len(self.tried)])))
             if search.finished:
@@ -160,14 +167,14 @@ class LpRounding(Heuristic):
 
     # -- phase one ---------------------------------------------------------------------------------------------------
 
-    def _relaxed(self, problem: Problem, allowance: float, run: Run) -> Values | None:
+    def _relaxed(self, problem: Problem, allowance: float, limit: int | None, run: Run) -> Values | None:
         """S* for the budget less the allowance; None where there is none, or not in time."""
         budget = problem.budget_bytes
         if budget is not None and allowance:
             problem = replace(problem, budget=int((1 - allowance) * budget))
         try:
             with time_limit(run.deadline):
-                stated = self._stated(problem)
+                stated = self._stated(problem, limit)
                 model = stated.build()
         except OverdueError:
             return None
@@ -179,13 +186,14 @@ class LpRounding(Heuristic):
         found = Highs().relax(model, call, self.options.algorithm)
         if not allowance and found.bound is not None:
             self.scope = stated.scope()
-            self.bound = max(problem.graph.base_cost, math.ceil(found.bound))
+            bound = max(problem.graph.base_cost, math.ceil(found.bound))
+            self.bound = bound if limit is None else min(bound, limit)
         return None if found.values is None or found.stop is not StopReason.FINISHED else stated.retention(found.values)
 
-    def _stated(self, problem: Problem) -> _Stated:
+    def _stated(self, problem: Problem, limit: int | None) -> _Stated:
         if self.options.formulation == "checkmate":
             return Checkmate(problem)
-        return Stages(problem, StagesOptions(ahead=self.options.ahead))
+        return Stages(problem, StagesOptions(limit, self.options.ahead))
 
     # -- phase two ---------------------------------------------------------------------------------------------------
 
@@ -195,6 +203,15 @@ class LpRounding(Heuristic):
             yield threshold, share > threshold
         for _ in range(self.options.samples):
             yield None, share > random.random(share.shape[1])
+
+
+def _known_cost(problem: Problem, run: Run) -> int | None:
+    """Cost of the start, or of the schedule of `greedy`; None where that is not within the budget."""
+    schedule = run.start or Greedy().run(problem, Run(run.deadline))
+    if schedule is None:
+        return None
+    certificate = validate(problem.graph, schedule, problem.rules)
+    return certificate.cost if certificate.accepted else None
 
 
 class _Search:
