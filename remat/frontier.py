@@ -11,6 +11,7 @@ from typing import Any
 
 from remat.compare import (
     Method,
+    Run,
     Watch,
     check_names,
     checked_limits,
@@ -198,15 +199,21 @@ def solve_cell(method: Method, problem: Problem, limits: Mapping[str, Any], belo
         if start is not None:
             assert below is not None
             run = replace(run, error=f"{run.error} (the warm start is what was found at budget {below.budget:,} bytes)")
-        return Cell(method.label, budget, run.row())
+        return Cell(method.label, budget, _row(run))
     found_at = None if result.schedule is None else budget
     source = result.source
     if below is not None and source.startswith("the warm start"):
         found_at, source = below.found_at, below.source
     return Cell(
-        method.label, budget, {**run.row(), "source": source}, result.schedule, found_at,
+        method.label, budget, {**_row(run), "source": source}, result.schedule, found_at,
         own=source == f"{result.method} by {result.backend}", complete=covers(result.scope, problem),
     )  # fmt: skip
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """The row of a run, in the form that it has after a stay in a file."""
+    row = run.row()
+    return {**row, "versions": dict(sorted(row["versions"].items()))}
 
 
 class _Work:
