@@ -4,11 +4,9 @@ from functools import cache
 
 import pytest
 
-from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import vgg16
 from remat.heuristics import Run
-from remat.heuristics.checkpointing.base import CheckpointingOptions
 from remat.heuristics.checkpointing.griewank import GriewankWalther
 from remat.heuristics.checkpointing.revolve import advances, first_advance, repetitions, reversal
 from remat.problem import Problem
@@ -137,8 +135,3 @@ def test_a_real_chain():
     certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
     assert certificate.accepted
     assert 0.1868 < certificate.overhead < 25
-
-
-def test_refuses_dead_retention():
-    with pytest.raises(ProblemError, match=r"griewank-walther .* no option dead_retention"):
-        GriewankWalther(CheckpointingOptions(dead_retention=True)).run(Problem(unit_chain(3)), Run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from remat.errors import FormatError, ProblemError
 from remat.heuristics.base import Heuristic, Run
@@ -52,7 +53,7 @@ class Checkpointing(Heuristic):
     Ops that may not be recomputed, and buffers that several ops accumulate into, are held to their last use.
     """
 
-    options_type = CheckpointingOptions
+    options_type: ClassVar[type | None] = CheckpointingOptions
 
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterator[Schedule]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.revolve import reversal
@@ -36,10 +35,9 @@ class GriewankWalther(Checkpointing):
     """
 
     name = "griewank-walther"
+    options_type = None
 
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
-        if self.options.dead_retention:
-            raise ProblemError(f"{self.name} retains nothing for longer than it is read: no option dead_retention")
         step = TrainingStep.of(problem)
         step.require_chain(self.name)
         for slots in range(step.num_forward, 0, -1):
