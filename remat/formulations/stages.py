@@ -9,19 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation, Scope, Values
+from remat.formulations.base import Formulation, Leeway, Part, Scope, Values
 from remat.formulations.retention_layout import expand
 from remat.formulations.sequence import Instances, check_limits, op_sequence, stages_of, useful_schedule
+from remat.formulations.stage_choices import NONE, ONE, StageChoices
 from remat.formulations.stage_layout import StageLayout
+from remat.formulations.stage_rows import at_most, without
 from remat.modeling import Linear, Model, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-#: In place of a column number: nothing; always one.
-NONE, ONE = -1, -2
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,9 @@ class StagesOptions:
     cost_limit : int or None
         State only schedules that cost at most this, such as the cost of one that is known. Recomputations that no
         such schedule has are left out of the model. None: no limit.
+    ahead : bool
+        Whether a stage may recompute what only later stages read. Without it the model has the size of what each op
+        needs, a small part of the whole, and its optimum, one among fewer schedules, is mostly the same.
     """
 
     cost_limit: int | None = None
@@ -42,6 +44,8 @@ class StagesOptions:
         limit = self.cost_limit
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise ProblemError(f"the cost limit must be a whole number from 0, not {limit!r}")
+        if not isinstance(self.ahead, bool):
+            raise ProblemError(f"ahead must be true or false, not {self.ahead!r}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,51 @@ class _Blocks:
 
 
 class Stages(Formulation):
-    """TODO."""
+    r"""Stages with liveness per read: the schedules of `checkmate`, by a tighter and smaller model.
+
+    **Sets.** Ops, stages and tensors as in :class:`remat.formulations.checkmate.Checkmate`: stage k ends with the
+    first compute of op k, and every earlier op may run once in it, in the reference order. F(k): what is live in
+    stage k whatever is chosen, from its writer on: inputs and outputs of op k; in the last stage what is kept.
+
+    **Variables**, each only where it can be of use:
+
+    * R[k,j] ∈ {0,1}: op j < k is recomputed in stage k. Only if a reader of it, or a reader of a reader that is
+      recomputed as well, runs for the first time in stage k or later, at a cost within the limit.
+    * S[k,t] ∈ {0,1}: tensor t is retained into stage k. Only up to the last stage in which it may be read. Where a
+      stage neither reads nor makes t, S[k,t] and S[k+1,t] are one variable: what is dropped may go before as well.
+    * L[k,t,u] ∈ [0,1]: t ∉ F(k) is live in stage k after its previous reader, or its writer, up to reader u.
+    * U[k,j] ∈ [0, budget]: memory held while op j is recomputed in stage k.
+
+    With readers u_1 < … < u_r of t that may run in stage k, and L[k,t,u_{r+1}] standing for S[k+1,t]::
+
+        (1) minimise  sum_{k,j} C_j R[k,j], and the cost of computing each op once
+        (2) L[k,t,u_1] ≤ R[k,p(t)] + S[k,t]
+        (3) 1 ≤ R[k,p(t)] + S[k,t]                               for t that op k reads, or that is kept at the end
+        (4) L[k,t,u_i] ≥ R[k,u_i]
+        (5) L[k,t,u_i] ≥ L[k,t,u_{i+1}]
+        (6) sum_{t ∉ F(k)} m_t S[k+1,t] ≤ budget − sum_{t ∈ F(k)} m_t − w_k
+        (7) U[k,j] = sum_t m_t · (S[k,t] if j < p(t), 1 if t ∈ F(k), else L[k,t,u] of the first reader u ≥ j)
+
+    (2), (4) and (5) imply Checkmate's (1b) and (1c). Where Checkmate's (7c) frees a share of a tensor as soon as one
+    of several hazards is a fraction, (4) and (5) hold it as long as any reader runs. (6) is a knapsack in S alone,
+    from which solvers derive cover cuts. (7) is written as differences between the ops of a stage.
+
+    **What is left out.** Up to the first stage in which everything of use would exceed the budget, nothing need be
+    dropped, so nothing is recomputed, and into that stage everything may be retained. Rows of (6) and (7) that hold
+    with everything of use there are dropped, and with a row its U. An L that only one reader needs is that reader's R.
+
+    **Extensions.** (8) Outputs of a recomputed op with several, and contributions to an accumulation buffer that is
+    gone, are held in that step: over[k,t] ≥ R[k,j] − L[k,t,u_1]. (9) Workspace is added to U where the op runs. Graph
+    inputs, tensors to be kept, limits of computes and buffers are as in `checkmate`.
+
+    Examples
+    --------
+    >>> from remat.formulations.checkmate import Checkmate
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(8), 4)
+    >>> Stages(problem).build().num_vars, Checkmate(problem).build().num_vars
+    (508, 614)
+    """
 
     name = "stages"
     options_type = StagesOptions
@@ -72,11 +120,14 @@ class Stages(Formulation):
             base = problem.graph.base_cost
             raise ProblemError(f"the cost limit {limit:,} is below {base:,}, the cost of computing each op once")
         self.layout = StageLayout.of(problem, extra, self.options.ahead)
+        self.choices = StageChoices(problem, self.layout)
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
         most = max(limits) if len(limits) == self.layout.n else None
         notes = ("each accumulation buffer filled once",) if self.layout.is_buffer.any() else ()
+        if not self.options.ahead:
+            notes = (*notes, "recomputation in the stage that needs it")
         if self.options.cost_limit is not None:
             notes = (*notes, f"cost at most {self.options.cost_limit:,}")
         return Scope(OrderRule.FIXED, True, most, notes)
@@ -84,93 +135,41 @@ class Stages(Formulation):
     def build(self) -> Model:
         return self.statement[0]
 
-    # -- what there is -----------------------------------------------------------------------------------------------
-
-    @cached_property
-    def runs(self) -> tuple[Int, Int]:
-        """(stage, op) of every recomputation that is a choice, stage by stage."""
-        stage, op = np.nonzero(self.layout.may_run)
-        return stage, op
-
-    @cached_property
-    def run_number(self) -> Int:
-        """[stage, op]: number of the recomputation in `runs`, or NONE; shape (stages, ops)."""
-        table = np.full((self.layout.n, self.layout.n), NONE, dtype=np.int64)
-        table[self.runs] = np.arange(len(self.runs[0]))
-        return table
-
-    @cached_property
-    def retained(self) -> tuple[Int, Int, Int]:
-        """(stage, tensor, number) of every retention that is a choice, tensor by tensor.
-
-        What is neither read nor made in a stage may as well be gone before it: retained into such a stage and out of
-        it are one choice, and have one number.
-        """
-        at = self.layout
-        tensor, rank = expand(np.maximum(0, at.s_until - at.s_from + 1))
-        stage = at.s_from[tensor] + rank
-        writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # no buffer is made anew
-        idle = ~(at.fixed | self._is_read)[stage - 1, tensor] & ~at.may_run[stage - 1, writer]
-        return stage, tensor, np.cumsum((rank == 0) | ~idle) - 1
-
-    @cached_property
-    def _s_table(self) -> Int:
-        """[stage, tensor]: number of S in `retained`; NONE: no such choice, ONE: it must be; shape (n + 1, tensors)."""
-        at = self.layout
-        table = np.full((at.n + 1, len(at.size)), NONE, dtype=np.int64)
-        stage, tensor = np.indices(table.shape)
-        table[at.is_buffer[tensor] & (stage > at.first_writer[tensor]) & (stage <= at.last_writer[tensor])] = ONE
-        stage, tensor, number = self.retained
-        table[stage, tensor] = number
-        return table
-
-    def _s(self, stage: Int, tensor: Int) -> Int:
-        return self._s_table[stage, tensor]
-
-    @cached_property
-    def reads(self) -> tuple[Int, Int, Int, Bool]:
-        """(stage, tensor, reader) of reads by recomputations of what is not live anyway, and whether each is the last.
-
-        By stage, then tensor, then reader.
-        """
-        at = self.layout
-        stage, op = self.runs
-        counts = np.bincount(at.use_op, minlength=at.n)
-        by_op = np.argsort(at.use_op, kind="stable")
-        run, rank = expand(counts[op])
-        use = by_op[(np.cumsum(counts) - counts)[op[run]] + rank]
-        stage, reader, tensor = stage[run], op[run], at.use_tensor[use]
-        loose = ~at.fixed[stage, tensor]
-        stage, reader, tensor = stage[loose], reader[loose], tensor[loose]
-        by = np.lexsort((reader, tensor, stage))
-        stage, reader, tensor = stage[by], reader[by], tensor[by]
-        last = np.append((stage[1:] != stage[:-1]) | (tensor[1:] != tensor[:-1]), True)[: len(stage)]
-        return stage, tensor, reader, last
-
     # -- variables ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def statement(self) -> tuple[Model, _Blocks]:
         """The model, and its variables."""
-        at = self.layout
         model = Model(self.name)
-        R = model.booleans("R", len(self.runs[0]))
-        S = model.booleans("S", int(self.retained[2].max(initial=-1)) + 1)
-        stage, tensor, reader, last = self.reads
-        tail = self._column(S, self._s(np.where(last, stage + 1, at.n), tensor))
-        own = ~last | (tail != NONE)  # otherwise live as long as the read is there, R itself
+        R = model.booleans("R", len(self.choices.runs[0]))
+        S = model.booleans("S", int(self.choices.retained[2].max(initial=-1)) + 1)
+        stage, _, reader, _ = self.choices.reads
+        tail = self._column(S, self._tail)
+        own = self._own
         L = model.implied("L", int(own.sum()), 0, 1)
-        column = self._column(R, self.run_number[stage, reader])
+        column = self._column(R, self.choices.run_number[stage, reader])
         live = column.copy()
         live[own] = L.index
         self._chain(model, own, live, column, tail)
         self._availability(model, R, S, live)
         U, over = self._memory(model, R, S, live)
         self._limits(model, R)
-        cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.runs[1]]
+        cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.choices.runs[1]]
         priced = np.flatnonzero(cost > 0)
         model.minimize(R.index[priced], cost[priced], self.problem.graph.base_cost)  # (1)
         return model, _Blocks(R, S, L, U, over)
+
+    @cached_property
+    def _tail(self) -> Int:
+        """Number of S into the next stage for the last read of a tensor in each; NONE for other reads."""
+        stage, tensor, _, last = self.choices.reads
+        return np.where(last, self.choices.s(stage + 1, tensor), NONE)
+
+    @property
+    def _own(self) -> Bool:
+        """Which reads have an L of their own; otherwise the tensor is live up to there if the read is, by R itself."""
+        _, _, _, last = self.choices.reads
+        return ~last | (self._tail != NONE)
 
     @staticmethod
     def _column(block: Vars, number: Int) -> Int:
@@ -181,30 +180,30 @@ class Stages(Formulation):
 
     def _chain(self, model: Model, own: Bool, live: Int, column: Int, tail: Int) -> None:
         """(4) L of a read is at least R of its reader, and at least what follows."""
-        _, _, _, last = self.reads
+        _, _, _, last = self.choices.reads
         mine = np.flatnonzero(own)
         row = np.arange(len(mine), dtype=np.int64)
-        model.add(_at_most("(4) live while read", [(row, column[mine], 1), (row, live[mine], -1)], len(mine)))
+        model.add(at_most("(4) live while read", [(row, column[mine], 1), (row, live[mine], -1)], len(mine)))
         following = np.where(last[mine], tail[mine], live[np.minimum(mine + 1, len(live) - 1)])
-        model.add(_at_most("(5) live before", [(row, following, 1), (row, live[mine], -1)], len(mine)))
+        model.add(at_most("(5) live before", [(row, following, 1), (row, live[mine], -1)], len(mine)))
 
     def _availability(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
         """(2) what is live first was retained or is recomputed, and (3) what the last op of a stage reads too."""
         at = self.layout
-        stage, tensor, _, last = self.reads
+        stage, tensor, _, last = self.choices.reads
         first = np.append(True, last[:-1])[: len(last)]
         # carried on without a read in the stage
-        on_stage, on_tensor, number = self.retained
+        on_stage, on_tensor, number = self.choices.retained
         on_stage = on_stage - 1
         carried = (on_stage >= at.first_stage) & ~at.fixed[on_stage, on_tensor]
-        carried &= ~self._is_read[on_stage, on_tensor] & (self._s(on_stage, on_tensor) != number)
+        carried &= ~self.choices.is_read[on_stage, on_tensor] & (self.choices.s(on_stage, on_tensor) != number)
         on_stage, on_tensor = on_stage[carried], on_tensor[carried]
         stage = np.concatenate([stage[first], on_stage])
         tensor = np.concatenate([tensor[first], on_tensor])
-        what = np.concatenate([live[first], self._column(S, self._s(on_stage + 1, on_tensor))])
+        what = np.concatenate([live[first], self._column(S, self.choices.s(on_stage + 1, on_tensor))])
         row = np.arange(len(what), dtype=np.int64)
         model.add(
-            _at_most(
+            at_most(
                 "(2) retained or recomputed",
                 [(row, what, 1), (row, self._made(R, stage, tensor), -1), (row, self._held(S, stage, tensor), -1)],
                 len(what),
@@ -215,7 +214,7 @@ class Stages(Formulation):
         stage, tensor = stage[needed], tensor[needed]
         row = np.arange(len(stage), dtype=np.int64)
         model.add(
-            _at_most(
+            at_most(
                 "(3) inputs there",
                 [(row, self._made(R, stage, tensor), -1), (row, self._held(S, stage, tensor), -1)],
                 len(stage),
@@ -223,26 +222,19 @@ class Stages(Formulation):
             )
         )
 
-    @cached_property
-    def _is_read(self) -> Bool:
-        """[stage, tensor]: whether some recomputation there may read it."""
-        table = np.zeros((self.layout.n, len(self.layout.size)), dtype=np.bool_)
-        table[self.reads[0], self.reads[1]] = True
-        return table
-
     def _made(self, R: Vars, stage: Int, tensor: Int) -> Int:
         """Column of the recomputation that makes an ordinary tensor anew."""
         at = self.layout
-        number = self.run_number[stage, np.minimum(at.first_writer[tensor], at.n - 1)]
+        number = self.choices.run_number[stage, np.minimum(at.first_writer[tensor], at.n - 1)]
         return self._column(R, np.where(at.is_buffer[tensor], NONE, number))
 
     def _held(self, S: Vars, stage: Int, tensor: Int) -> Int:
-        return self._column(S, self._s(stage, tensor))
+        return self._column(S, self.choices.s(stage, tensor))
 
     def _limits(self, model: Model, R: Vars) -> None:
         order = self.problem.graph.arrays.order
         limits = np.array([self.layout.n if c is None else c for c in self.problem.compute_limits])[order]
-        op = self.runs[1]
+        op = self.choices.runs[1]
         counts = np.bincount(op, minlength=self.layout.n)
         tight = counts >= limits
         number = np.cumsum(tight) - 1
@@ -254,51 +246,10 @@ class Stages(Formulation):
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _tables(self) -> tuple[Int, Int]:
-        """[stage, tensor]: the number of S into the stage, and of S into the next one."""
+    def _first_computes(self, model: Model, S: Vars) -> None:
+        """(6) where it could be broken."""
         at = self.layout
-        into, onward = self._s_table[:-1].copy(), self._s_table[1:].copy()
-        stage, _ = np.indices(into.shape)
-        into[stage <= at.first_writer] = NONE
-        onward[(stage < at.first_writer) | at.fixed] = NONE
-        return into, onward
-
-    @cached_property
-    def _tight(self) -> Bool:
-        """Which of `runs` could come to hold more than the budget, if everything of use were there."""
-        at = self.layout
-        into, onward = self._tables
-        stage, op = self.runs
-        load = np.zeros((at.n, at.n + 1), dtype=np.int64)
-        k, t = np.nonzero(at.first_writer < np.arange(at.n)[:, None])
-        before = (into[k, t] != NONE) * at.size[t]
-        after = (at.fixed[k, t] | self._is_read[k, t] | (onward[k, t] != NONE)) * at.size[t]
-        np.add.at(load[:, 0], k, before)
-        np.add.at(load, (k, at.first_writer[t]), after - before)
-        k, t, reader, last = self.reads
-        gone = last & (onward[k, t] == NONE)
-        np.subtract.at(load, (k[gone], reader[gone] + 1), at.size[t[gone]])
-        most = np.cumsum(load, axis=1)[stage, op] + at.workspace[op] + self._spare[0][op]
-        return most > at.capacity
-
-    @cached_property
-    def _spare(self) -> tuple[Int, Bool]:
-        """Bytes of outputs that may be made though nobody wants them, by op; and which tensors these are."""
-        at, arrays = self.layout, self.problem.graph.arrays
-        several = (arrays.op_outputs.counts > 1)[arrays.producers.indices]
-        some = at.is_buffer.copy()
-        some[arrays.producers.rows[several]] = True
-        spare = np.zeros(at.n, dtype=np.int64)
-        mine = some[arrays.op_outputs.indices]
-        np.add.at(spare, arrays.position[arrays.op_outputs.rows[mine]], at.size[arrays.op_outputs.indices[mine]])
-        return spare, some
-
-    def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> tuple[Vars, Vars]:
-        """(6) at the first compute of each stage, (7) and (8) at recomputations."""
-        at = self.layout
-        into, onward = self._tables
-        # (6)
+        _, onward = self.choices.carried
         held = (at.fixed * at.size).sum(axis=1) + at.workspace
         most = held + ((onward != NONE) * at.size).sum(axis=1)
         stages = np.flatnonzero((most > at.capacity) & (np.arange(at.n) >= at.first_stage))
@@ -307,12 +258,17 @@ class Stages(Formulation):
             Linear.rows("(6) first computes", row, S.index[onward[stages[row], tensor]], at.size[tensor],
                         upper=(at.capacity - held[stages]).astype(np.float64), num_rows=len(stages))
         )  # fmt: skip
-        # (7)
-        tight = np.flatnonzero(self._tight)
-        stage, op = self.runs[0][tight], self.runs[1][tight]
+
+    def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> tuple[Vars, Vars]:
+        """(6) to (9); the variables U and `over`."""
+        at = self.layout
+        self._first_computes(model, S)
+        into, onward = self.choices.carried
+        tight = np.flatnonzero(self.choices.tight)
+        stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
         U = model.implied("U", len(tight), 0, at.capacity)
         first_live = np.where(at.fixed, ONE, self._column(S, onward))
-        k, t, reader, last = self.reads
+        k, t, reader, last = self.choices.reads
         head = np.append(True, last[:-1])[: len(last)]
         first_live[k[head], t[head]] = live[head]
         pk, pt = np.nonzero(at.first_writer < np.arange(at.n)[:, None])
@@ -353,13 +309,13 @@ class Stages(Formulation):
         return U, over
 
     def _spare_outputs(self, model: Model, R: Vars, U: Vars, tight: Int, first_live: Int) -> Vars:
-        """(8) workspace, and outputs that come along although nobody wants them."""
+        """(8) outputs that come along although nobody wants them; (9) these, and workspace."""
         at, arrays = self.layout, self.problem.graph.arrays
-        stage, op = self.runs[0][tight], self.runs[1][tight]
+        stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
         number = arrays.order[op]
         run, rank = expand(arrays.op_outputs.counts[number])
         tensor = arrays.op_outputs.indices[arrays.op_outputs.indptr[number[run]] + rank]
-        mine = self._spare[1][tensor] & (at.size[tensor] > 0) & ~at.fixed[stage[run], tensor]
+        mine = self.choices.spare[1][tensor] & (at.size[tensor] > 0) & ~at.fixed[stage[run], tensor]
         run, tensor = run[mine], tensor[mine]
         wanted = first_live[stage[run], tensor]
         choice = np.flatnonzero(wanted != NONE)
@@ -367,7 +323,7 @@ class Stages(Formulation):
         row = np.arange(len(choice), dtype=np.int64)
         column = R.index[tight]
         model.add(
-            _at_most(
+            at_most(
                 "(8) unwanted outputs",
                 [(row, column[run[choice]], 1), (row, wanted[choice], -1), (row, over.index, -1)],
                 len(choice),
@@ -406,7 +362,7 @@ class Stages(Formulation):
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)
         chosen = np.flatnonzero((op < stage) & (stage >= at.first_stage))
-        number = self.run_number[stage[chosen], op[chosen]]
+        number = self.choices.run_number[stage[chosen], op[chosen]]
         strange = np.flatnonzero(number == NONE)
         if len(strange):
             step = int(chosen[strange[0]])
@@ -416,32 +372,54 @@ class Stages(Formulation):
         instances = Instances.of(problem, sequence)
         until = np.append(stage, at.n - 1)[instances.last_use]
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
-        number = self._s(stage[instances.step][owner] + 1 + rank, instances.tensor[owner])
+        number = self.choices.s(stage[instances.step][owner] + 1 + rank, instances.tensor[owner])
         values[x.S.index[number[number >= 0]]] = 1
         self._fill(model, x, values)
         return values
 
     def _fill(self, model: Model, x: _Blocks, values: Values) -> None:
         """The values of L, U and `over` that go with R and S: the least."""
-        stage, tensor, reader, last = self.reads
-        held = values[self._column(x.R, self.run_number[stage, reader])]
-        tail = self._column(x.S, self._s(np.where(last, stage + 1, self.layout.n), tensor))
+        stage, _, reader, last = self.choices.reads
+        held = values[self._column(x.R, self.choices.run_number[stage, reader])]
+        tail = self._column(x.S, self._tail)
         held = np.maximum(held, np.where(tail >= 0, values[tail], 0))
         group = np.cumsum(last[::-1])  # from the end, as what follows decides
         held = (np.maximum.accumulate(held[::-1] + 2 * group) - 2 * group)[::-1]
-        values[x.L.index] = held[~last | (tail != NONE)]
-        _, spare = _without(model, "(8) unwanted outputs", x.over, values)
+        values[x.L.index] = held[self._own]
+        _, spare = without(model, "(8) unwanted outputs", x.over, values)
         values[x.over.index] = np.maximum(0, spare)
-        lower, other = _without(model, "(7) recomputations", x.U, values)
+        lower, other = without(model, "(7) recomputations", x.U, values)
         total = np.cumsum(lower - other)
-        begins = self.runs[0][self._tight]
+        begins = self.choices.runs[0][self.choices.tight]
         first = np.searchsorted(begins, begins)
         values[x.U.index] = total - np.where(first > 0, total[first - 1], 0)
+
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
+        (model, x), arrays = self.statement, self.problem.graph.arrays
+        values = self.encode(schedule)
+        touched = np.zeros(len(arrays.size), dtype=np.bool_)
+        for table in (arrays.op_inputs, arrays.op_outputs):
+            touched[table.indices[part.ops[table.rows]]] = True
+        free = np.zeros(model.num_vars, dtype=np.bool_)
+        stage, op = self.choices.runs
+        free[x.R.index] = (part.first <= stage) & (stage <= part.last) & part.ops[arrays.order[op]]
+        stage_of_s, tensor, number = self.choices.retained
+        chosen = np.zeros(len(x.S), dtype=np.bool_)
+        chosen[number[(part.first <= stage_of_s) & (stage_of_s <= part.last) & touched[tensor]]] = True
+        free[x.S.index] = chosen
+        moved = np.append(stage_of_s[chosen[number]], [part.first, part.last])  # one choice may reach over many stages
+        first, last = moved.min() - 1, moved.max()
+        free[x.U.index] = ((first <= stage) & (stage <= last))[self.choices.tight]
+        stage, _, _, _ = self.choices.reads
+        free[x.L.index] = ((first <= stage) & (stage <= last))[self._own]
+        free[x.over.index] = True
+        return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
 
     def retention(self, values: Values) -> Values:
         """S by stage and position of the op whose output is retained, fractional where the values are; shape (n, n)."""
         at, (_, x) = self.layout, self.statement
-        number = self._s_table[:-1]
+        number = self.choices.s_table[:-1]
         share = np.where(number == ONE, 1.0, 0.0)
         share[number >= 0] = values[x.S.index[number[number >= 0]]]
         stage, _ = np.indices(number.shape)
@@ -453,31 +431,6 @@ class Stages(Formulation):
     def decode(self, values: Values) -> Schedule:
         _, x = self.statement
         table = np.eye(self.layout.n, dtype=np.bool_)
-        table[self.runs] = values[x.R.index] > 0.5
+        table[self.choices.runs] = values[x.R.index] > 0.5
         _, op = np.nonzero(table)
         return useful_schedule(self.problem, self.problem.graph.arrays.order[op], self.name)
-
-
-def _at_most(name: str, parts: list[tuple[Int, Int, int]], num_rows: int, upper: float = 0.0) -> Linear:
-    """Rows ``sum of coefficient * x <= upper`` from (row, column, coefficient) parts; columns may be NONE or ONE."""
-    limit = np.full(num_rows, upper)
-    rows, columns, values = [], [], []
-    for row, column, coefficient in parts:
-        np.subtract.at(limit, row[column == ONE], coefficient)
-        there = column >= 0
-        rows.append(row[there])
-        columns.append(column[there])
-        values.append(np.full(int(there.sum()), float(coefficient)))
-    return Linear.rows(
-        name, np.concatenate(rows), np.concatenate(columns), np.concatenate(values), upper=limit, num_rows=num_rows
-    )
-
-
-def _without(model: Model, name: str, block: Vars, values: Values) -> tuple[Values, Values]:
-    """Lower bounds of a record's rows, and what they sum up to without a block; none if there is no such record."""
-    for record in model.records:
-        if isinstance(record, Linear) and record.name == name:
-            other = ~np.isin(record.column, block.index)
-            terms = record.value[other] * values[record.column[other]]
-            return record.lower, np.bincount(record.row[other], terms, len(record)).astype(np.float64)
-    return np.zeros(0), np.zeros(0)
