@@ -27,9 +27,10 @@ from remat.judge import covers, structural_peak
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
+from remat.workers import WorkerPool
 
-#: Seconds that cells in other processes have to end by themselves after Ctrl-C, with what they have found.
-GRACE = 5.0
+#: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
+GRACE = 15.0
 
 
 @dataclass(frozen=True)
@@ -267,6 +268,8 @@ class _Work:
                         raise KeyboardInterrupt
                     submit(method)
         except KeyboardInterrupt:
+            if isinstance(executor, WorkerPool):
+                executor.interrupt()
             self._collect(running)
             raise
         finally:

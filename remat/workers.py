@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from remat.errors import ProblemError
@@ -19,15 +20,14 @@ from remat.errors import ProblemError
 GRACE = 5.0
 
 _T = TypeVar("_T")
-#: Whether this worker runs a task.
-_busy = threading.Event()
 
 
 class WorkerPool(ProcessPoolExecutor):
     """Fresh processes (nothing forked) for :func:`remat.frontier.frontier`; use it as a context manager.
 
-    Ctrl-C reaches the tasks that run, each of which may still return what it has; workers without a task take no
-    notice. Left by an exception, the pool ends its workers, and a worker ends when its parent is gone.
+    Ctrl-C at a terminal does not reach the workers, but :meth:`interrupt` does: a task that runs may still return what
+    it has, and workers without a task take no notice. Left by an exception, the pool ends its workers, and a worker
+    ends when its parent is gone.
 
     Parameters
     ----------
@@ -58,18 +58,25 @@ class WorkerPool(ProcessPoolExecutor):
         else:
             self.stop()
 
-    def stop(self) -> None:
-        """End the workers, whatever they do; first gently."""
-        mine = set(multiprocessing.active_children()) - self._others
-        self.shutdown(wait=False, cancel_futures=True)
-        for process in mine:
+    def interrupt(self) -> None:
+        """Ctrl-C for every task that runs."""
+        for process in self._mine():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid or 0, signal.SIGINT)
+
+    def stop(self) -> None:
+        """End the workers, whatever they do; first gently."""
+        mine = self._mine()
+        self.shutdown(wait=False, cancel_futures=True)
+        self.interrupt()
         until = time.monotonic() + GRACE
         for process in mine:
             process.join(max(0.0, until - time.monotonic()))
             if process.is_alive():
                 process.kill()
+
+    def _mine(self) -> set[multiprocessing.process.BaseProcess]:
+        return set(multiprocessing.active_children()) - self._others
 
 
 def available_cores() -> int:
@@ -79,13 +86,9 @@ def available_cores() -> int:
 
 def _begin() -> None:
     """In a worker, before its first task."""
-    signal.signal(signal.SIGINT, _on_interrupt)
+    os.setpgid(0, 0)  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True, name="remat-parent").start()
-
-
-def _on_interrupt(_number: int, _frame: FrameType | None) -> None:
-    if _busy.is_set():
-        raise KeyboardInterrupt
 
 
 def _end_with_parent() -> None:
@@ -96,8 +99,8 @@ def _end_with_parent() -> None:
 
 
 def _run(task: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-    _busy.set()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the one that solvers know how to replace
     try:
         return task(*arguments, **options)
     finally:
-        _busy.clear()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
