@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,8 +29,8 @@ from remat.timing import Deadline
 #: Seconds of the first attempt at one budget: for each op, and at least. They double when a descent starts again.
 ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 #: How often a descent starts again: for what builds from nothing once, otherwise until time is over or this often.
-ROUNDS = {"greedy": 1, "annealing": 4}
-#: Shares of the time left: loading a heuristic, greedy, annealing, the solver.
+ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
+#: Shares of the time left: loading a heuristic, eviction and greedy (each), annealing, the solver.
 PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.4, 0.2, 0.5, 0.5
 #: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
 ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
@@ -87,7 +88,8 @@ class LeanestSearch:
         try:
             with self._timed("bounds"):
                 self._bounds(self._share(0.1))
-            self._descend("greedy", self._share(GREEDY_SHARE))
+            for quick_one in ("eviction", "greedy"):
+                self._descend(quick_one, self._share(GREEDY_SHARE))
             if not quick:
                 self._order()
                 self._exhaust()
@@ -137,6 +139,8 @@ class LeanestSearch:
             return
         with self._timed(name):
             heuristic = self._ready(name)
+            if heuristic is None:
+                return
             seconds = max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
             seconds = min(seconds, deadline.remaining / 4)
             step, rounds, seed = 0.5, 0, self.call.seed
@@ -151,10 +155,28 @@ class LeanestSearch:
                     step, rounds, seconds = 0.25, rounds + 1, 2 * seconds
                 seed += 1
 
-    def _ready(self, name: str) -> Heuristic:
+    def _ready(self, name: str) -> Heuristic | None:
+        """The heuristic, loaded and compiled; None if that takes too long.
+
+        In a thread that goes on by itself then: breaking off an import would leave half a module behind.
+        """
         heuristic: Heuristic = load("heuristics", name)()
-        with contextlib.suppress(OverdueError), time_limit(self._share(PREPARE_SHARE)):
-            heuristic.prepare()
+        failure: list[BaseException] = []
+
+        def prepare() -> None:
+            try:
+                heuristic.prepare()
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=prepare, daemon=True, name="remat-prepare")
+        thread.start()
+        thread.join(self._share(PREPARE_SHARE).remaining)
+        if failure:
+            raise failure[0]
+        if thread.is_alive():
+            self.notes.append(f"{name} was not loaded in time")
+            return None
         return heuristic
 
     def _attempt(self, heuristic: Heuristic, budget: int, deadline: Deadline, seed: int) -> bool:
@@ -187,7 +209,9 @@ class LeanestSearch:
                 seconds = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
                 limited = math.isfinite(self.call.deadline.seconds)
                 deadline = self.call.deadline if limited else Deadline.after(seconds)
-                self._attempt(self._ready("annealing"), self.peak, deadline, self.call.seed)
+                annealing = self._ready("annealing")
+                if annealing is not None:
+                    self._attempt(annealing, self.peak, deadline, self.call.seed)
 
     # -- a solver ----------------------------------------------------------------------------------------------------
 
