@@ -99,9 +99,7 @@ def max_batch(
     (10, 5, True, 220, 'too dear')
     """
     chosen = Method.parse(method) if isinstance(method, str) else method
-    size = parse_budget(memory, 0) if not (isinstance(memory, str) and "%" in memory) else None
-    if size is None or isinstance(memory, float):
-        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)")
+    size = read_memory(memory)
     if not family.grows:
         raise ProblemError(f"no memory of {family.name} grows with the batch size")
     if not any(op.phase == "forward" for op in family.pattern.ops):
@@ -125,6 +123,19 @@ def max_batch(
     except KeyboardInterrupt:
         search.interrupted = True
     return search.result()
+
+
+def read_memory(memory: int | str) -> int:
+    """A memory in bytes.
+
+    Raises
+    ------
+    ProblemError
+        If it is not ``123456`` or ``"16GiB"``.
+    """
+    if isinstance(memory, float) or (isinstance(memory, str) and "%" in memory):
+        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)")
+    return parse_budget(memory, 0)
 
 
 class _Reached(KeyboardInterrupt):

@@ -111,9 +111,10 @@ def command(
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
     """
-    from remat.batch import max_batch
+    from remat.batch import max_batch, read_memory
     from remat.schedule.plots import SUFFIXES
 
+    read_memory(memory)
     names = graphs or []
     run = base_config(config, names[0] if names else None, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None),
@@ -141,10 +142,6 @@ def command(
     def write() -> None:
         for path in tables or ():
             write_atomic(path, _json(done) if path.suffix.lower() == ".json" else _csv(done))
-        if plot is not None:
-            from remat.plots_compare import save_batch_plot
-
-            save_batch_plot(done, plot)
 
     silent = quiet or run.output.quiet
     for family in families:
@@ -171,6 +168,10 @@ def command(
                 break
         if done[-1].interrupted:
             break
+    if plot is not None:
+        from remat.plots_compare import save_batch_plot
+
+        save_batch_plot(done, plot)
     print_batches(done)
     raise typer.Exit(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
 

@@ -99,7 +99,8 @@ def command(
     Each method goes from the smallest budget upward and starts from the schedule of the budget below. Limits and rules
     hold for each run by itself; with --config they come from that file. Threads are shared among --workers.
 
-    Files are written after every run; Ctrl-C keeps what is done, and with --state the same command goes on from there.
+    Tables are written after every run, the picture at the end; Ctrl-C keeps what is done, and with --state the same
+    command goes on from there.
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
@@ -124,10 +125,6 @@ def command(
     def write(found: Frontier) -> None:
         for path in tables or ():
             write_atomic(path, found.to_json() if path.suffix.lower() == ".json" else found.to_csv())
-        if plot is not None and found.cells:
-            from remat.plots_compare import save_frontier_plot
-
-            save_frontier_plot(found, plot)
 
     silent = quiet or run.output.quiet
 
@@ -148,8 +145,11 @@ def command(
         )  # fmt: skip
         if pool is not None and found.interrupted:
             pool.stop()
-    if found.interrupted:
-        write(found)
+    write(found)
+    if plot is not None:
+        from remat.plots_compare import save_frontier_plot
+
+        save_frontier_plot(found, plot)
     print_frontier(found)
     some = any(cell.schedule is not None for cell in found.cells.values())
     raise typer.Exit(INTERRUPTED if found.interrupted else OK if some else NO)

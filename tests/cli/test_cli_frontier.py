@@ -1,0 +1,166 @@
+"""``remat frontier`` and ``remat batch`` through the real entry point."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remat.cli import main
+from remat.graphs.affine import AffineGraph
+from remat.graphs.families import unit_chain
+from remat.graphs.io import read_graph, write_graph
+from remat.problem import Problem
+from remat.schedule.io import read_schedule
+from remat.schedule.validate import validate
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the training chain of six ops at batch sizes 1 and 3, with 5 bytes of parameters."""
+    monkeypatch.chdir(tmp_path)
+    family = AffineGraph.scaled(unit_chain(6), 1)
+    for batch in (1, 3):
+        write_graph(family.at(batch), f"chain-{batch}.json")
+    write_graph(unit_chain(6), "chain.json")
+    return tmp_path
+
+
+def fault(capsys: Capture, *words: str) -> str:
+    assert main(list(words)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+# -- frontier ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_frontier_in_files(folder: Path, capsys: Capture) -> None:
+    words = [
+        "frontier", "chain.json", "--budgets", "2:5:1B", "-b", "100%", "-m", "checkmate/highs,greedy", "--threads", "1",
+        "--state", "state", "-o", "table.csv", "-o", "table.json", "--plot", "picture.svg",
+    ]  # fmt: skip
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "[1/10] checkmate/highs, budget 2B" in said.err
+    lines = {line.split("%")[0].strip(): line for line in said.out.splitlines() if " % " in line}
+    assert "115.4 % *" in lines["37.5"]
+    assert "infeasible" in lines["25"]
+    with Path("table.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["cost"] for row in rows[:5]] == ["", "28", "18", "16", "13"]
+    assert len(json.loads(Path("table.json").read_text(encoding="utf-8"))["cells"]) == 10
+    assert "budget (bytes)" in Path("picture.svg").read_text(encoding="utf-8")
+    assert main([*words, "-q"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "10 of 10 results are from the state folder" in said.out
+
+
+def test_a_frontier_without_schedules(folder: Path, capsys: Capture) -> None:
+    assert main(["frontier", "chain.json", "-b", "2", "-m", "greedy", "-q"]) == 1
+    assert "infeasible" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Missing option '--budgets'"),
+        (["-b", "5:2:1%"], "are none"),
+        (["-b", "1:5%:1GiB"], "several units"),
+        (["-b", "1:x:1%"], "are not LOW:HIGH:STEP"),
+        (["-b", "0:100:0.001%"], "more than 1,000"),
+        (["-b", "1:2:0%"], "are none"),
+        (["-b", "4", "-o", "table.txt"], "the suffix must be one of .csv, .json"),
+        (["-b", "4", "--plot", "chain.json"], "suffix"),
+        (["-b", "4", "-m", "gredy"], "gredy"),
+        (["-b", "4", "--workers", "0"], "--workers"),
+        (["-b", "4", "--state", "chain.json"], "chain.json: cannot be written"),
+    ],
+)
+def test_what_is_wrong_with_a_frontier(folder: Path, capsys: Capture, words: list[str], message: str) -> None:
+    assert message in fault(capsys, "frontier", "chain.json", "--threads", "1", *words)
+
+
+@pytest.mark.slow
+def test_ctrl_c_with_workers_keeps_what_is_done(folder: Path) -> None:
+    """Greedy is done with U-Net in a moment, Checkmate's programme is not."""
+    command = [sys.executable, "-c", "import sys; from remat.cli import main; sys.exit(main())"]
+    command += ["frontier", "unet", "-b", "50%,90%", "-m", "checkmate/highs,greedy"]
+    command += ["--threads", "1", "--workers", "2", "--state", "state"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("[2/4] greedy"):
+                break
+        os.kill(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "interrupted: the table is not complete" in said
+    assert sorted(path.name.rpartition("-")[0] for path in Path("state").glob("greedy*")) == ["greedy-370aed69"] * 2
+    assert not list(Path("state").glob("checkmate*"))
+
+
+# -- batch -------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_in_files(folder: Path, capsys: Capture) -> None:
+    words = ["batch", "chain-3.json", "--memory", "40", "-m", "greedy,checkmate/highs", "--threads", "1", "-t", "60"]
+    words += ["-o", "table.csv", "-o", "table.json", "--plot", "picture.svg", "--schedules", "."]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "batch 14: infeasible by greedy" in said.err
+    assert "40 bytes; without recomputation the batch is 5" in said.out
+    with Path("table.csv").open(encoding="utf-8") as file:
+        greedy, exact = csv.DictReader(file)
+    assert (exact["batch"], exact["upper"], exact["proved"], exact["reason"]) == ("10", "10", "True", "too dear")
+    assert 5 < int(greedy["batch"]) <= 10
+    assert len(json.loads(Path("table.json").read_text(encoding="utf-8"))[1]["tried"]) == int(exact["probes"])
+    assert "without recomputation" in Path("picture.svg").read_text(encoding="utf-8")
+    graph = read_graph("unit-chain-6-b10.json")
+    schedule = read_schedule("unit-chain-6-b10.checkmate-highs.schedule.json", graph)
+    certificate = validate(graph, schedule, Problem(graph, 40).rules)
+    assert certificate.accepted
+    assert certificate.cost <= 190
+
+
+def test_batches_of_two_files_are_those_of_one(folder: Path, capsys: Capture) -> None:
+    for more in (["chain-1.json", "--with", "chain-3.json"], ["chain.json", "--batch-size", "1"]):
+        assert main(["batch", *more, "--memory", "40", "-m", "greedy", "-q", "-o", "table.csv"]) == 0
+        with Path("table.csv").open(encoding="utf-8") as file:
+            (row,) = csv.DictReader(file)
+        assert (row["plain_batch"], row["upper"]) == ("5", "13")
+
+
+def test_no_batch_at_all(folder: Path, capsys: Capture) -> None:
+    assert main(["batch", "chain-1.json", "--memory", "2", "-m", "greedy", "-q"]) == 1
+    assert "at 1 no schedule exists" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["chain.json", "--memory", "40"], "do not say of which batch size it is"),
+        (["chain-1.json", "--memory", "80%"], "memory '80%' is not bytes"),
+        (["chain-1.json"], "Missing option '--memory'"),
+        (["chain-1.json", "--memory", "40", "--with", "chain-1.json"], "batch size 1 already"),
+        (["chain-1.json", "--memory", "40", "--with", "absent.json"], "absent.json: no such file"),
+        (["chain.json", "--memory", "40", "--batch-size", "2"], "is 1, which is no multiple of the batch size 2"),
+        (["chain-1.json", "--memory", "40", "--independent", "x"], "no tensor or op 'x'"),
+        (["nonsense", "--memory", "40"], "nonsense: no such file"),
+        (["--memory", "40"], "GRAPH"),
+    ],
+)
+def test_what_is_wrong_with_a_batch(folder: Path, capsys: Capture, words: list[str], message: str) -> None:
+    assert message in fault(capsys, "batch", "-m", "greedy", *words)
