@@ -90,7 +90,7 @@ def wheel_availability(package: str, versions: str, install: str = "") -> Availa
     Returns
     -------
     Availability
-        Its reason is the version alone when ready.
+        Its reason is ``package version`` when ready.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def wheel_availability(package: str, versions: str, install: str = "") -> Availa
     except InvalidVersion:
         serves = False
     if serves:
-        return Availability(AvailabilityState.READY, version)
+        return Availability(AvailabilityState.READY, f"{package} {version}")
     reason = f"{package} {version} is installed, but only {versions} is known to be right: {remedy}"
     return Availability(AvailabilityState.WRONG_VERSION, reason)
 

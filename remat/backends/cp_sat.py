@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import os
 import time
@@ -73,7 +74,7 @@ class CpSat(Backend):
         from remat.backends.cp_sat_model import CpSatModel
 
         started = time.monotonic()
-        versions = {"ortools": state.reason}
+        versions = {"ortools": importlib.metadata.version("ortools")}
         values = None if hint is None else checked_hint(hint, model)
         if options.solver.get("door", "proto") != "proto":
             if options.solver["door"] != "matrix":

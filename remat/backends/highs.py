@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ class Highs(Backend):
         if not availability.ready:
             raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
         began = time.monotonic()
-        versions = {"highspy": availability.reason}
+        versions = {"highspy": importlib.metadata.version("highspy")}
         values = None if hint is None else checked_hint(hint, model)
         try:
             with time_limit(options.deadline):
@@ -118,7 +119,7 @@ class Highs(Backend):
         began = time.monotonic()
         lowered = lower(model, self.native)
         matrix = to_matrix(lowered.model)
-        versions = {"highspy": availability.reason}
+        versions = {"highspy": importlib.metadata.version("highspy")}
         return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
 
 

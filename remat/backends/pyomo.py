@@ -132,11 +132,11 @@ class Pyomo(Backend):
 
             reason = known_to_pyomo(name)
             state = AvailabilityState.NOT_INSTALLED if reason else AvailabilityState.READY
-            return Availability(state, reason or f"{name} through pyomo {general.reason}")
+            return Availability(state, reason or f"{name} through {general.reason}")
         if solver.module and importlib.util.find_spec(solver.module) is not None:
-            return Availability(AvailabilityState.READY, f"{name} through pyomo {general.reason}")
+            return Availability(AvailabilityState.READY, f"{name} through {general.reason}")
         if solver.programs and program(name):
-            return Availability(AvailabilityState.READY, f"{name} ({program(name)}) through pyomo {general.reason}")
+            return Availability(AvailabilityState.READY, f"{name} ({program(name)}) through {general.reason}")
         return Availability(AvailabilityState.NOT_INSTALLED, f"{name} is not installed: {solver.install}")
 
     def solve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,26 @@ from remat.cli.common import load_graph
 from remat.files import check_output
 
 
+class Frees(StrEnum):
+    """Where the frees of a schedule are to be."""
+
+    GIVEN = "given"
+    EARLY = "early"
+    IMPLIED = "implied"
+
+
 def command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="File to read; its format is found from its content.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; its suffix names the format.")],
     graph: Annotated[
         str | None, typer.Option("--graph", metavar="GRAPH", help="IN is a schedule of this graph.")
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="FORMAT", help="Of a schedule: remat-json, plan, plan-text, plain-list, ..."),
+    ] = "remat-json",
+    frees: Annotated[
+        Frees | None, typer.Option(help="Of a schedule: write frees out, move them forward, or leave them implied.")
     ] = None,
 ) -> None:
     """Convert a graph file, or with --graph a schedule file."""
@@ -23,8 +39,20 @@ def command(
     if graph is None:
         from remat.graphs.io import read_graph, write_graph
 
+        if to != "remat-json" or frees is not None:
+            raise typer.BadParameter("--to and --frees are for schedules, which need --graph")
         write_graph(read_graph(source), target)
     else:
+        from remat.schedule.early_frees import with_early_frees
         from remat.schedule.io import read_schedule, write_schedule
+        from remat.schedule.simulate import with_frees
 
-        write_schedule(read_schedule(source, load_graph(graph)), target)
+        loaded = load_graph(graph)
+        schedule = read_schedule(source, loaded)
+        if frees is Frees.GIVEN:
+            schedule = with_frees(loaded, schedule)
+        elif frees is Frees.EARLY:
+            schedule = with_early_frees(loaded, schedule)
+        elif frees is Frees.IMPLIED:
+            schedule = schedule.without_frees()
+        write_schedule(schedule, target, to, loaded)

@@ -17,6 +17,8 @@ BUILT_IN = {
     "remat-json": "remat.schedule.remat_json:FORMAT",
     "checkmate": "remat.schedule.checkmate:FORMAT",
     "rockmate": "remat.schedule.rockmate:FORMAT",
+    "plan": "remat.schedule.plan_files:JSON",
+    "plan-text": "remat.schedule.plan_files:TEXT",
     "plain-list": "remat.schedule.plain_list:FORMAT",
 }
 
@@ -33,12 +35,16 @@ class ScheduleFormat:
     read : callable
         The schedule of a recognised source, with the graph it is for where that is known; raises FormatError or
         ScheduleError that name the place, not the file.
+    write : callable, optional
+        The text of a schedule, given the graph too where that is known; raises FormatError or ScheduleError where the
+        format cannot say it.
     """
 
     name: str
     description: str
     recognizes: Callable[[Source], bool]
     read: Callable[[Source, ComputeGraph | None], Schedule]
+    write: Callable[[Schedule, ComputeGraph | None], str] | None = None
 
 
 def schedule_formats() -> Iterator[ScheduleFormat]:

@@ -1,4 +1,4 @@
-"""Reading schedules in any registered format, writing them in our own."""
+"""Reading schedules in any registered format, writing them in our own, or another that can be written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from remat.files import write_atomic
 from remat.graphs import ComputeGraph
 from remat.graphs.formats import Source
 from remat.schedule.formats import schedule_formats
-from remat.schedule.remat_json import schedule_to_text
 from remat.schedule.schedule import Schedule
 
 
@@ -43,12 +42,34 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
     raise FormatError(f"{source.name}: not a schedule in any known format ({', '.join(known)})")
 
 
-def write_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write a schedule file, version 1, whole or not at all.
+def write_schedule(
+    schedule: Schedule,
+    path: str | os.PathLike[str],
+    format_name: str = "remat-json",
+    graph: ComputeGraph | None = None,
+) -> None:
+    """Write a schedule file, version 1, or one in another registered format, whole or not at all.
+
+    Parameters
+    ----------
+    format_name : str
+        Of a registered format that can be written.
+    graph : ComputeGraph, optional
+        The graph it is for; some formats need it.
 
     Raises
     ------
     FormatError
-        Naming the file, if it cannot be written.
+        If there is no such format, it cannot say this schedule, or the file cannot be written.
+    ScheduleError
+        Naming the first violation, for a format that wants a schedule that runs, if this one does not.
     """
-    write_atomic(path, schedule_to_text(schedule))
+    known = []
+    for schedule_format in schedule_formats():
+        if schedule_format.write is not None:
+            if schedule_format.name == format_name:
+                return write_atomic(path, schedule_format.write(schedule, graph))
+            known.append(schedule_format.name)
+    raise FormatError(
+        f"no schedule format that can be written is called {format_name!r} (there are {', '.join(known)})"
+    )

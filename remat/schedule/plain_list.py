@@ -5,6 +5,8 @@ In text, each line that is not empty holds the name of one op; lines whose first
 
 from __future__ import annotations
 
+import json
+
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats import Source
@@ -55,9 +57,16 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     return _of_names(names)
 
 
+def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
+    if schedule.has_frees:
+        raise FormatError("a plain list cannot say where tensors are freed; leave the frees to be implied")
+    return json.dumps(schedule.computes(), indent=0) + "\n"
+
+
 FORMAT = ScheduleFormat(
     name="plain-list",
     description="op names, one per line or as a JSON list; frees implied",
     recognizes=_recognizes,
     read=_read,
+    write=_write,
 )

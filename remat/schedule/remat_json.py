@@ -99,4 +99,5 @@ FORMAT = ScheduleFormat(
     description="the schedule file of remat, version 1",
     recognizes=_recognizes,
     read=lambda source, graph: schedule_from_document(source.json),
+    write=lambda schedule, graph: schedule_to_text(schedule),
 )

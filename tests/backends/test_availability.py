@@ -33,7 +33,7 @@ def test_versions(monkeypatch, version, serves):
     state = wheel_availability("ortools", ">=9.15,<9.16")
     assert state.ready is serves
     if serves:
-        assert state.reason == version
+        assert state.reason == f"ortools {version}"
     else:
         assert state.state is AvailabilityState.WRONG_VERSION
         assert state.reason == (
