@@ -30,8 +30,10 @@ from remat.timing import Deadline
 ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 #: How often a descent starts again: for what builds from nothing once, otherwise until time is over or this often.
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
+#: Shares of what is open above the bound that the first attempt of a round asks for, and the smallest that is asked.
+FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left: loading a heuristic, eviction and greedy (each), annealing, the solver.
-PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.4, 0.2, 0.5, 0.5
+PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.6, 0.2, 0.5, 0.5
 #: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
 ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
 #: Ops up to which everything is searched, orders alone are searched, and a solver is asked.
@@ -134,7 +136,7 @@ class LeanestSearch:
     # -- heuristics --------------------------------------------------------------------------------------------------
 
     def _descend(self, name: str, deadline: Deadline) -> None:
-        """Ask for less and less: half of what is open above the bound, then smaller steps where that is too much."""
+        """Ask for less and less: in longer steps after a success, in shorter ones after a failure."""
         if self.proved or name not in heuristics():
             return
         with self._timed(name):
@@ -143,16 +145,16 @@ class LeanestSearch:
                 return
             seconds = max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
             seconds = min(seconds, deadline.remaining / 4)
-            step, rounds, seed = 0.5, 0, self.call.seed
+            step, rounds, seed = FIRST_STEP[name], 0, self.call.seed
             while not self.proved and not deadline.expired and rounds < ROUNDS[name]:
                 open_bytes = self.peak - self.bound
                 target = self.peak - max(1, int(step * open_bytes))
                 if self._attempt(heuristic, target, deadline.earlier(seconds), seed):
                     step = min(0.5, 2 * step)
-                elif step * open_bytes > 1 and step > 1 / 64:
+                elif step * open_bytes > 1 and step > LAST_STEP:
                     step /= 2
                 else:
-                    step, rounds, seconds = 0.25, rounds + 1, 2 * seconds
+                    step, rounds, seconds = FIRST_STEP[name], rounds + 1, 2 * seconds
                 seed += 1
 
     def _ready(self, name: str) -> Heuristic | None:

@@ -39,7 +39,7 @@ class Eviction(Heuristic):
     value is dropped that nobody waits for: first those of no more use to ops yet to come, then the one with the most
     bytes times steps to its next use for its cost. An input that was dropped is made again just before it is read, and
     so, recursively, are its own; inputs of ops that are being made are not dropped. The inputs whose making needs most
-    memory come first.
+    memory come first. Accumulation buffers are held from the first contribution to the last read.
 
     After Kirisame et al., *Dynamic Tensor Rematerialization* (ICLR 2021), which sees no future. What it finds is lean
     rather than cheap: on training graphs of convolutional networks mostly the least budget that there can be, in a
@@ -187,7 +187,7 @@ class _Machine:
     def make_room(self, needed: int) -> bool:
         """Drop until that many bytes are free; False where nothing more can go."""
         while self.left < needed and not self.unlimited:
-            going = [t for t in self.live if not self.pins[t] and self.droppable[t] and self.replaceable(t)]
+            going = [t for t in self.live if not self.pins[t] and self.replaceable(t)]
             if not going:
                 return False
             tensor = max(going, key=lambda t: (*self.idle(t), -t))
@@ -197,7 +197,7 @@ class _Machine:
 
     def replaceable(self, tensor: int) -> bool:
         """Whether a tensor can be dropped: it is of no more use, or may be made again."""
-        return self.next_use(tensor) is None or self.may_run(self.writer[tensor])
+        return self.next_use(tensor) is None or (self.droppable[tensor] and self.may_run(self.writer[tensor]))
 
     def next_use(self, tensor: int) -> int | None:
         """Place of the next op in the order that reads it, or the end; None: there is none."""

@@ -1,0 +1,67 @@
+"""Eviction: valid schedules within the budget or nothing, lean on training graphs, exact rules."""
+
+from dataclasses import replace
+
+import pytest
+
+from remat import GraphBuilder, Problem, Schedule, solve, validate
+from remat.errors import ProblemError
+from remat.graphs.families import unit_chain
+from remat.graphs.zoo import ZOO
+from remat.heuristics import Run
+from remat.heuristics.eviction import Eviction, EvictionOptions
+from remat.testing.graphs import random_graph
+from remat.timing import Deadline
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_what_it_gives_keeps_every_rule(order: str, limit: int | None) -> None:
+    """On graphs with several outputs, workspace, buffers, kept tensors and ops that may run only once."""
+    found = again = 0
+    for seed in range(60):
+        graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=8)
+        names = [t.name for t in graph.tensors if t.name not in graph.inputs]
+        problem = Problem(graph, order=order, max_computes=limit, keep=names[:1])
+        reference = validate(graph, Schedule.reference(graph), problem.rules).peak
+        for budget in range(graph.structural_bound.peak, reference + 1, 3):
+            one = replace(problem, budget=budget)
+            schedule = Eviction().run(one, Run())
+            if schedule is not None:
+                certificate = validate(graph, schedule, one.rules)
+                assert certificate.accepted, (seed, budget, certificate.first)
+                found, again = found + 1, again + certificate.recomputations
+        assert Eviction().run(replace(problem, budget=reference), Run()) is not None, seed
+        assert Eviction().run(replace(problem, budget=None), Run()) == Schedule.reference(graph)
+    assert found >= 20
+    assert (again == 0) == (limit == 1)
+
+
+@pytest.mark.parametrize("name", ["vgg16", "vgg19", "fcn8", "segnet", "mobilenet"])
+def test_the_least_budget_of_training_graphs(name: str) -> None:
+    """It is the structural bound, below which nothing is."""
+    graph = ZOO[name]()
+    result = solve(Problem(graph, graph.structural_bound.peak), "eviction")
+    assert result.certificate.accepted
+    assert result.certificate.peak == graph.structural_bound.peak
+    assert result.source == "eviction"
+
+
+def test_the_order_of_the_start_is_taken_where_it_is_free() -> None:
+    builder = GraphBuilder("two ways")
+    builder.op("sum", inputs=[builder.op("a", size=1), builder.op("b", size=2)], size=1)
+    graph = builder.build()
+    start = Schedule.of_computes(graph, [graph.op_index[name] for name in ("b", "a", "sum")])
+    free = Eviction().run(Problem(graph, order="free"), Run(start=start))
+    fixed = Eviction().run(Problem(graph, order="fixed"), Run(start=start))
+    assert (free, fixed) == (start, Schedule.reference(graph))
+
+
+def test_it_gives_up() -> None:
+    problem = Problem(unit_chain(30), 3)
+    assert Eviction(EvictionOptions(most_computes=2)).run(problem, Run()) is None
+    assert Eviction(EvictionOptions(most_computes=9)).run(problem, Run()) is not None
+    assert Eviction().run(replace(problem, budget=2), Run()) is None
+    assert Eviction().run(problem, Run(Deadline.after(0))) is None
+    with pytest.raises(ProblemError, match="most_computes must be a whole number from 1, not 0"):
+        EvictionOptions(most_computes=0)
