@@ -165,7 +165,7 @@ def relax(
             solution = solver.getSolution()
             if solution.dual_valid or len(solution.row_dual) == rows:
                 duals = np.array(solution.row_dual, dtype=np.float64)
-            if ended == statuses.kOptimal:
+            if ended in {statuses.kOptimal, statuses.kModelEmpty}:
                 objective = solver.getInfo().objective_function_value + matrix.offset
                 values = np.array(solution.col_value, dtype=np.float64)[: lowered.source.num_vars]
             elif stop is StopReason.FINISHED:

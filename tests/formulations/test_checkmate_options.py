@@ -1,0 +1,133 @@
+"""Checkmate with and without frontier-advancing stages: the numbers of the paper, and what free stages can do."""
+
+import pytest
+
+from remat import GraphBuilder, Problem, Schedule, validate
+from remat.backends.base import SolveOptions, Status
+from remat.backends.cp_sat import CpSat
+from remat.backends.highs import Highs
+from remat.bounds import lp_relaxation
+from remat.errors import ProblemError
+from remat.formulations.base import Scope
+from remat.formulations.checkmate import Checkmate, CheckmateOptions
+from remat.graphs.families import unit_chain
+from remat.modeling import violations
+from remat.schedule import OrderRule
+from remat.testing import optimum, random_budget, random_graph
+from remat.timing import Deadline
+
+
+def free(problem, stages=None):
+    return Checkmate(problem, CheckmateOptions(frontier=False, stages=stages))
+
+
+def solved(formulation, backend):
+    problem, model = formulation.problem, formulation.build()
+    raw = backend.solve(model, SolveOptions(deadline=Deadline.after(60), threads=1))
+    if raw.status is Status.INFEASIBLE:
+        return None
+    assert raw.status is Status.OPTIMAL
+    schedule = formulation.decode(raw.values)
+    certificate = validate(problem.graph, schedule, problem.rules)
+    assert certificate.accepted, certificate.first
+    assert certificate.cost == raw.objective
+    assert violations(model, formulation.encode(schedule)) == []
+    return certificate.cost
+
+
+@pytest.mark.parametrize(("budget", "value"), [(4, 22.0), (3, 23.0)])
+def test_relaxation_of_the_papers_chain(budget, value):
+    bound = lp_relaxation(Problem(unit_chain(8), budget), "checkmate")
+    assert bound.relaxed == pytest.approx(value)
+
+
+def test_integrality_gaps_of_appendix_a():
+    """8 layers, 17 ops, budget 4, optimum 26: gap 1.18 with frontier-advancing stages, 21.56 without."""
+    graph, optimal = unit_chain(8), 26
+    advancing = lp_relaxation(Problem(graph, 4), "checkmate").relaxed
+    unpartitioned = lp_relaxation(Problem(graph, 4, "free"), "checkmate", options=CheckmateOptions(frontier=False))
+    assert round(optimal / advancing, 2) == 1.18
+    assert round(optimal / unpartitioned.relaxed, 2) == 21.56
+    assert unpartitioned.scope == Scope(
+        OrderRule.FREE, False, None, ("at most 17 stages, each in the reference order",)
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_free_stages_are_between_any_order_and_advancing_stages(seed):
+    graph = random_graph(seed, 4, plain=seed % 2 == 0)
+    budget = random_budget(graph, seed)
+    least = optimum(Problem(graph, budget, "free"), Scope(OrderRule.FREE, staged=False))
+    staged = optimum(Problem(graph, budget), Scope(OrderRule.FIXED, staged=True))
+    found = solved(free(Problem(graph, budget, "free")), Highs())
+    if seed % 4 == 0:
+        assert solved(free(Problem(graph, budget, "free")), CpSat()) == found
+    assert (found is None) <= (staged is None)
+    assert least is not None or found is None
+    if found is not None:
+        assert least.cost <= found
+        assert staged is None or found <= staged.cost
+
+
+@pytest.fixture
+def wide():
+    """Two ops of size 9 that are read one after the other: the order that is given holds both."""
+    b = GraphBuilder("wide")
+    for name in ("a", "b"):
+        b.op(name, size=9, cost=5)
+    for name in ("a", "b"):
+        b.op(name + "1", inputs=[name], size=1, cost=1)
+    b.op("end", inputs=["a1", "b1"], size=1, cost=1)
+    return b.build()
+
+
+def test_free_stages_free_the_order(wide):
+    assert solved(Checkmate(Problem(wide, 11)), Highs()) == 13 + 10
+    assert solved(free(Problem(wide, 11, "free")), Highs()) == 13
+
+
+def test_more_stages_never_cost_more(wide):
+    costs = [solved(free(Problem(wide, 11, "free"), stages), Highs()) for stages in (1, 2, 3)]
+    assert costs == [None, 13, 13]
+    assert solved(free(Problem(wide, "100%", "free"), 1), Highs()) == 13
+
+
+def test_a_schedule_of_too_many_stages_is_refused(wide):
+    schedule = Schedule.from_steps([("compute", op) for op in ("b", "b1", "a", "a1", "end")])
+    assert (
+        violations(free(Problem(wide, 11, "free"), 2).build(), free(Problem(wide, 11, "free"), 2).encode(schedule))
+        == []
+    )
+    with pytest.raises(ProblemError, match="needs 2 stages of ops in the reference order, of 1 there are"):
+        free(Problem(wide, 20, "free"), 1).encode(schedule)
+
+
+def test_limits_of_computes_hold_in_free_stages():
+    problem = Problem(unit_chain(2), 3, "free", max_computes=2)
+    assert solved(free(problem), Highs()) == optimum(problem, Scope(OrderRule.FREE, False, 2)).cost
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frontier": 1}, "frontier must be true or false"),
+        ({"stages": 3}, "stages is for frontier = false"),
+        ({"frontier": False, "stages": 0}, "stages must be a whole number"),
+        ({"frontier": False, "stages": 2.0}, "stages must be a whole number"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(ProblemError, match=message):
+        CheckmateOptions(**options)
+
+
+def test_problems_that_are_not_stated():
+    graph = unit_chain(2)
+    with pytest.raises(ProblemError, match="frontier = false"):
+        Checkmate(Problem(graph, 4, "free"))
+    with pytest.raises(ProblemError, match="ask for order 'free'"):
+        free(Problem(graph, 4))
+    buffers = random_graph(3, buffers=True)
+    assert (buffers.arrays.producers.counts > 1).any()
+    with pytest.raises(ProblemError, match=r"accumulation buffer .* cannot be stated"):
+        free(Problem(buffers, "100%", "free"))

@@ -1,0 +1,141 @@
+"""Rounding of relaxations: certified, bounded from below by what it rounds, and as good as published."""
+
+from dataclasses import replace
+
+import pytest
+
+from remat import Problem, read_graph, simulate, validate
+from remat.errors import ProblemError
+from remat.formulations.base import Scope
+from remat.graphs.families import unit_chain
+from remat.graphs.zoo import ZOO
+from remat.heuristics import Run
+from remat.heuristics.lp_rounding import LpRounding, LpRoundingOptions
+from remat.schedule import OrderRule
+from remat.testing import optimum, random_budget, random_graph
+from remat.timing import Deadline
+
+#: As in the paper: one relaxation, one threshold, nothing mended.
+PAPER = LpRoundingOptions("checkmate", allowances=(0.1,), thresholds=(0.5,), samples=0, mend=False)
+FEW = LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5, 0.2), samples=3)
+
+
+def run(problem, options=None, **other):
+    heuristic = LpRounding(options)
+    return heuristic, heuristic.run(problem, Run(**other))
+
+
+@pytest.mark.parametrize(("budget", "cost"), [(4, 26), (5, 22), (6, 21), (7, 20), (8, 19), (10, 17)])
+def test_chain(budget, cost):
+    problem = Problem(unit_chain(8), budget)
+    heuristic, schedule = run(problem)
+    certificate = validate(problem.graph, schedule, problem.rules)
+    assert certificate.accepted
+    assert heuristic.bound <= cost <= certificate.cost <= cost + 2
+    assert heuristic.scope == Scope(OrderRule.FIXED, True, None, heuristic.scope.notes)
+
+
+@pytest.mark.parametrize("formulation", ["stages", "checkmate"])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs(seed, formulation):
+    """Accumulation buffers, several outputs, limits and all: valid, and above its own bound and below no optimum."""
+    graph = random_graph(seed, 6, plain=seed % 3 == 0, buffers=seed % 2 == 0)
+    problem = Problem(graph, random_budget(graph, seed))
+    heuristic, schedule = run(problem, replace(FEW, formulation=formulation))
+    best = optimum(problem, Scope(OrderRule.FIXED, staged=True))
+    if heuristic.bound is not None and best is not None:
+        assert heuristic.bound <= best.cost
+    if schedule is None:
+        return
+    certificate = validate(graph, schedule, problem.rules)
+    assert certificate.accepted or certificate.peak > problem.budget_bytes
+    if certificate.accepted:
+        assert certificate.cost >= best.cost
+        assert min(found.cost for found in heuristic.tried if found.fits) == certificate.cost
+    for found in heuristic.tried:
+        assert found.fits == (found.peak <= problem.budget_bytes)
+
+
+def test_the_same_seed_gives_the_same_roundings():
+    problem = Problem(unit_chain(8), 4)
+    options = replace(FEW, samples=10, mend=False)
+    first, again, other = (run(problem, options, seed=seed)[0].tried for seed in (1, 1, 2))
+    assert first == again
+    assert any(found.threshold is None for found in first)
+    assert {found.threshold for found in other} == {found.threshold for found in first}
+
+
+def test_the_papers_way_is_one_rounding():
+    problem = Problem(ZOO["vgg16"](), "90%")
+    heuristic, schedule = run(problem, PAPER)
+    assert len(heuristic.tried) == 1
+    assert heuristic.bound is None  # a relaxation for less than the budget bounds nothing
+    assert schedule.source == "lp-rounding"
+    assert simulate(problem.graph, schedule).cost == heuristic.tried[0].cost
+
+
+def test_mending_brings_roundings_within_the_budget():
+    problem = Problem(ZOO["fcn8"](), "80%")
+    options = replace(FEW, allowances=(0.0,), thresholds=(0.5,), samples=0)
+    plain, _ = run(problem, replace(options, mend=False))
+    mended, schedule = run(problem, options)
+    assert not any(found.fits for found in plain.tried)
+    assert any(found.fits for found in mended.tried)
+    assert schedule.source == "lp-rounding, mended"
+
+
+def test_it_ends_at_the_proof_the_deadline_and_the_listeners_word():
+    problem = Problem(unit_chain(8), "100%")
+    heuristic, schedule = run(problem)
+    assert heuristic.bound == simulate(problem.graph, schedule).cost == problem.graph.base_cost
+    assert len(heuristic.tried) == 1
+    heuristic, schedule = run(problem, deadline=Deadline.after(0))
+    assert heuristic.tried == []
+    assert schedule is None
+    told = []
+    tight = Problem(unit_chain(8), 5)
+    heuristic, _ = run(tight, on_schedule=lambda schedule: told.append(schedule) or True)
+    assert len(told) == 1
+    assert heuristic.tried[-1].fits
+    assert not any(found.fits for found in heuristic.tried[:-1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"formulation": "retention-intervals"},
+        {"allowances": ()},
+        {"allowances": (1.0,)},
+        {"thresholds": 0.5},
+        {"thresholds": (-0.1,)},
+        {"samples": -1},
+        {"algorithm": "guess"},
+    ],
+)
+def test_options_out_of_range(options):
+    with pytest.raises(ProblemError, match=next(iter(options))):
+        LpRoundingOptions(**options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "optimal"), [("90%", 10_278_354_943_616), ("80%", 10_289_323_652_736)])
+def test_fcn8_where_the_public_code_finds_nothing(budget, optimal):
+    problem = Problem(ZOO["fcn8"](), budget)
+    for mend in (False, True):
+        heuristic, schedule = run(problem, LpRoundingOptions(mend=mend))
+        certificate = validate(problem.graph, schedule, problem.rules)
+        assert certificate.accepted
+        assert heuristic.bound <= optimal <= certificate.cost
+        assert certificate.overhead < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize(("budget", "published"), [("90%", 1.161), ("80%", 3.129)])
+def test_unet_is_no_worse_than_published(shared, budget, published):
+    graph = read_graph(shared / "data/graphs/checkmate_unet_profile.json")
+    problem = Problem(graph, budget)
+    _, schedule = run(problem, LpRoundingOptions(mend=False))
+    certificate = validate(graph, schedule, problem.rules)
+    assert certificate.accepted
+    assert round(certificate.overhead, 3) <= published
