@@ -17,6 +17,7 @@ from remat.heuristics.base import Heuristic, Run
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
 from remat.heuristics.statement import Statement, staged
+from remat.modeling import Model
 from remat.problem import Problem
 from remat.registry import load, make_backend
 from remat.schedule import OrderRule, Schedule
@@ -27,6 +28,10 @@ from remat.schedule.validate import validate
 QUICK: dict[str, dict[str, Any]] = {"cp-sat": {"cp_model_presolve": False, "linearization_level": 0}}
 #: Sub-models in a row in which the solver may fail.
 FAILURES = 3
+#: Share of the sub-models whose costs are noisy.
+NOISY = 0.5
+#: Parts of a unit of cost in which noisy costs are whole.
+FINER = 64
 #: Sub-models without success after which a search without a deadline ends.
 PATIENCE = 100
 
@@ -47,6 +52,10 @@ class LnsOptions:
         Ops that are thought over at first; adapts to what is solved in time.
     seconds : float
         Most time of one sub-model.
+    noise : float
+        Largest change of a cost, as a share of it, in every other sub-model.
+    travel : float
+        By how much, as a share of the least cost of recomputation found, the schedule that is worked on may be dearer.
     start_share : float
         Share of the time in which a start within the budget is made, where none is given.
     """
@@ -57,10 +66,13 @@ class LnsOptions:
     solver_options: Mapping[str, Any] = field(default_factory=dict)
     size: int = 20
     seconds: float = 1.0
+    noise: float = 0.2
+    travel: float = 0.02
     start_share: float = 0.2
 
     def __post_init__(self) -> None:
-        if not (self.size >= 1 and 0 < self.seconds < math.inf and 0 <= self.start_share <= 1):
+        shares = 0 <= self.noise < 1 and self.travel >= 0 and 0 <= self.start_share <= 1
+        if not (self.size >= 1 and 0 < self.seconds < math.inf and shares):
             raise ProblemError(f"options of lns are out of range: {self}")
 
 
@@ -69,9 +81,13 @@ class Lns(Heuristic):
 
     Again and again a part of the schedule is chosen (:mod:`~remat.heuristics.neighbourhoods`), the model of a
     registered formulation is restricted to it (:func:`remat.modeling.fix.restrict`), and a registered backend solves
-    what is left, from the schedule as it is. What comes out is decoded, validated, and kept if it is cheaper, or as
-    cheap with a lower peak. Kinds of parts that led to something are chosen more often, and parts grow while they are
-    solved to the end and shrink while they are not. If the model of everything is solved to the end, so is the search.
+    what is left, from the schedule as it is. What comes out is decoded and validated. Kinds of parts that led to
+    something better are chosen more often, and parts grow while they are solved to the end and shrink while they are
+    not. If the model of everything is solved to the end, so is the search.
+
+    To get out of local optima, half of the sub-models are solved with costs that are a little off, at random, and
+    schedules are worked on that are not much dearer than the best (record-to-record travel, Dueck, J. Comput. Phys.
+    104, 1993). On random graphs this makes more of a difference than anything else.
 
     A start over the budget is repaired in the same way, by the formulation's preliminary model, around the step that
     holds most. Where no start is given, it is that of greedy rematerialization (fixed order) or annealing. A start that
@@ -208,51 +224,66 @@ class _Search:
         num_ops = len(self.problem.graph.ops)
         repair = Portfolio({"highest": around_highest}, self.options.size, num_ops)
         polish = Portfolio(KINDS, self.options.size, num_ops)
-        failures, idle, number, solved = 0, 0, 0, 0
+        failed, solved, idle = 0, 0, 0
         land = Landscape(self.problem, self.work.schedule)
         while not (self.enough or self.call.deadline.expired):
-            fits = self.work.certificate.accepted
-            if not fits and self.statement.preliminary is None:
+            if not self.fits and self.statement.preliminary is None:
                 return
-            number += 1
-            portfolio = polish if fits else repair
+            portfolio = polish if self.fits else repair
             name, part = portfolio.choose(land, self.random)
+            everything = bool(part.ops.all()) and part.first == 0 and part.last == num_ops - 1
+            best = self.best
             try:
-                new, raw = self._think(part, number)
+                new, raw = self._think(part, noisy=self.fits and not everything and self.random.random() < NOISY)
             except _SolverFailedError as failure:
-                failures += 1
-                if failures >= FAILURES:
-                    if not solved:
-                        raise BackendError(str(failure)) from failure
+                failed += 1
+                if failed >= FAILURES and not solved:
+                    raise BackendError(str(failure)) from failure
+                if failed >= FAILURES:
                     return
                 portfolio.learn(name, better=False, finished=False)
                 continue
-            failures, solved = 0, solved + 1
+            failed, solved = 0, solved + 1
             better = new is not None and new.rank < self.work.rank
             finished = raw is None or raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
             portfolio.learn(name, better=better, finished=finished)
-            idle = 0 if better else idle + 1
-            if better and new is not None:
+            idle = 0 if self.best is not best else idle + 1
+            if new is not None and (better or self._near(new)) and new.schedule != self.work.schedule:
                 self._go_to(new)
-                land = Landscape(self.problem, self.work.schedule)
+                land = Landscape(self.problem, new.schedule)
             if raw is not None and raw.stop is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
-            everything = part.ops.all() and part.first == 0 and part.last == num_ops - 1
-            endless = math.isinf(self.call.deadline.seconds) and idle >= PATIENCE
-            if (everything and finished and not better) or endless:
+            if (everything and finished and not better) or (
+                idle >= PATIENCE and math.isinf(self.call.deadline.seconds)
+            ):
                 return
 
-    def _think(self, part: Part, number: int) -> tuple[_Candidate | None, RawResult | None]:
+    @property
+    def fits(self) -> bool:
+        """Whether the schedule that is worked on keeps the budget."""
+        return self.work.certificate.accepted
+
+    def _near(self, new: _Candidate) -> bool:
+        """Whether a schedule is not much dearer than the best."""
+        if self.best is None or not (self.fits and new.certificate.accepted):
+            return False
+        base = self.problem.graph.base_cost
+        return new.certificate.cost - base <= (1 + self.options.travel) * (self.best.certificate.cost - base)
+
+    def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
         """Solve the model of a part; None where there is nothing to solve."""
-        repair = not self.work.certificate.accepted
-        cut = self.statement.cut_preliminary if repair else self.statement.cut
+        cut = self.statement.cut if self.fits else self.statement.cut_preliminary
         small, hint = cut(self.work.schedule, part)
         if not len(small.model.objective.index):
             return None, None
+        if noisy:
+            _perturb(small.model, self.options.noise, self.random)
         options = SolveOptions(
-            self.call.deadline.earlier(self.options.seconds), self.call.threads, self.call.seed + number,
+            self.call.deadline.earlier(self.options.seconds),
+            self.call.threads,
+            int(self.random.integers(2**31)),
             solver=self.solver,
-        )  # fmt: skip
+        )
         source = f"{self.kind.name} by {self.backend.full_name}"
         try:
             raw = self.backend.solve(small.model, options, hint)
@@ -264,7 +295,7 @@ class _Search:
             return None, raw
         values = small.expand(raw.values)[: self.statement.model.num_vars]
         new = self.see(self.statement.formulation.decode(values), source)
-        if not repair and not new.certificate.accepted:
+        if self.fits and not new.certificate.accepted:
             raise BackendError(f"{source} gives a schedule over budget: {new.certificate.first}")
         return new, raw
 
@@ -273,6 +304,14 @@ class _Search:
         self.work = new
         if self.statement.crowded(self.problem, new.schedule):
             self.statement = Statement.around(self.kind, self.options.formulation_options, self.problem, new.schedule)
+
+
+def _perturb(model: Model, noise: float, random: np.random.Generator) -> None:
+    """Change the coefficients of the objective at random, by up to a share of theirs; they are whole afterwards."""
+    index, coefficient = model.objective.index, model.objective.coefficient
+    # In finer units, so that small costs change too; large ones are fine as they are, and must stay exact.
+    unit = FINER if np.abs(coefficient).max(initial=0) < 2**30 else 1
+    model.minimize(index, np.rint(unit * coefficient * (1 + noise * random.uniform(-1, 1, len(index)))))
 
 
 class _SolverFailedError(BackendError):

@@ -66,7 +66,7 @@ def check_restriction(model, lower, upper):
 def test_the_optimum_is_that_of_the_original_within_the_bounds(kind):
     rng = np.random.default_rng(5)
     refuted = 0
-    for tiny in tiny_models(kind, 8):
+    for tiny in tiny_models(kind, 4):
         around = tiny.values if tiny.values is not None else tiny.model.lower
         found = check_restriction(tiny.model, *random_bounds(tiny.model, rng, around))
         assert found is not None or tiny.values is None
@@ -74,11 +74,12 @@ def test_the_optimum_is_that_of_the_original_within_the_bounds(kind):
     assert refuted >= 1
 
 
-@pytest.mark.parametrize("first", KINDS)
-def test_records_together(first):
-    answers = {check_restriction(model, *random_bounds(model, rng)) is None
-               for seed, second in enumerate(KINDS) for model, rng in [two_records(seed, first, second)]}  # fmt: skip
-    assert answers == {True, False}
+def test_records_together():
+    answers = []
+    for seed, (first, second) in enumerate(itertools.combinations(KINDS, 2)):
+        model, rng = two_records(seed, first, second)
+        answers.append(check_restriction(model, *random_bounds(model, rng)))
+    assert 5 <= answers.count(None) <= len(answers) - 5
 
 
 @pytest.mark.parametrize("seed", range(10))

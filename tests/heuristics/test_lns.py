@@ -1,0 +1,244 @@
+"""Large neighbourhood search: valid under every rule with every formulation and backend, and it gets better."""
+
+import numpy as np
+import pytest
+
+from remat.backends.cp_sat import CpSat
+from remat.errors import BackendError, ProblemError, RematError
+from remat.formulations import Part, Scope
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.retention_intervals import RetentionIntervals
+from remat.graphs.families import unit_chain
+from remat.graphs.layered import layered
+from remat.heuristics import lns as module
+from remat.heuristics.base import Run
+from remat.heuristics.lns import Lns, LnsOptions
+from remat.heuristics.neighbourhoods import KINDS, LEAST, Landscape, Portfolio
+from remat.heuristics.statement import Statement, staged
+from remat.modeling import violations
+from remat.modeling.fix import restrict
+from remat.problem import Problem
+from remat.schedule import OrderRule, Rule, Schedule, validate
+from remat.testing import optimum, random_budget, random_graph
+from remat.timing import Deadline
+
+
+def judged(problem, schedule):
+    return validate(problem.graph, schedule, problem.rules)
+
+
+def random_schedule(graph, rng):
+    """The reference order with recomputations put in wherever their inputs are there, frees implied."""
+    arrays = graph.arrays
+    sequence, done = [], set()
+    for op in arrays.order.tolist():
+        earlier = [o for o in sorted(done, key=arrays.position.__getitem__) if rng.random() < 0.15]
+        sequence += [*earlier, op]
+        done.add(op)
+    return Schedule.of_computes(graph, np.array(sequence))
+
+
+def random_part(graph, rng):
+    first, last = np.sort(rng.integers(0, len(graph.ops), 2)).tolist()
+    return Part(rng.random(len(graph.ops)) < 0.5, first, last)
+
+
+def stating(kind, graph, order):
+    return kind(Problem(graph, None, order, max_computes=4))
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "order"), [(RetentionIntervals, "fixed"), (RetentionIntervals, "free"), (Checkmate, "fixed")]
+)
+def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
+    """The values stand for the schedule, satisfy the model, are within the bounds, and bounds hold the rest."""
+    rng = np.random.default_rng(1)
+    looked = smaller = 0
+    for seed in range(8):
+        graph = random_graph(seed, buffers=buffers, most_ops=8)
+        formulation = stating(kind, graph, order)
+        schedule = random_schedule(graph, rng)
+        try:
+            encoded = formulation.encode(schedule)
+        except ProblemError:  # more computes than the problem allows
+            continue
+        for _ in range(3):
+            part = random_part(graph, rng)
+            leeway, model = formulation.leeway(schedule, part), formulation.build()
+            assert not violations(model, leeway.values)
+            assert ((leeway.lower <= leeway.values) & (leeway.values <= leeway.upper)).all()
+            assert ((leeway.lower >= model.lower) & (leeway.upper <= model.upper)).all()
+            assert formulation.decode(leeway.values).computes() == formulation.decode(encoded).computes()
+            small = restrict(model, leeway.lower, leeway.upper)
+            assert not violations(small.model, small.reduce(leeway.values))
+            looked += 1
+            smaller += small.model.num_vars < model.num_vars
+    assert looked >= 12
+    assert smaller > looked / 2
+
+
+@pytest.mark.parametrize("kind", [RetentionIntervals, Checkmate])
+def test_all_of_a_schedule_is_the_whole_model(kind):
+    """With every op and stage free, the restricted model has the optimum of the whole one."""
+    graph = unit_chain(4)
+    formulation = kind(Problem(graph, 5))
+    everything = Part(np.ones(len(graph.ops), dtype=np.bool_), 0, len(graph.ops) - 1)
+    start = Lns().run(Problem(graph, 5), Run(Deadline.after(10)))
+    leeway = formulation.leeway(start, everything)
+    small = restrict(formulation.build(), leeway.lower, leeway.upper)
+    from remat.backends.base import SolveOptions
+
+    options = SolveOptions(Deadline.after(20), threads=1)
+    assert CpSat().solve(small.model, options).objective == CpSat().solve(formulation.build(), options).objective == 10
+
+
+@pytest.mark.parametrize("options", [
+    LnsOptions(size=4, seconds=0.5),
+    LnsOptions(size=4, seconds=0.5, formulation_options={"copies": 3, "precedence": "reservoir"}),
+    LnsOptions(formulation="checkmate", size=4, seconds=0.5),
+    LnsOptions(formulation="checkmate", backend="highs", size=4, seconds=1.0),
+])  # fmt: skip
+def test_it_keeps_every_rule_and_finds_optima(options):
+    """Tiny graphs are small enough for the last neighbourhood to be everything."""
+    found = solved = 0
+    for seed in range(6):
+        graph = random_graph(seed, plain=True, most_ops=6)
+        problem = Problem(graph, random_budget(graph, seed), max_computes=3)
+        best = optimum(problem, Scope(OrderRule.FIXED, staged=True, max_computes=3))
+        schedule = Lns(options).run(problem, Run(Deadline.after(5), seed))
+        certificate = judged(problem, schedule)
+        assert {violation.rule for violation in certificate.violations} <= {Rule.BUDGET}
+        assert best is None or not certificate.accepted or certificate.cost >= best.cost
+        if best is not None:
+            solved += 1
+            found += certificate.accepted and certificate.cost == best.cost
+    assert solved >= 4
+    assert found >= solved - 1
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_the_free_order_and_buffers(buffers):
+    for seed in range(3):
+        graph = random_graph(seed, buffers=buffers)
+        problem = Problem(graph, random_budget(graph, seed), "free", max_computes=2)
+        schedule = Lns(LnsOptions(size=4, seconds=0.3, start_share=0.3)).run(problem, Run(Deadline.after(0.5), seed))
+        assert {violation.rule for violation in judged(problem, schedule).violations} <= {Rule.BUDGET}
+
+
+def test_it_repairs_a_start_over_the_budget_and_improves_it():
+    """With no other heuristic to start from, the preliminary model finds a feasible schedule bit by bit."""
+    problem = Problem(unit_chain(6), 6)
+    reference = Schedule.reference(problem.graph)
+    told = []
+    options = LnsOptions(size=6, seconds=1.0, start_share=0.0)
+    schedule = Lns(options).run(problem, Run(Deadline.after(15), 1, start=reference, on_schedule=told.append))
+    assert not judged(problem, reference).accepted
+    certificates = [judged(problem, one) for one in told]
+    peaks = [c.peak for c in certificates if not c.accepted]
+    costs = [c.cost for c in certificates if c.accepted]
+    assert peaks == sorted(peaks, reverse=True)
+    assert costs == sorted(costs, reverse=True)
+    assert judged(problem, schedule).accepted
+    assert told[-1] == schedule
+
+
+def test_a_listener_stops_it_and_nothing_is_lost_without_one(monkeypatch):
+    problem = Problem(layered(40, 0.3, 5), "80%")
+    seen = []
+
+    def enough(schedule):
+        seen.append(schedule)
+        return judged(problem, schedule).accepted
+
+    clock = Deadline.after(60)
+    assert Lns().run(problem, Run(clock, on_schedule=enough)) == seen[-1]
+    assert not clock.expired
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CpSat, "solve", interrupted)
+    assert judged(problem, Lns().run(problem, Run(start=seen[-1]))).accepted
+    with pytest.raises(KeyboardInterrupt):
+        Lns().run(problem, Run(start=seen[-1], on_schedule=lambda _: False))
+
+
+def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
+    problem = Problem(unit_chain(8), 7)
+    solve, calls = CpSat.solve, []
+
+    def failing(*_arguments, **_named):
+        raise BackendError("CP-SAT went up in smoke")
+
+    def fails_later(self, *arguments, **named):
+        calls.append(1)
+        return solve(self, *arguments, **named) if len(calls) < 4 else failing()
+
+    monkeypatch.setattr(CpSat, "solve", failing)
+    with pytest.raises(BackendError, match="in smoke"):
+        Lns().run(problem, Run(Deadline.after(30)))
+    monkeypatch.setattr(CpSat, "solve", fails_later)
+    assert judged(problem, Lns(LnsOptions(size=4)).run(problem, Run(Deadline.after(30)))).accepted
+    assert 4 <= len(calls) <= 3 + module.FAILURES
+
+
+def test_a_start_that_is_not_in_the_order_of_stages_is_put_into_it():
+    graph = unit_chain(4)
+    order = [graph.ops[i].name for i in (0, 1, 2, 1, 0, 3, 4, 5, 6, 7, 8)]
+    start = Schedule.from_steps([("compute", name) for name in order])
+    problem = Problem(graph, 6)
+    again = staged(problem, start)
+    assert judged(problem, again).cost == judged(problem, start).cost
+    assert again != start
+    statement = Statement.around(RetentionIntervals, {}, problem, again)
+    assert not statement.expresses(start)
+    assert statement.expresses(again)
+    assert not statement.crowded(problem, again), "there is always room for one more"
+    assert staged(Problem(graph, 6, "free"), start) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neighbourhoods_have_their_size_and_are_where_they_say(kind):
+    graph = layered(60, 0.3, 5)
+    problem = Problem(graph, "85%")
+    rng = np.random.default_rng(2)
+    schedule = random_schedule(graph, rng)
+    land = Landscape(problem, schedule)
+    parts = [KINDS[kind](land, rng, 12) for _ in range(10)]
+    for part in parts:
+        assert LEAST <= part.ops.sum() <= 13
+        assert 0 <= part.first <= part.last < len(graph.ops)
+    assert len({part.ops.tobytes() for part in parts}) > 5, "they differ"
+
+
+def test_sizes_and_choices_adapt():
+    portfolio = Portfolio(KINDS, 20, 50)
+    for _ in range(60):
+        portfolio.learn("peak", better=False, finished=True)
+        portfolio.learn("related", better=False, finished=False)
+        portfolio.learn("in time", better=True, finished=True)
+    assert portfolio.sizes == {**dict.fromkeys(KINDS, 20.0), "peak": 50.0, "related": float(LEAST)}
+    rng = np.random.default_rng(1)
+    land = Landscape(Problem(unit_chain(30), 20), Schedule.reference(unit_chain(30)))
+    chosen = [portfolio.choose(land, rng)[0] for _ in range(60)]
+    assert chosen.count("in time") > chosen.count("peak")
+
+
+def test_bad_options_are_named():
+    problem = Problem(unit_chain(8), 7)
+    with pytest.raises(ProblemError, match="out of range"):
+        LnsOptions(seconds=0)
+    for options, culprit in (
+        (LnsOptions(formulation="retention"), "'retention'"),
+        (LnsOptions(backend="cp"), "'cp'"),
+        (LnsOptions(formulation_options={"copy": 2}), "'copy'"),
+        (LnsOptions(formulation="checkmate", formulation_options={"copies": 2}), "'copies'"),
+    ):
+        with pytest.raises(RematError, match=culprit):
+            Lns(options).run(problem, Run(Deadline.after(5)))
+
+
+def test_no_budget_no_search():
+    problem = Problem(unit_chain(8), None)
+    assert judged(problem, Lns().run(problem, Run())).recomputations == 0
