@@ -134,11 +134,11 @@ def test_the_relaxation_lies_between_checkmates_and_the_optimum(seed, kind):
 
 
 def test_the_relaxation_is_tighter_and_the_model_smaller_on_a_network():
-    problem = Problem(ZOO["vgg16"](), "90%")
+    problem = Problem(ZOO["fcn8"](), "80%")
     mine, other = Stages(problem), Checkmate(problem)
     assert mine.build().num_constraints < other.build().num_constraints / 1.5
     base = problem.graph.base_cost
-    assert relaxed(mine).bound - base > 2 * (relaxed(other).bound - base)
+    assert relaxed(mine).bound - base > 20 * (relaxed(other).bound - base)
 
 
 # -- what is left out ------------------------------------------------------------------------------------------------
