@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--jobs", type=int, default=1, help="runs at a time, each of one thread")
     run.add_argument("--warm", action="store_true", help="start from the best known schedule")
     run.add_argument("--log", type=Path, default=LOG, help="runs that are done; those in it are not done again")
+    run.add_argument("--again", action="store_true", help="do also those that are in the log")
     run.set_defaults(action=_run)
     update = commands.add_parser("update", help="offer a schedule from elsewhere")
     update.add_argument("instance", help=", ".join(INSTANCES))
@@ -86,7 +87,8 @@ def _run(options: argparse.Namespace, board: Board) -> int:
         for seed in (seeds[:1] if method in OWN else seeds)
         if method != LEAST_PEAK or percent == min(budgets)  # it does not look at the budget
     ]
-    left = [task for task in tasks if task.key not in log.lines and not _closed(task, shelves[task.cell.instance])]
+    done = set() if options.again else set(log.lines)
+    left = [task for task in tasks if task.key not in done and not _closed(task, shelves[task.cell.instance])]
     print(f"{len(left)} of {len(tasks)} runs to do, at most {options.seconds:g} s each, {options.jobs} at a time")
     try:
         for number, (task, outcome) in enumerate(outcomes(left, options.jobs, board.folder), 1):

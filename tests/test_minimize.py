@@ -1,6 +1,8 @@
 """minimize(): the least peak, proved where it can be, in every set of rules; and the quick version for messages."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -184,6 +186,13 @@ def test_bad_calls() -> None:
     backwards = Schedule.of_computes(graph, graph.arrays.order[::-1].copy())
     with pytest.raises(ProblemError, match="the warm start gives a schedule that is not valid"):
         minimize(graph, start=backwards)
+
+
+def test_it_stands_below_solve() -> None:
+    """So that solve() can ask it."""
+    code = "import sys, remat.minimize; print('remat.solve' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 def test_least_known_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,8 +82,11 @@ def _summary(records: Sequence[Record]) -> list[str]:
     for record in records:
         counts[status(record)] += 1
     told = ", ".join(f"{number} {word}" for word, number in counts.items())
+    finders = Counter(record.found.method for record in records if record.found is not None)
     return [
         f"{len(records)} questions: {told}. Written by `benchmarks/scoreboard.py`; do not edit.",
+        "",
+        f"Best schedules found by: {', '.join(f'{name} {number}' for name, number in finders.most_common())}.",
         "",
         "Overhead and bound in % of computing each op once, peak in % of the reference peak; **bold**: proved optimal "
         "for that order rule, with any number of computes. `s`: when it was found, in its run of one thread.",
