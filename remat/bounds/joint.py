@@ -262,6 +262,17 @@ def joint_programme(problem: Problem, op: int) -> Model:
             num_rows=len(number),
         )
     )
+    number = np.arange(len(writer))
+    model.add(
+        Linear.rows(
+            "inputs of what runs again",
+            np.concatenate([number, number, number]),
+            np.concatenate([held.index[tensor], again.index[writer], again.index[reader]]),
+            np.repeat([1.0, 1.0, -1.0], len(writer)),
+            lower=0,
+            num_rows=len(writer),
+        )
+    )
     scale = float(max(1, arrays.size.max()))
     budget = problem.budget_bytes
     room = math.inf if budget is None else (budget - problem.constant_bytes - int(arrays.op_bytes[op])) / scale
