@@ -17,6 +17,7 @@ from remat import registry
 from remat.errors import FormatError, ProblemError
 from remat.files import check_output, read_text
 from remat.graphs.io import load_graph
+from remat.graphs.profiles import load_profiled
 from remat.problem import Problem
 from remat.progress import OnProgress
 from remat.schedule.io import read_schedule, write_schedule
@@ -43,6 +44,10 @@ class ProblemSection(_Section):
 
     graph: str
     """Graph file, or the name of a zoo graph."""
+    costs: str | None = None
+    """Profile (CSV or JSON) whose costs take the place of the graph's own."""
+    device: str | None = None
+    """Which device's costs, where the profile has several."""
     budget: str | int | float | None = None
     """Bytes (123456, "10GiB") or a share of the reference peak ("80%", 0.8); absent: as much as needed."""
     order: Literal["fixed", "free"] = "fixed"
@@ -190,7 +195,8 @@ class Config(_Section):
     def make_problem(self) -> Problem:
         """The graph, read, with budget and rules."""
         p = self.problem
-        return Problem(load_graph(p.graph), p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
+        graph = load_profiled(load_graph(p.graph), p.costs, p.device)
+        return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
 
     def run(
         self,
@@ -216,7 +222,7 @@ class Config(_Section):
         from remat.solve import solve
 
         chosen, output = self.solve, self.output
-        inputs = (self.problem.graph, chosen.warm_start)
+        inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)
         check_output(output.schedule, inputs)
         check_output(output.plot, inputs, SUFFIXES)
         problem = problem or self.make_problem()
@@ -317,7 +323,8 @@ def schema() -> dict[str, Any]:
 
 #: Keys of the example that are shown with another value than the default, and those that are only a comment.
 _GIVEN = {"graph": "vgg16", "budget": "90%", "time_limit": 60}
-_SHOWN = {"max_computes": 2, "threads": 2, "keep": ["tensor"], "memory_limit": "4GiB", "warm_start": "start.json",
+_SHOWN = {"costs": "costs.csv", "device": "gpu", "max_computes": 2, "threads": 2,
+          "keep": ["tensor"], "memory_limit": "4GiB", "warm_start": "start.json",
           "schedule": "schedule.json", "plot": "schedule.png"}  # fmt: skip
 
 
@@ -354,7 +361,8 @@ def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from remat.graphs.zoo import ZOO
 
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
-    for section, key in (("problem", "graph"), ("solve", "warm_start"), ("output", "schedule"), ("output", "plot")):
+    paths = {"problem": ("graph", "costs"), "solve": ("warm_start",), "output": ("schedule", "plot")}
+    for section, key in ((section, key) for section, keys in paths.items() for key in keys):
         table = merged.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str):
             path = folder / table[key]

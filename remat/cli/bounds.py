@@ -10,6 +10,8 @@ from remat.cli.common import (
     NO,
     Budget,
     ConstantMemory,
+    Costs,
+    Device,
     Graph,
     Json,
     Keep,
@@ -34,6 +36,8 @@ def command(
     max_computes: MaxComputes = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
+    costs: Costs = None,
+    device: Device = None,
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", "-t", min=0, help="Seconds for all bounds; default: until done.")
     ] = None,
@@ -52,7 +56,8 @@ def command(
     from remat.bounds.report import applies, bounds
     from remat.problem import Problem
 
-    problem = Problem(load_graph(graph), budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
+    loaded = load_graph(graph, costs, device)
+    problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
     found = bounds(problem, time_limit, threads=threads, relaxations=tuple(relaxation or ()))
     infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
     if as_json:

@@ -32,6 +32,12 @@ ConstantMemory = Annotated[
         "--count-constant-memory/--no-constant-memory", help="Count the graph's constant memory in peak and budget."
     ),
 ]
+Costs = Annotated[
+    Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs take the place of the graph's own.")
+]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="Whose costs, where the profile has several devices.")
+]
 OptionalGraph = Annotated[
     str | None,
     typer.Argument(metavar="GRAPH", help="Graph file, or the name of a zoo graph (resnet50).", show_default=False),
@@ -71,11 +77,12 @@ Picture = Annotated[Path | None, typer.Option("--plot", help="Draw the schedule 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
-def load_graph(name: str) -> ComputeGraph:
-    """See :func:`remat.graphs.io.load_graph`, which is imported only now."""
+def load_graph(name: str, costs: Path | None = None, device: str | None = None) -> ComputeGraph:
+    """The graph in a file or of the zoo, with the costs of a profile where one is named."""
     from remat.graphs.io import load_graph
+    from remat.graphs.profiles import load_profiled
 
-    return load_graph(name)
+    return load_profiled(load_graph(name), costs, device)
 
 
 def chosen(**options: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from remat.cli.common import (
     OK,
     BaseConfig,
     ConstantMemory,
+    Costs,
+    Device,
     Gap,
     Isolate,
     Keep,
@@ -62,6 +64,8 @@ def command(
     max_computes: MaxComputes = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
+    costs: Costs = None,
+    device: Device = None,
     time_limit: TimeLimit = None,
     gap: Gap = None,
     threads: Threads = None,
@@ -90,7 +94,7 @@ def command(
 
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
-                          count_constant_memory=count_constant_memory),
+                          count_constant_memory=count_constant_memory, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.common import load_graph
+from remat.cli.common import Costs, Device, load_graph
 from remat.files import check_output
 
 
@@ -23,6 +23,7 @@ class Frees(StrEnum):
 def command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="File to read; its format is found from its content.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; its suffix names the format.")],
+    *,
     graph: Annotated[
         str | None, typer.Option("--graph", metavar="GRAPH", help="IN is a schedule of this graph.")
     ] = None,
@@ -33,21 +34,27 @@ def command(
     frees: Annotated[
         Frees | None, typer.Option(help="Of a schedule: write frees out, move them forward, or leave them implied.")
     ] = None,
+    costs: Costs = None,
+    device: Device = None,
 ) -> None:
-    """Convert a graph file, or with --graph a schedule file."""
-    check_output(target, inputs=(graph,))
+    """Convert a graph file, or with --graph a schedule file.
+
+    With --costs the graph is written with the costs of a profile, or the schedule is taken as one of such a graph.
+    """
+    check_output(target, inputs=(graph, costs))
     if graph is None:
         from remat.graphs.io import read_graph, write_graph
+        from remat.graphs.profiles import load_profiled
 
         if to != "remat-json" or frees is not None:
             raise typer.BadParameter("--to and --frees are for schedules, which need --graph")
-        write_graph(read_graph(source), target)
+        write_graph(load_profiled(read_graph(source), costs, device), target)
     else:
         from remat.schedule.early_frees import with_early_frees
         from remat.schedule.io import read_schedule, write_schedule
         from remat.schedule.simulate import with_frees
 
-        loaded = load_graph(graph)
+        loaded = load_graph(graph, costs, device)
         schedule = read_schedule(source, loaded)
         if frees is Frees.GIVEN:
             schedule = with_frees(loaded, schedule)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import Graph, Json, load_graph, print_json, print_table
+from remat.cli.common import Costs, Device, Graph, Json, load_graph, print_json, print_table
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 def command(
     graph: Graph,
     top: Annotated[int, typer.Option("--top", min=0, help="How many of the largest tensors to list.")] = 5,
+    costs: Costs = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Show size, memory, cost and largest tensors of GRAPH."""
-    facts = graph_facts(load_graph(graph), top)
+    facts = graph_facts(load_graph(graph, costs, device), top)
     if as_json:
         print_json(facts)
         return

@@ -12,6 +12,8 @@ from remat.cli.common import (
     BaseConfig,
     Budget,
     ConstantMemory,
+    Costs,
+    Device,
     Gap,
     Isolate,
     Json,
@@ -44,6 +46,8 @@ def command(
     max_computes: MaxComputes = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
+    costs: Costs = None,
+    device: Device = None,
     time_limit: TimeLimit = None,
     gap: Gap = None,
     threads: Threads = None,
@@ -71,7 +75,7 @@ def command(
     options = {
         "problem": chosen(
             budget=budget, order=order, max_computes=max_computes, keep=keep or None,
-            count_constant_memory=count_constant_memory,
+            count_constant_memory=count_constant_memory, costs=costs, device=device,
         ),
         "solve": chosen(
             method=method, backend=backend, time_limit=time_limit, gap=gap, threads=threads, seed=seed,

@@ -12,6 +12,8 @@ from remat.cli.common import (
     OK,
     Budget,
     ConstantMemory,
+    Costs,
+    Device,
     Graph,
     Json,
     Keep,
@@ -31,6 +33,8 @@ def command(
     max_computes: MaxComputes = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
+    costs: Costs = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Validate SCHEDULE against GRAPH and print its certificate.
@@ -41,7 +45,7 @@ def command(
     from remat.schedule.io import read_schedule
     from remat.schedule.validate import validate
 
-    loaded = load_graph(graph)
+    loaded = load_graph(graph, costs, device)
     rules = Problem(loaded, budget, order, max_computes, keep or (), count_constant_memory or False).rules
     certificate = validate(loaded, read_schedule(schedule, loaded), rules)
     if as_json:

@@ -1,0 +1,280 @@
+"""Costs of ops from a measured profile: a CSV or JSON file, by op name, with a set of costs for each device.
+
+CSV: the first line is ``op,us`` for one nameless set in microseconds, or ``op,gpu [us],cpu [us]`` for several; each
+further line is an op and its costs. An empty cell says that this device has no cost for the op.
+
+JSON: ``{"format": "remat-costs", "version": 1, "sets": [{"device": "gpu", "unit": "us", "costs": {"op": 12}}]}``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from remat.errors import FormatError, GraphError
+from remat.files import parse_json, read_text
+from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
+
+NAME = "remat-costs"
+VERSION = 1
+#: Units of a profile: those of graphs, but for the one that says nothing.
+UNITS = tuple(unit for unit in COST_UNITS if unit != "none")
+#: How many names an error lists.
+LISTED = 5
+_COLUMN = re.compile(r"(?P<device>.*\S)\s*\[(?P<unit>[^\[\]]*)\]")
+
+
+@dataclass(frozen=True)
+class CostSet:
+    """The costs of ops on one device.
+
+    Attributes
+    ----------
+    device : str
+        Empty where the profile does not say.
+    unit : str
+    costs : mapping of op name to int
+        In `unit`.
+    """
+
+    device: str
+    unit: str
+    costs: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile says.
+
+    Attributes
+    ----------
+    name : str
+        The file, for messages.
+    sets : tuple of CostSet
+        At least one; devices differ.
+    """
+
+    name: str
+    sets: tuple[CostSet, ...]
+
+    def on(self, device: str | None = None) -> CostSet:
+        """The costs on a device; None: on the only one there is.
+
+        Raises
+        ------
+        FormatError
+            If there is none of that name, or there are several and none is named.
+        """
+        known = ", ".join(repr(each.device) for each in self.sets)
+        if device is None:
+            if len(self.sets) > 1:
+                raise FormatError(f"{self.name}: there are costs for several devices, name one of them: {known}")
+            return self.sets[0]
+        for each in self.sets:
+            if each.device == device:
+                return each
+        raise FormatError(f"{self.name}: there are no costs for device {device!r}, only for {known}")
+
+
+def read_profile(path: str | os.PathLike[str]) -> Profile:
+    """The profile in a CSV or JSON file; which of them is found from its content.
+
+    Raises
+    ------
+    FormatError
+        Naming the file and the line or the key: no header, an unknown unit, an op or a device that stands twice, a
+        cost that is missing a number, negative, not finite, too large, or a fraction; for a fraction it says which
+        finer unit would be exact, since nothing is rounded.
+    """
+    text = read_text(path).removeprefix("\ufeff")  # the mark that spreadsheets begin with
+    if text.lstrip().startswith("{"):
+        return _from_json(parse_json(text, str(path)), str(path))
+    return _from_csv(text, str(path))
+
+
+def with_costs(graph: ComputeGraph, profile: Profile, device: str | None = None) -> ComputeGraph:
+    """`graph` with the costs, and the unit, of a profile.
+
+    Parameters
+    ----------
+    device : str, optional
+        Which of the profile's sets; it may be left out where there is one.
+
+    Raises
+    ------
+    FormatError
+        If the device is not there.
+    GraphError
+        Naming the first ops that have no cost, or the first names in the profile that are no op of the graph.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("two")
+    >>> names = [b.op("a", size=4, cost=1), b.op("b", inputs=["a"], size=2, cost=1)]
+    >>> measured = with_costs(b.build(), Profile("made here", (CostSet("gpu", "us", {"a": 12, "b": 30}),)))
+    >>> measured.base_cost, measured.cost_unit
+    (42, 'us')
+    """
+    chosen = profile.on(device)
+    of_device = f" for device {chosen.device!r}" if chosen.device else ""
+    missing = [name for name in graph.op_names if name not in chosen.costs]
+    if missing:
+        raise GraphError(
+            f"{profile.name}: no cost{of_device} for {len(missing)} of the {len(graph.ops)} ops of graph "
+            f"{graph.name!r}: {_some(missing)}"
+        )
+    unknown = [name for name in chosen.costs if name not in graph.op_index]
+    if unknown:
+        raise GraphError(
+            f"{profile.name}: costs{of_device} for {len(unknown)} ops that graph {graph.name!r} does not have: "
+            f"{_some(unknown)}"
+        )
+    ops = tuple(replace(op, cost=chosen.costs[op.name]) for op in graph.ops)
+    return replace(graph, ops=ops, cost_unit=chosen.unit)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:LISTED])) + (", ..." if len(names) > LISTED else "")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _from_csv(text: str, name: str) -> Profile:
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [cell.strip() for cell in next(rows, [])]
+        if len(header) < 2 or header[0] != "op":
+            raise FormatError(f"{name}: line 1 must be 'op,us', or 'op,DEVICE [us],...' for several devices")
+        sets = _columns(header[1:], f"{name}: line 1")
+        lines: dict[str, int] = {}
+        for row in rows:
+            if not row:
+                continue
+            at = f"{name}: line {rows.line_num}"
+            if len(row) != len(header):
+                raise FormatError(f"{at} has {len(row)} cells, the first line {len(header)}")
+            if row[0] in lines:
+                raise FormatError(f"{at}: op {row[0]!r} stands on line {lines[row[0]]} already")
+            lines[row[0]] = rows.line_num
+            for each, cell in zip(sets, row[1:], strict=True):
+                if cell.strip():
+                    each.costs[row[0]] = _cost(cell.strip(), each.unit, f"{at}: the cost of op {row[0]!r}")
+    except csv.Error as error:
+        raise FormatError(f"{name}: line {rows.line_num}: {error}") from None
+    return Profile(name, tuple(CostSet(each.device, each.unit, each.costs) for each in sets))
+
+
+@dataclass
+class _Column:
+    """A set of costs that is being read."""
+
+    device: str
+    unit: str
+    costs: dict[str, int]
+
+
+def _columns(cells: Iterable[str], at: str) -> list[_Column]:
+    found: list[_Column] = []
+    for cell in cells:
+        match = _COLUMN.fullmatch(cell)
+        device, unit = (match["device"], match["unit"].strip()) if match else ("", cell)
+        found.append(_Column(device, _unit(unit, at), {}))
+    return _distinct(found, at)
+
+
+def _distinct(sets: list[_Column], at: str) -> list[_Column]:
+    devices = [each.device for each in sets]
+    if len(sets) > 1 and "" in devices:
+        raise FormatError(f"{at}: with several sets of costs, each needs the name of its device")
+    if len(set(devices)) < len(devices):
+        twice = next(device for device in devices if devices.count(device) > 1)
+        raise FormatError(f"{at}: device {twice!r} stands twice")
+    return sets
+
+
+def _from_json(document: Any, name: str) -> Profile:
+    _keys(document, {"format", "version", "sets"}, name)
+    if document.get("format") != NAME or type(document.get("version")) is not int or document["version"] != VERSION:
+        raise FormatError(f"{name}: not a document of format {NAME!r}, version {VERSION}")
+    if type(document.get("sets")) is not list or not document["sets"]:
+        raise FormatError(f"{name}: sets must be a list of at least one set of costs")
+    sets = []
+    for number, item in enumerate(document["sets"]):
+        at = f"{name}: sets[{number}]"
+        _keys(item, {"device", "unit", "costs"}, at)
+        device, costs = item.get("device", ""), item.get("costs")
+        if type(device) is not str or type(costs) is not dict:
+            raise FormatError(f"{at}: device must be a string, and costs an object of numbers by op")
+        unit = _unit(item.get("unit"), at)
+        numbers = {op: _json_cost(value, unit, f"{at}: the cost of op {op!r}") for op, value in costs.items()}
+        sets.append(_Column(device, unit, numbers))
+    return Profile(name, tuple(CostSet(each.device, each.unit, each.costs) for each in _distinct(sets, name)))
+
+
+def _keys(value: Any, known: set[str], at: str) -> None:
+    if type(value) is not dict:
+        raise FormatError(f"{at} must be an object")
+    for key in value:
+        if key not in known:
+            raise FormatError(f"{at}: unknown key {repr(key)[:60]}")
+
+
+def _unit(unit: Any, at: str) -> str:
+    if unit not in UNITS:
+        raise FormatError(f"{at}: unit {repr(unit)[:60]} is not one of {', '.join(UNITS)}")
+    return str(unit)
+
+
+def _json_cost(value: Any, unit: str, what: str) -> int:
+    if type(value) is not int and type(value) is not float:
+        raise FormatError(f"{what} must be a number")
+    return _cost(repr(value), unit, what)
+
+
+def _cost(text: str, unit: str, what: str) -> int:
+    """A number as it was written, exactly."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise FormatError(f"{what} is not a number: {repr(text)[:60]}") from None
+    if not value.is_finite():
+        raise FormatError(f"{what} is not finite: {text[:60]}")
+    if value < 0:
+        raise FormatError(f"{what} is negative: {text[:60]}")
+    if value.adjusted() > 30 or value >= MAX_TOTAL:
+        raise FormatError(f"{what} is 2^62 or more: {text[:60]}")
+    if value != value.to_integral_value():
+        nanoseconds = value.scaleb(3)
+        finer = (
+            f"give the whole profile in ns, where it is {nanoseconds.to_integral_value():f}"
+            if unit == "us" and nanoseconds == nanoseconds.to_integral_value()
+            else "costs are whole numbers, so count in a finer unit"
+        )
+        raise FormatError(f"{what} is {text[:60]} {unit}, and nothing is rounded: {finer}")
+    return int(value)
+
+
+def load_profiled(graph: ComputeGraph, costs: str | Path | None, device: str | None) -> ComputeGraph:
+    """`graph` with the costs in a file, where one is named; what the shell and the configuration call.
+
+    Raises
+    ------
+    FormatError
+        As :func:`read_profile`, and for a device without a file.
+    GraphError
+        As :func:`with_costs`.
+    """
+    if costs is None:
+        if device is not None:
+            raise FormatError(f"device {device!r} is named, but no file of costs")
+        return graph
+    return with_costs(graph, read_profile(costs), device)
