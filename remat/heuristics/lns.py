@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason
+from remat.backends.running import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
@@ -28,6 +29,8 @@ from remat.schedule.validate import validate
 QUICK: dict[str, dict[str, Any]] = {"cp-sat": {"cp_model_presolve": False, "linearization_level": 0}}
 #: Sub-models in a row in which the solver may fail.
 FAILURES = 3
+#: Sub-models without success after which schedules twice as far from the best are worked on.
+PATIENCE_TO_TRAVEL = 20
 #: Share of the sub-models whose costs are noisy.
 NOISY = 0.5
 #: Parts of a unit of cost in which noisy costs are whole.
@@ -64,8 +67,8 @@ class LnsOptions:
     backend: str = "cp-sat"
     formulation_options: Mapping[str, Any] = field(default_factory=dict)
     solver_options: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 20
-    seconds: float = 1.0
+    size: int = 15
+    seconds: float = 0.5
     noise: float = 0.2
     travel: float = 0.02
     start_share: float = 0.2
@@ -132,6 +135,8 @@ class Lns(Heuristic):
         except KeyboardInterrupt:
             if run.on_schedule is not None or search.best is None:
                 raise
+        except OverdueError:  # the caller's: what there is by now is still good
+            pass
         return None if search.best is None else search.best.schedule
 
 
@@ -248,7 +253,7 @@ class _Search:
             finished = raw is None or raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
             portfolio.learn(name, better=better, finished=finished)
             idle = 0 if self.best is not best else idle + 1
-            if new is not None and (better or self._near(new)) and new.schedule != self.work.schedule:
+            if new is not None and (better or self._near(new, idle)) and new.schedule != self.work.schedule:
                 self._go_to(new)
                 land = Landscape(self.problem, new.schedule)
             if raw is not None and raw.stop is StopReason.INTERRUPTED:
@@ -263,12 +268,13 @@ class _Search:
         """Whether the schedule that is worked on keeps the budget."""
         return self.work.certificate.accepted
 
-    def _near(self, new: _Candidate) -> bool:
-        """Whether a schedule is not much dearer than the best."""
+    def _near(self, new: _Candidate, idle: int) -> bool:
+        """Whether a schedule is not much dearer than the best; the longer nothing better is found, the dearer."""
         if self.best is None or not (self.fits and new.certificate.accepted):
             return False
         base = self.problem.graph.base_cost
-        return new.certificate.cost - base <= (1 + self.options.travel) * (self.best.certificate.cost - base)
+        travel = self.options.travel * (1 + idle / PATIENCE_TO_TRAVEL)
+        return new.certificate.cost - base <= (1 + travel) * (self.best.certificate.cost - base)
 
     def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
         """Solve the model of a part; None where there is nothing to solve."""
