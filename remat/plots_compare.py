@@ -83,11 +83,18 @@ def plot_frontier(frontier: Frontier) -> Figure:
     edges = [budget / scale for budget in frontier.budgets]
     margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
     axes.set_xlim(edges[0] - margin, edges[-1] + margin)
+    without = [method.label for method in frontier.methods
+               if any(cell.cost is None and cell.status != "failed" for cell in frontier.of(method))]  # fmt: skip
+    strip = 0.03 + 0.035 * len(without)
     for number, method in enumerate(frontier.methods):
         _draw_frontier(axes, frontier, number, method.label, scale)
+        if method.label in without:
+            height = strip - 0.035 * (without.index(method.label) + 0.7)
+            _draw_crosses(axes, frontier, number, scale=scale, height=height)
     top = max(axes.get_ylim()[1], 1e-9)
-    axes.set_ylim(-0.04 * top, top)
+    axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method that has some
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
+    axes.axhline(0, color="#222222", linewidth=0.6)
     structural = structural_peak(problem)[0] / scale
     if structural > edges[0] - margin:
         axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
@@ -151,8 +158,8 @@ def plot_batches(results: Sequence[BatchResult]) -> Figure:
             if upper > batch:
                 axes.bar(x, (upper - batch) / unit, 0.92 * width, batch / unit, color="none", edgecolor=colour,
                          linestyle=":", linewidth=1.0)  # fmt: skip
-            axes.annotate(f"{batch:,}" + (f"\nto {upper:,}" if upper > batch else ""), (x, upper / unit), (0, 2),
-                          textcoords="offset points", ha="center", fontsize="small")  # fmt: skip
+            axes.annotate(f"{batch:,}", (x, batch / unit), (0, 2), textcoords="offset points", ha="center",
+                          fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
         handles.append(Patch(color=colour, label=plain_text(label)))
     if any(result.upper > result.batch for result in results):
         handles.append(Patch(facecolor="none", edgecolor="#000000", linestyle=":", label="not ruled out"))
@@ -184,7 +191,7 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
     base, cells = frontier.problem.graph.base_cost, frontier.of(label)
     right = frontier.budgets[-1] / scale
     # Methods that agree lie upon each other; the earlier ones show around the later ones.
-    width, size = max(4.4 - 1.4 * number, 1.0), max(11.0 - 2.5 * number, 4.0)
+    width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)
 
     def height(cost: int) -> float:
         return _height(cost, base)
@@ -199,15 +206,22 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
             axes.plot(*np.array(some).reshape(-1, 2).T, color=colour, marker=marker, linestyle="none", markersize=size,
                       markerfacecolor=colour if proved else "white", zorder=3)  # fmt: skip
     # An empty line for the legend: one entry for line and marks.
-    axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width, label=plain_text(label))
+    failed = ": failed" if not found and any(cell.status == "failed" for cell in cells) else ""
+    axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width, label=plain_text(label) + failed)
     bounds = [(cell.budget / scale, bound) for cell in cells if (bound := frontier.bound(cell)) is not None]
     if any(bound > base for _, bound in bounds):
         axes.step([x for x, _ in bounds], [height(bound) for _, bound in bounds], where="pre", color=colour,
                   linestyle="--", linewidth=1)  # fmt: skip
+
+
+def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, height: float) -> None:
+    """Budgets without a schedule, at a height in shares of the axis."""
+    label = frontier.methods[number].label
+    cells = [cell for cell in frontier.of(label) if cell.cost is None and cell.status != "failed"]
     for thick, none in ((2.5, True), (1.0, False)):
-        at = [cell.budget / scale for cell in cells if cell.cost is None and (frontier.bound(cell) is None) is none]
-        axes.plot(at, [0.02 + 0.03 * number] * len(at), color=colour, marker="x", markeredgewidth=thick,
-                  linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
+        at = [cell.budget / scale for cell in cells if (frontier.bound(cell) is None) is none]
+        axes.plot(at, [height] * len(at), color=_COLOURS[number % len(_COLOURS)], marker="x", markersize=5,
+                  markeredgewidth=thick, linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
 
 
 def _height(cost: int, base: int) -> float:

@@ -355,6 +355,8 @@ def test_the_picture(exact, tmp_path):
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert [list(line.get_xdata()) for line in crosses] == [[2], [2], [3, 4]]
     assert axes.patches, "the structural bound"
+    bottom, top = axes.get_ylim()
+    assert all(0 < line.get_ydata()[0] < -bottom / (top - bottom) for line in crosses), "below the axis"
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words == [EXACT, "greedy", "below the structural bound"]
     save_frontier_plot(frontier(CHAIN, [8], ["greedy"], threads=1), tmp_path / "one.svg")
