@@ -197,13 +197,14 @@ class _Solve:
         if not self.is_heuristic:
             with contextlib.suppress(OverdueError), time_limit(deadline.earlier(PREPARE_SHARE * deadline.remaining)):
                 heuristic.prepare()
-            most = START_SECONDS * len(self.problem.graph.ops)
-            deadline = deadline.earlier(min(most, START_SHARE * deadline.remaining))
+            share = START_SHARE * deadline.remaining
+            deadline = deadline.earlier(min(START_SECONDS * len(self.problem.graph.ops), share))
         schedule = None
         with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
             schedule = heuristic.run(self.problem, Run(deadline, self.call.seed, start=self.warm_start))
         if schedule is not None:
             self.judge.see(schedule, heuristic.name)
+        self.bound, self.scope = heuristic.bound or self.bound, heuristic.scope or self.scope
         if self.is_heuristic and self.call.deadline.expired:
             self.stop = StopReason.DEADLINE
 
@@ -217,6 +218,7 @@ class _Solve:
         try:
             with time_limit(self.call.deadline):
                 formulation = self._make_formulation(kind)
+                formulation.leave_out_above(self.judge.best.certificate.cost if self.judge.best else None)
                 self.model = formulation.build()
                 source = f"{self.method_name} by {self.backend_name}"
                 self.reader = Reader(self.judge, formulation, self.model, source)

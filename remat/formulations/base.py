@@ -127,6 +127,9 @@ class Formulation(ABC):
     def scope(self) -> Scope:
         """What the optimum of the model is optimal among."""
 
+    def leave_out_above(self, cost: int | None) -> None:  # noqa: B027  (most formulations state them all the same)
+        """A schedule of this cost is known, or none: dearer ones need not be stated. Called before anything else."""
+
     @abstractmethod
     def build(self) -> Model:
         """The model; its objective is the cost of the schedule."""

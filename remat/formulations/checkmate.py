@@ -19,6 +19,7 @@ from remat.formulations.sequence import (
     stages_of,
     useful_schedule,
 )
+from remat.formulations.stage_rows import at_most
 from remat.modeling import Linear, Model, Vars
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -185,7 +186,7 @@ class Checkmate(Formulation):
         ordinary = ~at.is_buffer[tensor]
         held = stage > at.begin(at.writer[tensor])  # (1d): nothing is retained into the first stage
         model.add(
-            _at_most_zero(
+            at_most(
                 "(1b) inputs there",
                 [(row, self._at(x.R, stage, reader), 1), (row[held], self._s(x, stage[held], tensor[held]), -1),
                  (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1)],
@@ -199,7 +200,7 @@ class Checkmate(Formulation):
         before = stage > at.begin(at.writer[tensor]) + 1
         ordinary = ~at.is_buffer[tensor]
         model.add(
-            _at_most_zero(
+            at_most(
                 "(1c) retained if there",
                 [(row, self._s(x, stage, tensor), 1),
                  (row[before], self._s(x, stage[before] - 1, tensor[before]), -1),
@@ -315,7 +316,7 @@ class Checkmate(Formulation):
         stage = at.last_writer[tensor] + 1 + rank
         row = np.arange(len(part), dtype=np.int64)
         model.add(
-            _at_most_zero(
+            at_most(
                 "transient contribution",
                 [
                     (row, self._at(x.R, stage, op), 1),
@@ -449,10 +450,3 @@ class Checkmate(Formulation):
         _, slot = self.layout.runs()
         sequence = self.problem.graph.arrays.order[slot[runs]]
         return useful_schedule(self.problem, sequence, self.name)
-
-
-def _at_most_zero(name: str, parts: list[tuple[Int, Int, int]], num_rows: int) -> Linear:
-    """Rows ``sum of coefficient * x <= 0`` from (row, column, coefficient) parts."""
-    rows, columns, values = zip(*parts, strict=True)
-    value = np.repeat(np.array(values, dtype=np.float64), [len(row) for row in rows])
-    return Linear.rows(name, np.concatenate(rows), np.concatenate(columns), value, upper=0.0, num_rows=num_rows)

@@ -114,13 +114,27 @@ class Stages(Formulation):
         if problem.order is not OrderRule.FIXED:
             raise ProblemError("the stages formulation keeps the reference order; ask for order 'fixed'")
         self.options = options or StagesOptions()
-        limit = self.options.cost_limit
-        extra = None if limit is None else limit - problem.graph.base_cost
-        if extra is not None and extra < 0:
+        self._limit = self.options.cost_limit
+        if self._limit is not None and self._limit < problem.graph.base_cost:
             base = problem.graph.base_cost
-            raise ProblemError(f"the cost limit {limit:,} is below {base:,}, the cost of computing each op once")
-        self.layout = StageLayout.of(problem, extra, self.options.ahead)
-        self.choices = StageChoices(problem, self.layout)
+            raise ProblemError(f"the cost limit {self._limit:,} is below {base:,}, the cost of computing each op once")
+        self.layout  # noqa: B018  (a budget below what is always held is refused here)
+
+    def leave_out_above(self, cost: int | None) -> None:
+        if cost is not None and (self._limit is None or cost < self._limit):
+            self._limit = cost
+            self.__dict__.pop("layout", None)
+
+    @cached_property
+    def layout(self) -> StageLayout:
+        """What there are variables for."""
+        extra = None if self._limit is None else self._limit - self.problem.graph.base_cost
+        return StageLayout.of(self.problem, extra, self.options.ahead)
+
+    @cached_property
+    def choices(self) -> StageChoices:
+        """The variables, by number."""
+        return StageChoices(self.problem, self.layout)
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
@@ -356,8 +370,8 @@ class Stages(Formulation):
         sequence = op_sequence(problem, schedule)
         check_limits(problem, sequence)
         cost = int(problem.graph.arrays.cost[sequence].sum())
-        if self.options.cost_limit is not None and cost > self.options.cost_limit:
-            raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self.options.cost_limit:,}")
+        if self._limit is not None and cost > self._limit:
+            raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}")
         stage = stages_of(problem, sequence) - 1
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from remat.formulations.base import Scope
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.timing import Deadline
@@ -59,6 +60,10 @@ class Heuristic(ABC):
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
     """The dataclass of its options, the constructor's only argument; None where it has none."""
+
+    bound: int | None = None
+    scope: Scope | None = None
+    """What no schedule in `scope` beats, where the last run found that out on the way."""
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_type() if options is None and self.options_type is not None else options

@@ -149,8 +149,6 @@ class LpRounding(Heuristic):
 
     def __init__(self, options: LpRoundingOptions | None = None) -> None:
         super().__init__(options)
-        self.bound: int | None = None
-        self.scope: Scope | None = None
         self.tried: list[Rounded] = []
 
     def run(self, problem: Problem, run: Run) -> Schedule | None:
@@ -193,7 +191,9 @@ class LpRounding(Heuristic):
     def _stated(self, problem: Problem, limit: int | None) -> _Stated:
         if self.options.formulation == "checkmate":
             return Checkmate(problem)
-        return Stages(problem, StagesOptions(limit, self.options.ahead))
+        stated = Stages(problem, StagesOptions(ahead=self.options.ahead))
+        stated.leave_out_above(limit)
+        return stated
 
     # -- phase two ---------------------------------------------------------------------------------------------------
 
