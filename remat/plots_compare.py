@@ -158,8 +158,8 @@ def plot_batches(results: Sequence[BatchResult]) -> Figure:
             if upper > batch:
                 axes.bar(x, (upper - batch) / unit, 0.92 * width, batch / unit, color="none", edgecolor=colour,
                          linestyle=":", linewidth=1.0)  # fmt: skip
-            axes.annotate(f"{batch:,}", (x, batch / unit), (0, 2), textcoords="offset points", ha="center",
-                          fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
+            axes.annotate(f"{batch:,}", (x, batch / unit), (0, 3), textcoords="offset points", ha="center",
+                          fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.2})  # fmt: skip
         handles.append(Patch(color=colour, label=plain_text(label)))
     if any(result.upper > result.batch for result in results):
         handles.append(Patch(facecolor="none", edgecolor="#000000", linestyle=":", label="not ruled out"))
