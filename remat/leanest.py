@@ -32,8 +32,8 @@ ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 #: Shares of what is open above the bound that the first attempt of a round asks for, and the smallest that is asked.
 FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
-#: Shares of the time left: loading a heuristic, eviction and greedy (each), annealing, the solver.
-PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.6, 0.2, 0.5, 0.5
+#: Shares of the time left: the bounds, loading a heuristic, eviction and greedy (each), annealing, the solver.
+BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
 #: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
 ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
 #: Ops up to which everything is searched, orders alone are searched, and a solver is asked.
@@ -89,7 +89,7 @@ class LeanestSearch:
             self._take(self.judge.leanest)
         try:
             with self._timed("bounds"):
-                self._bounds(self._share(0.1))
+                self._bounds(self._share(BOUND_SHARE))
             for quick_one in ("eviction", "greedy"):
                 self._descend(quick_one, self._share(GREEDY_SHARE))
             if not quick:
@@ -99,6 +99,8 @@ class LeanestSearch:
             if not quick:
                 self._ask_solver()
                 self._cheapen()
+                if math.isfinite(deadline.seconds):  # time is left where there was nothing to cheapen
+                    self._descend("annealing", deadline)
         except KeyboardInterrupt:
             self.stop = StopReason.INTERRUPTED
         if self.stop is StopReason.FINISHED and not self.proved and deadline.expired:

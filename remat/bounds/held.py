@@ -55,7 +55,7 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
     most = needs + _held_in_order(problem, held)
     free = problem.order is OrderRule.FREE
     network = BoundaryNetwork(problem) if free and held.any() else None
-    for op in arrays.order[np.argsort(-most, kind="stable")].tolist() if held.any() else ():
+    for op in np.argsort(-most, kind="stable").tolist() if held.any() else ():
         if most[op] <= best or clock.expired:
             break
         value = int(most[op] if network is None else needs[op] + network.cut(op, np.where(held, arrays.size, 0)))

@@ -137,6 +137,14 @@ def test_what_cannot_be_made_again(order: OrderRule) -> None:
     assert above >= 1
 
 
+@pytest.mark.parametrize(
+    ("n", "width", "seed", "cut"), [(60, 0.35, 2, 23_990), (100, 0.27, 446, 28_850), (250, 0.43, 1789, 122_050)]
+)
+def test_the_cut_bound_of_larger_graphs(n: int, width: float, seed: int, cut: int) -> None:
+    """Values computed elsewhere; the ops of these graphs do not stand in the reference order."""
+    assert held_bound(Problem(layered(n, width, seed), order="free", max_computes=1)).value == cut
+
+
 def test_kept_tensors_and_constant_memory_count() -> None:
     builder = GraphBuilder("kept", constant_memory=100)
     builder.op("a", size=4)
