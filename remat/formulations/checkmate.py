@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Scope, Values
-from remat.formulations.checkmate_layout import CheckmateLayout
+from remat.formulations.checkmate_layout import CheckmateLayout, CheckmateOptions
 from remat.formulations.retention_layout import expand
 from remat.formulations.sequence import (
     Instances,
@@ -28,33 +28,6 @@ Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class CheckmateOptions:
-    """Options of :class:`Checkmate`.
-
-    Attributes
-    ----------
-    frontier : bool
-        Frontier-advancing stages, (8a)-(8c). Without them (1d)-(1e), in any stage any op: far weaker and far slower,
-        there for the comparison of §4.6 and appendix A. Such stages leave the order of first computes free.
-    stages : int or None
-        T, the number of stages without `frontier`; None: as many as ops. Frontier-advancing stages are as many anyway.
-    """
-
-    frontier: bool = True
-    stages: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.frontier, bool):
-            raise ProblemError(f"frontier must be true or false, not {self.frontier!r}")
-        if self.stages is None:
-            return
-        if self.frontier:
-            raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false")
-        if isinstance(self.stages, bool) or not isinstance(self.stages, int) or self.stages < 1:
-            raise ProblemError(f"stages must be a whole number from 1, not {self.stages!r}")
-
-
-@dataclass(frozen=True)
 class _Blocks:
     """The blocks of variables, in the order in which they are made."""
 
@@ -66,7 +39,7 @@ class _Blocks:
 
 
 class Checkmate(Formulation):
-    r"""Checkmate's MILP with frontier-advancing stages (Jain et al., MLSys 2020, eq. 9).
+    r"""Checkmate's MILP (Jain et al., MLSys 2020, eq. 9), by default with frontier-advancing stages.
 
     **Sets.** Ops 0..n−1 in the reference order; stages k = 0..n−1, of which stage k ends with the first compute of op
     k, and in which every op j ≤ k may run once, in order. Tensors t with size m_t and writer p(t); U(t) its readers.
@@ -86,6 +59,12 @@ class Checkmate(Formulation):
              with h = (1 − R[k,l]) + S[k+1,t] + sum_{j ∈ U(t), l < j ≤ k} R[k,j],  κ = its largest value
         (8a) R[k,k] = 1;   (8b) S[k,t] only for k > p(t);   (8c) R[k,j] only for j ≤ k
         (9)  U[k,j] + w_j R[k,j] ≤ budget                         w_j: workspace
+
+    **Free stages** (`CheckmateOptions.frontier` = false): T stages k, in each of which any op may run once, in the
+    reference order; R[k,j] and S[k,t] for all j and k > 0. First computes have no order then. In place of (8a)-(8c)::
+
+        (1d) nothing is retained into stage 0
+        (1e) sum_k R[k,j] ≥ 1                                     for every op j whose outputs nobody reads
 
     FREE[k,t,p(t)], the freeing of a result nobody uses, is 0 in an optimum for ops with one output (§4.8) and left
     out; it is there for ops with several outputs, which regenerate all of them when one is wanted. A tensor that an

@@ -1,15 +1,45 @@
-"""Index arithmetic of Checkmate's program: stages and slots, uses, retentions and frees."""
+"""Options of Checkmate's program, and its index arithmetic: stages and slots, uses, retentions and frees."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.errors import ProblemError
 from remat.formulations.retention_layout import expand
 from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CheckmateOptions:
+    """Options of :class:`remat.formulations.checkmate.Checkmate`.
+
+    Attributes
+    ----------
+    frontier : bool
+        Frontier-advancing stages, (8a)-(8c). Without them (1d)-(1e), in any stage any op: far weaker and far slower,
+        there for the comparison of §4.6 and appendix A. Such stages leave the order of first computes free.
+    stages : int or None
+        T, the number of stages without `frontier`; None: as many as ops. Frontier-advancing stages are as many anyway.
+    """
+
+    frontier: bool = True
+    stages: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.frontier, bool):
+            raise ProblemError(f"frontier must be true or false, not {self.frontier!r}")
+        if self.stages is None:
+            return
+        if self.frontier:
+            raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false")
+        if isinstance(self.stages, bool) or not isinstance(self.stages, int) or self.stages < 1:
+            raise ProblemError(f"stages must be a whole number from 1, not {self.stages!r}")
 
 
 class CheckmateLayout:
