@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,24 +13,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.formulations.sequence import standing_buffers, useful_schedule
+from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.timing import Deadline
 
 if TYPE_CHECKING:
-    from remat.heuristics.annealing_kernel import State
+    from remat.heuristics.annealing_state import State
 
 Int = NDArray[np.int64]
 
 #: Most runs of one op that the search keeps track of.
 MOST_RUNS = 24
-#: Moves of all restarts for each op, where nothing else ends the search.
+#: Moves for each op, of all rounds together, where nothing else ends the search.
 MOVES_PER_OP = 20_000
-#: Moves between two looks at the clock, which are also the steps of cooling.
-BATCH = 5_000
+#: Moves for each op of the first anneal of a round; those of the very first round, which is to answer soon.
+ROUND_MOVES, FIRST_MOVES = 6_000, 500
+#: Rounds after which they become twice as long.
+ROUNDS = 4
+#: How often a round is heated up again, and the share of the way that it then goes anew.
+REHEATS, REHEATED = 3, 0.5
+#: Least moves between two looks at the clock, which are also the steps of cooling, and steps that are worth a round.
+BATCH, STEPS = 5_000, 20
+#: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it.
+MET = (0.02, 0.15)
+#: Seconds between two schedules that are told.
+TELL = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,30 +49,30 @@ class AnnealingOptions:
     Attributes
     ----------
     moves : int or None
-        Moves of all restarts together. None: until the deadline, and 20,000 for each op where there is none.
-    first_moves : int
-        Moves of the first restart; each restart has twice as many as the one before.
-    heat, cold : float
-        First and last temperature, as shares of the base cost.
-    area : float
-        Weight of the mean memory held, as a share of that of memory above the budget: it prefers short lives where the
-        peak alone does not change.
+        Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
+    heat : float
+        First temperature, as a share of the base cost; every fourth round begins at a tenth of it.
+    cold : float
+        Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
+    soft, hard : float
+        First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
     again : float
         Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
     """
 
     moves: int | None = None
-    first_moves: int = 250_000
     heat: float = 1e-2
-    cold: float = 1e-6
-    area: float = 0.2
-    again: float = 0.5
+    cold: float = 0.2
+    soft: float = 1e-2
+    hard: float = 2e-4
+    again: float = 0.2
 
     def __post_init__(self) -> None:
         if not (
             (self.moves is None or self.moves >= 1)
-            and self.first_moves >= 1
-            and 0 < self.cold <= self.heat
+            and self.heat > 0
+            and self.cold > 0
+            and 0 < self.hard <= self.soft
             and 0 <= self.again <= 1
         ):
             raise ProblemError(f"options of annealing are out of range: {self}")
@@ -71,14 +83,19 @@ class Annealing(Heuristic):
 
     After FastSA (Imanishi et al., NeurIPS 2023), written anew from its description. A state is an array of slots that
     hold an op or nothing; a move shifts a run of an op, recomputes an op shortly before a read (with a random part of
-    those ancestors that would have to be held for it), or takes a recomputation back. The energy is cost, plus a
-    penalty for the peak above the budget whose weight follows how often the budget is met, plus a small weight on the
-    mean memory held. Peaks come from a segment tree, so that a move costs O(d log T) for an op with d tensors.
+    those ancestors that would have to be held for it), or takes a recomputation back. The energy is
 
-    Restarts double in length, and every second one starts at a tenth of the heat, with a quarter of the weight on the
-    mean: hot ones find other orders, cool ones make the most of the given one. Without a deadline the same seed walks
-    the same way. With the fixed order first computations stay in the reference order, and recomputations may be
-    anywhere. Ops that write accumulation buffers are not recomputed.
+        cost + λ (max(0, peak − budget) + τ log(1 + Σ_slots exp((memory − budget) / τ)))
+
+    whose last part lets every slot near the peak count, and not the highest alone; τ falls with the temperature, and λ
+    follows how often the budget is met. Half of the recomputations are for tensors that live across a slot near the
+    peak, drawn by its share in that sum. A segment tree holds peak and sum, so that a move costs O(d log T) for an op
+    with d tensors.
+
+    A round is one anneal, heated up again from its best schedule some times; rounds differ by their seeds, run in
+    threads of their own, and grow. Without a deadline the same seed walks the same way. With the fixed order first
+    computes stay in the reference order, and recomputations may be anywhere. Ops that write accumulation buffers are
+    not recomputed. Where the run has a start, that is where rounds begin.
 
     Examples
     --------
@@ -98,43 +115,25 @@ class Annealing(Heuristic):
         graph = GraphBuilder("pair")
         graph.op("a", size=2)
         graph.op("b", inputs=["a"], size=1)
-        _Search(Problem(graph.build(), 2, OrderRule.FREE), self.options).restart(1, Deadline(), (0, 0))
+        options = AnnealingOptions(moves=1)
+        _Search(Problem(graph.build(), 2, OrderRule.FREE), options, Run()).round(1, 0)
 
     def run(self, problem: Problem, run: Run) -> Schedule | None:
-        deadline, seed = run.deadline, run.seed
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
-        search = _Search(problem, self.options)
-        moves, left, restart = self.options.first_moves, self._moves(problem, deadline), 0
-        best: tuple[int, Int] | None = None
-        rate = math.inf  # moves per second of the last restart
-        while left > 0 and not deadline.expired:
-            # The last restart is as long as there is time for, so that it cools down before the deadline.
-            length, began = int(min(moves, left, max(BATCH, 0.9 * rate * deadline.remaining))), deadline.elapsed
-            found = search.restart(length, deadline, (seed, restart))
-            rate = length / max(1e-9, deadline.elapsed - began) if math.isfinite(deadline.seconds) else math.inf
-            if found is not None and (best is None or found[0] < best[0]):
-                best = found
-            if best is not None and best[0] == problem.graph.base_cost:
-                break
-            left, moves, restart = left - moves, 2 * moves, restart + 1
-        return None if best is None else useful_schedule(problem, best[1], self.name)
-
-    def _moves(self, problem: Problem, deadline: Deadline) -> float:
-        """Moves of all restarts together."""
-        if self.options.moves is not None:
-            return self.options.moves
-        return math.inf if math.isfinite(deadline.seconds) else MOVES_PER_OP * len(problem.graph.ops)
+        search = _Search(problem, self.options, run)
+        search.go()
+        return None if search.best is None else useful_schedule(problem, search.best, self.name)
 
 
 class _Search:
-    """The arrays of one problem, and restarts on them."""
+    """The arrays of one problem, and rounds on them, perhaps several at a time."""
 
-    def __init__(self, problem: Problem, options: AnnealingOptions) -> None:
-        from remat.heuristics.annealing_kernel import Net
+    def __init__(self, problem: Problem, options: AnnealingOptions, run: Run) -> None:
+        from remat.heuristics.annealing_state import Net
 
         assert problem.budget_bytes is not None
-        self.problem, self.options = problem, options
+        self.problem, self.options, self.call = problem, options, run
         self.fixed = problem.order is OrderRule.FIXED
         arrays = problem.graph.arrays
         buffers, workspace = standing_buffers(problem)
@@ -153,52 +152,180 @@ class _Search:
             arrays.op_successors.indptr, arrays.op_successors.indices,
             problem.kept, limit.astype(np.int64), arrays.order, arrays.position,
         )  # fmt: skip
-        self.width = 1 << math.ceil(math.log2(8 * num_ops))
+        self.begin = self._start(limit)
+        self.width = 1 << math.ceil(math.log2(4 * max(num_ops, len(self.begin)) + 8))
+        self.batch = max(BATCH, 2 * num_ops)
+        base = max(1, problem.graph.base_cost)
+        cheap = arrays.cost[arrays.cost > 0]
+        self.heat = options.heat * base
+        self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
+        self.per_byte = base / max(1, self.budget)
+        # Below this width of the soft excess one tensor would change it by more than a float can hold.
+        self.narrow = max(1.0, float(arrays.size.max(initial=0)) / 100)
+        self.best: Int | None = None
+        self.best_cost: int | None = None
+        self.told = -math.inf
+        self.enough = False
+        self.lock = threading.Lock()
+        self.rate = 0.0
 
-    def restart(self, moves: int, deadline: Deadline, seed: tuple[int, int]) -> tuple[int, Int] | None:
-        """Cost and op sequence of the best schedule within the budget that one run finds."""
-        from remat.heuristics.annealing_kernel import BEST, anneal
+    def _start(self, limit: Int) -> Int:
+        """The op sequence that rounds begin with."""
+        order = self.problem.graph.arrays.order
+        if self.call.start is None:
+            return order
+        given = op_sequence(self.problem, self.call.start)
+        known = np.bincount(given, minlength=len(order))
+        first = given[np.sort(np.unique(given, return_index=True)[1])]
+        if (known > np.maximum(limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):
+            return order
+        return given
 
-        state = self._reference()
-        seeds = np.random.default_rng(seed).integers(0, 2**31, -(-moves // BATCH))
-        base = max(1, self.problem.graph.base_cost)
-        per_byte = base / max(1, self.budget)
-        least, most = per_byte / 100, per_byte * 100
-        cool = seed[1] % 2 == 1
-        per_area = self.options.area * per_byte * (0.25 if cool else 1.0)
-        first = max(self.options.cold, self.options.heat * (0.1 if cool else 1.0))
-        heat = first * base
-        cooling = (self.options.cold / first) ** (1 / max(1, len(seeds) - 1))
-        for part in seeds.tolist():
-            met = anneal(
-                self.net, state, part, BATCH, self.budget, self.fixed, heat, per_byte, per_area, self.options.again
-            )  # fmt: skip
-            heat *= cooling
-            # Bytes above the budget cost more while it is rarely met, and less while it is met with ease.
-            per_byte = (
-                min(most, per_byte * 1.25) if met < 0.3 else max(least, per_byte / 1.25) if met > 0.6 else per_byte
-            )
-            if state.number[BEST] == self.problem.graph.base_cost or deadline.expired:
-                break
-        if state.number[BEST] < 0:
-            return None
-        return int(state.number[BEST]), state.best[state.best >= 0]
+    # -- rounds ------------------------------------------------------------------------------------------------------
 
-    def _reference(self) -> State:
-        """The reference order, spread over the slots."""
-        from remat.heuristics.annealing_kernel import State, start
+    def go(self) -> None:
+        """Run rounds until time or moves are over, or nothing can be better."""
+        total = self._moves()
+        if self.call.threads == 1 or math.isfinite(total):
+            number = 0
+            while total > 0 and not self._over():
+                total -= self.round(total, number)
+                number += 1
+            return
+        numbers = iter(range(10**9))
+        with ThreadPoolExecutor(self.call.threads) as pool:
+
+            def work() -> None:
+                while not self._over():
+                    with self.lock:
+                        number = next(numbers)
+                    self.round(math.inf, number)
+
+            threads = [pool.submit(work) for _ in range(self.call.threads)]
+            try:
+                for thread in threads:
+                    thread.result()
+            finally:  # after Ctrl-C, too
+                self.enough = True
+
+    def _moves(self) -> float:
+        """Moves of all rounds together."""
+        if self.options.moves is not None:
+            return float(self.options.moves)
+        return math.inf if math.isfinite(self.call.deadline.seconds) else MOVES_PER_OP * len(self.net.cost)
+
+    def _over(self) -> bool:
+        return self.enough or self.call.deadline.expired or self.best_cost == self.problem.graph.base_cost
+
+    def round(self, most: float, number: int) -> float:
+        """One round of at most `most` moves; returns how many it took."""
+        from remat.heuristics.annealing_state import BEST
 
         num_ops = len(self.net.cost)
-        slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
-        slots[self.net.order, 0] = (np.arange(num_ops) * 2 + 1) * self.width // (2 * num_ops)
-        state = State(
-            slots, np.ones(num_ops, dtype=np.int64), np.empty(self.width, dtype=np.int64),
-            np.empty(2 * self.width, dtype=np.int64), np.empty(2 * self.width, dtype=np.int64),
-            np.empty(num_ops, dtype=np.int64), np.empty(num_ops, dtype=np.int64), np.empty(5, dtype=np.int64),
-            np.full(self.width, -1, dtype=np.int64),
+        length: float = FIRST_MOVES * num_ops
+        if number > 0:
+            length = ROUND_MOVES * num_ops * 2 ** ((number - 1) // ROUNDS)
+        # All of a round is to fit into what is left.
+        left = most
+        if self.rate and math.isfinite(self.call.deadline.seconds):
+            left = min(most, 0.95 * self.rate * self.call.deadline.remaining)
+        whole = 1 + REHEATS * REHEATED
+        reheats = 0 if number == 0 or left < STEPS * self.batch * whole else REHEATS
+        length = min(length, left / (whole if reheats else 1))
+        steps = max(1, int(length / self.batch))
+        if number > 0 and steps < STEPS and length < most:
+            steps = max(1, int(left / self.batch))  # the last crumbs of time
+        hot = self.heat * (0.1 if number % 4 == 2 else 1.0)
+        seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
+        state, done, way = self._state(self.begin), 0, _Way(self.per_byte)
+        for turn in range(1 + reheats):
+            if turn > 0 and state.number[BEST] >= 0:
+                cost = int(state.number[BEST])
+                state = self._state(state.best[state.best >= 0])
+                state.number[BEST] = cost
+                state.best[:] = state.held
+            again = round(steps * REHEATED) if turn else steps
+            for step in range(steps - again, steps):
+                done += self._step(state, int(seeds[turn, step]), step / max(1, steps - 1), hot, way)
+                if self._over():
+                    return done
+        return done
+
+    def _step(self, state: State, seed: int, along: float, hot: float, way: _Way) -> int:
+        """One batch of moves, `along` the way from hot to cold (0 .. 1)."""
+        from remat.heuristics.annealing_moves import anneal
+        from remat.heuristics.annealing_state import BEST
+
+        options, began = self.options, time.perf_counter()
+        heat = hot * (self.cold / hot) ** along
+        width = self.budget * options.soft * (options.hard / options.soft) ** along
+        over = max(0.0, float(state.tree[1, 0]) - self.budget)
+        met = anneal(
+            self.net, state, seed, self.batch, self.budget, self.fixed, heat, way.per_byte, way.per_byte * width,
+            max(width, self.narrow, over / 100), options.again,
         )  # fmt: skip
-        start(self.net, state)
+        way.follow(met)
+        self.rate = self.batch / max(1e-9, time.perf_counter() - began)
+        if state.number[BEST] >= 0 and (self.best_cost is None or state.number[BEST] < self.best_cost):
+            with self.lock:
+                if self.best_cost is None or state.number[BEST] < self.best_cost:
+                    self.best_cost = int(state.number[BEST])
+                    self.best = state.best[state.best >= 0]
+                    self._tell()
+        return self.batch
+
+    def _tell(self) -> None:
+        """Hand on the best schedule, not too often."""
+        assert self.best is not None
+        if self.call.on_schedule is None or time.monotonic() < self.told + TELL:
+            return
+        self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
+        self.told = time.monotonic()
+
+    def _state(self, sequence: Int) -> State:
+        """The sequence spread over the slots."""
+        from remat.heuristics.annealing_moves import CHAIN
+        from remat.heuristics.annealing_state import State, fill
+
+        net, width = self.net, self.width
+        num_ops, num_tensors = len(net.cost), len(net.size)
+        turn = np.zeros(len(sequence), dtype=np.int64)  # which run of its op each compute is
+        by_op = np.argsort(sequence, kind="stable")
+        runs = np.bincount(sequence, minlength=num_ops)
+        turn[by_op] = np.arange(len(sequence)) - np.repeat(np.cumsum(runs) - runs, runs)
+        slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
+        slots[sequence, turn] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
+        degree = np.diff(net.in_ptr) + np.diff(net.out_ptr)
+        touched = min(num_tensors, (CHAIN + 1) * int(degree.max(initial=1))) + 1
+
+        def empty(*shape: int) -> Int:
+            return np.zeros(shape, dtype=np.int64)
+
+        state = State(
+            slots, runs.astype(np.int64), empty(width), empty(num_tensors, MOST_RUNS + 1, 2), empty(num_tensors),
+            np.zeros((2 * width, 4)), np.zeros(num_tensors), np.zeros(num_tensors),
+            empty(num_ops), empty(num_ops), empty(5), np.full(width, -1, dtype=np.int64),
+            empty(touched), np.full(num_tensors, -1, dtype=np.int64), empty(touched, MOST_RUNS + 1, 2), empty(touched),
+            empty(CHAIN + 1), empty(CHAIN + 1),
+        )  # fmt: skip
+        state.number[1] = -1  # BEST
+        fill(net, state)
         return state
+
+
+class _Way:
+    """The weight of memory above the budget along one round."""
+
+    def __init__(self, per_byte: float) -> None:
+        self.per_byte = per_byte
+        self.least, self.most = per_byte / 100, per_byte * 100
+
+    def follow(self, met: float) -> None:
+        """Adapt to the share of moves that met the budget."""
+        if met < MET[0]:
+            self.per_byte = min(self.most, self.per_byte * 1.25)
+        elif met > MET[1]:
+            self.per_byte = max(self.least, self.per_byte / 1.25)
 
 
 def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:

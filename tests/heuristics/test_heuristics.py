@@ -15,7 +15,7 @@ from remat.schedule import OrderRule, Rule, Schedule, simulate, validate
 from remat.testing import optimum, random_budget, random_graph
 from remat.timing import Deadline
 
-SHORT = AnnealingOptions(moves=30_000, first_moves=10_000)
+SHORT = AnnealingOptions(moves=30_000)
 
 
 def least_cost(problem, copies):
@@ -59,24 +59,71 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_incremental_memory_is_that_of_the_simulation(fixed):
-    """After thousands of moves the segment tree still holds what a simulation of its schedule says."""
-    from remat.heuristics.annealing_kernel import AREA, COST, anneal, start
+    """After thousands of moves the segment tree still holds what a simulation of its schedule says, and the sum too."""
+    from remat.heuristics.annealing_moves import anneal
+    from remat.heuristics.annealing_state import COST, HIGHEST, REPEATED, SOFT, fill, plant
 
+    recomputed = 0
     for seed in range(6):
         graph = random_graph(seed, most_ops=9, buffers=seed % 2 == 1)
         problem = Problem(graph, random_budget(graph, seed), "fixed" if fixed else "free")
-        search = _Search(problem, SHORT)
-        state = search._reference()
+        search = _Search(problem, SHORT, Run())
+        state = search._state(search.begin)
         for part in range(5):
-            anneal(search.net, state, part, 2000, search.budget, fixed, 3.0, 0.5, 0.1, 0.5)
+            anneal(search.net, state, part, 2000, search.budget, fixed, 3.0, 0.5, 0.5, 2.0, 0.5)
             ops = state.held[state.held >= 0]
             run = simulate(graph, Schedule.of_computes(graph, ops), keep=problem.keep)
             assert run.violations == ()
-            assert state.highest[1] + graph.arrays.input_bytes == run.peak
+            assert state.tree[1, HIGHEST] + graph.arrays.input_bytes == run.peak
             assert state.number[COST] == run.cost
-            area, cost, repeated = state.number[AREA], state.number[COST], state.number[3]
-            start(search.net, state)
-            assert (state.number[AREA], state.number[COST], state.number[3]) == (area, cost, repeated)
+            recomputed += len(ops) - len(graph.ops)
+            soft, cost, repeated = state.tree[1, SOFT], state.number[COST], state.number[REPEATED]
+            spans, instances = state.spans.copy(), state.instances.copy()
+            fill(search.net, state)
+            plant(search.net, state, search.budget, 2.0)
+            assert (state.number[COST], state.number[REPEATED]) == (cost, repeated)
+            assert state.tree[1, SOFT] == pytest.approx(soft, rel=1e-6)
+            assert np.array_equal(state.instances, instances)
+            for tensor, count in enumerate(instances):
+                assert np.array_equal(state.spans[tensor, :count], spans[tensor, :count])
+    assert recomputed > 0
+
+
+def test_annealing_begins_with_a_start_and_tells_what_it_finds():
+    problem = Problem(layered(40, 0.3, 5), "80%", "free")
+    best = Annealing(AnnealingOptions(moves=200_000)).run(problem, Run())
+    told = []
+
+    def listen(schedule):
+        told.append(judged(problem, schedule))
+        return True
+
+    again = Annealing(AnnealingOptions(moves=5_000)).run(problem, Run(start=best, on_schedule=listen))
+    assert judged(problem, again).cost <= judged(problem, best).cost
+    assert len(told) == 1  # it was said that this is enough
+    assert told[0].accepted
+
+
+def test_annealing_in_two_threads():
+    problem = Problem(layered(60, 0.3, 5), "80%", "free")
+    schedule = Annealing().run(problem, Run(Deadline.after(1.5), threads=2))
+    assert judged(problem, schedule).accepted
+
+
+def test_annealing_survives_tensors_that_are_huge_beside_the_budget():
+    """Sizes over six orders of magnitude, and a budget far below the first peak, neither overflow nor mislead."""
+    builder = GraphBuilder("uneven")
+    before = []
+    for k in range(12):
+        builder.op(f"f{k}", inputs=before, size=10 ** (k % 7), cost=k + 1)
+        before = [f"f{k}"]
+    for k in range(11, -1, -1):
+        builder.op(f"b{k}", inputs=[f"f{k}", *before], size=1, cost=1)
+        before = [f"b{k}"]
+    problem = Problem(builder.build(), 1_000_150, "free")
+    certificate = judged(problem, Annealing(AnnealingOptions(moves=100_000)).run(problem, Run()))
+    assert certificate.accepted
+    assert certificate.recomputations > 0
 
 
 def test_annealing_is_deterministic_and_seeds_differ():
