@@ -1,0 +1,308 @@
+"""Staged schedules in compiled code: runs of ops, the memory of every stage, and what a change of them does.
+
+Time is counted in stages: stage ``s`` ends with the first run of the ``s``-th op of an order, and before that come
+recomputations, in that order; the last stage has recomputations only, and one more stands for the end. An instance of a tensor lives from the stage of
+its run to that of its last read before the next run, and a read belongs to the last run in its own stage or before.
+The memory of a stage is the exact peak of its steps. A change of one run costs what the stages that are gained or lost
+are many, by plain additions, and the steps of the few stages where an instance begins or ends.
+"""
+
+# Compiled functions carry no types.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Int = NDArray[np.int64]
+
+
+class Net(NamedTuple):
+    """The graph, without graph inputs; rows of all tables as in :class:`remat.graphs.arrays.Csr`.
+
+    `writer` is the op of a tensor, -1 for an accumulation buffer; `begin` the stage of a buffer's first contribution;
+    `limit` how often an op may run; `order` and `position` are the stages' ops and their inverse.
+    """
+
+    size: Int
+    cost: Int
+    workspace: Int
+    in_ptr: Int
+    inputs: Int
+    out_ptr: Int
+    outputs: Int
+    writer: Int
+    begin: Int
+    reader_ptr: Int
+    readers: Int
+    kept: NDArray[np.bool_]
+    limit: Int
+    order: Int
+    position: Int
+
+
+class State(NamedTuple):
+    """A staged schedule and its memory.
+
+    `runs[x, :count[x]]` are the stages of op `x`, ascending. `first[s]` is the first of a list of nodes, the
+    recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. `inner` is the
+    part of `memory` that instances make which begin or end in the stage. `number` is [budget, excess, free nodes,
+    token]; what is stamped with the token belongs to the stage or plan that is being looked at.
+    """
+
+    runs: NDArray[np.int32]
+    count: Int
+    memory: Int
+    inner: Int
+    first: Int
+    node_op: Int
+    node_next: Int
+    number: Int
+    last_at: Int
+    op_stamp: Int
+    tensor_stamp: Int
+
+
+BUDGET, EXCESS, FREE, TOKEN = range(4)
+
+
+@njit(cache=True)
+def instance(net, state, tensor, stage):
+    """First stage of the instance that a read in `stage` belongs to, and the stage where the next one begins."""
+    end = len(net.order) + 1
+    op = net.writer[tensor]
+    if op < 0:
+        return net.begin[tensor], end
+    j = state.count[op] - 1
+    while state.runs[op, j] > stage:
+        end = state.runs[op, j]
+        j -= 1
+    return state.runs[op, j], end
+
+
+@njit(cache=True)
+def last_use(net, state, tensor, start, limit):
+    """Last stage from `start` on and before `limit` that reads `tensor`, or `start`; `limit` for what is kept."""
+    if net.kept[tensor] and limit > len(net.order):
+        return limit
+    end = start
+    for k in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
+        reader = net.readers[k]
+        j = state.count[reader] - 1
+        while j >= 0 and state.runs[reader, j] >= limit:
+            j -= 1
+        if j >= 0 and state.runs[reader, j] > end:
+            end = state.runs[reader, j]
+    return end
+
+
+@njit(cache=True)
+def add(state, first, last, amount):
+    """Add `amount` to the memory of stages `first` .. `last`."""
+    memory, budget = state.memory, state.number[BUDGET]
+    change = 0
+    for s in range(first, last + 1):
+        old = memory[s] - budget
+        new = old + amount
+        memory[s] += amount
+        change += max(new, 0) - max(old, 0)
+    state.number[EXCESS] += change
+
+
+@njit(cache=True)
+def stage_peak(net, state, stage):
+    """Peak of the steps of a stage, without what lives through all of it."""
+    state.number[TOKEN] += 1
+    token = state.number[TOKEN]
+    last_at, stamp = state.last_at, state.tensor_stamp
+    live = 0
+    node, final = state.first[stage], stage < len(net.order)
+    place = 0
+    while node >= 0 or final:
+        op = state.node_op[node] if node >= 0 else net.order[stage]
+        for side in range(2):
+            low, high = (net.in_ptr[op], net.in_ptr[op + 1]) if side == 0 else (net.out_ptr[op], net.out_ptr[op + 1])
+            for k in range(low, high):
+                tensor = net.inputs[k] if side == 0 else net.outputs[k]
+                if stamp[tensor] != token:
+                    stamp[tensor] = token
+                    start, limit = instance(net, state, tensor, stage)
+                    if last_use(net, state, tensor, start, limit) > stage:
+                        last_at[tensor] = -1
+                        continue
+                    if start < stage:
+                        live += net.size[tensor]
+                    last_at[tensor] = place
+                elif last_at[tensor] >= 0:
+                    last_at[tensor] = place
+        place += 1
+        if node < 0:
+            break
+        node = state.node_next[node]
+    peak = place = 0
+    node = state.first[stage]
+    while node >= 0 or final:
+        op = state.node_op[node] if node >= 0 else net.order[stage]
+        for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+            tensor = net.outputs[k]
+            if net.writer[tensor] >= 0 or net.begin[tensor] == stage:
+                live += net.size[tensor]
+        peak = max(peak, live + net.workspace[op])
+        for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
+            if last_at[net.inputs[k]] == place:
+                live -= net.size[net.inputs[k]]
+        for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+            if last_at[net.outputs[k]] == place:
+                live -= net.size[net.outputs[k]]
+        place += 1
+        if node < 0:
+            break
+        node = state.node_next[node]
+    return peak
+
+
+@njit(cache=True)
+def settle(net, state, stage):
+    """Bring the memory of a stage up to date in which an instance begins or ends, or did."""
+    peak = stage_peak(net, state, stage)
+    if peak != state.inner[stage]:
+        amount = peak - state.inner[stage]
+        state.inner[stage] = peak
+        add(state, stage, stage, amount)
+
+
+@njit(cache=True)
+def start(net, state):
+    """Memory of the order without recomputations; `runs`, `count` and the lists are there."""
+    stages = len(net.order) + 1
+    memory = state.memory
+    memory[:] = 0
+    state.number[EXCESS] = 0
+    for tensor in range(len(net.size)):
+        if net.writer[tensor] < 0 and net.begin[tensor] < 0:
+            continue
+        begin = net.begin[tensor] if net.writer[tensor] < 0 else state.runs[net.writer[tensor], 0]
+        end = last_use(net, state, tensor, begin, stages)
+        if end > begin + 1:
+            memory[begin + 1] += net.size[tensor]
+            memory[end] -= net.size[tensor]
+    for s in range(1, stages):
+        memory[s] += memory[s - 1]
+    for s in range(stages):
+        state.inner[s] = stage_peak(net, state, s)
+        memory[s] += state.inner[s]
+        state.number[EXCESS] += max(0, memory[s] - state.number[BUDGET])
+
+
+@njit(cache=True)
+def shift(net, state, tensor, begin, old, new):
+    """The instance of `tensor` from stage `begin` now ends at `new`, not at `old`."""
+    if new > old:
+        add(state, max(old, begin + 1), new - 1, net.size[tensor])
+    elif old > new:
+        add(state, max(new, begin + 1), old - 1, -net.size[tensor])
+
+
+@njit(cache=True)
+def change(net, state, op, stage, adding):
+    """Recompute `op` in `stage`, or do it no longer; nothing is checked."""
+    num_in, num_out = net.in_ptr[op + 1] - net.in_ptr[op], net.out_ptr[op + 1] - net.out_ptr[op]
+    begins, ends = np.empty(num_in + num_out, dtype=np.int64), np.empty(num_in + num_out, dtype=np.int64)
+    limits = np.empty(num_in, dtype=np.int64)
+    for i in range(num_in):
+        tensor = net.inputs[net.in_ptr[op] + i]
+        begins[i], limits[i] = instance(net, state, tensor, stage)
+        ends[i] = last_use(net, state, tensor, begins[i], limits[i])
+    runs, count = state.runs, state.count
+    after = count[op]  # the first run after this one
+    while runs[op, after - 1] > stage:
+        after -= 1
+    following = runs[op, after] if after < count[op] else len(net.order) + 1
+    if not adding:
+        after -= 1  # that of the run itself
+    previous = runs[op, after - 1]
+    for i in range(num_out):
+        tensor = net.outputs[net.out_ptr[op] + i]
+        here = last_use(net, state, tensor, stage, following)
+        before = last_use(net, state, tensor, previous, stage)
+        whole = last_use(net, state, tensor, previous, following)
+        if adding:
+            shift(net, state, tensor, previous, whole, before)
+            shift(net, state, tensor, stage, stage, here)
+        else:
+            shift(net, state, tensor, stage, here, stage)
+            shift(net, state, tensor, previous, before, whole)
+        begins[num_in + i], ends[num_in + i] = before, here
+    if adding:
+        for j in range(count[op], after, -1):
+            runs[op, j] = runs[op, j - 1]
+        runs[op, after] = stage
+        count[op] += 1
+        _link(net, state, op, stage)
+    else:
+        count[op] -= 1
+        for j in range(after, count[op]):
+            runs[op, j] = runs[op, j + 1]
+        _unlink(state, op, stage)
+    for i in range(num_in):
+        tensor = net.inputs[net.in_ptr[op] + i]
+        end = last_use(net, state, tensor, begins[i], limits[i])
+        if end != ends[i]:
+            shift(net, state, tensor, begins[i], ends[i], end)
+            settle(net, state, ends[i])
+            if end != stage:
+                settle(net, state, end)
+    for i in range(num_in, num_in + num_out):
+        settle(net, state, begins[i])
+        settle(net, state, ends[i])
+    settle(net, state, previous)
+    settle(net, state, stage)
+
+
+@njit(cache=True)
+def _link(net, state, op, stage):
+    node = state.number[FREE]
+    state.number[FREE] = state.node_next[node]
+    state.node_op[node] = op
+    before, following = -1, state.first[stage]
+    while following >= 0 and net.position[state.node_op[following]] < net.position[op]:
+        before, following = following, state.node_next[following]
+    state.node_next[node] = following
+    if before < 0:
+        state.first[stage] = node
+    else:
+        state.node_next[before] = node
+
+
+@njit(cache=True)
+def _unlink(state, op, stage):
+    before, node = -1, state.first[stage]
+    while state.node_op[node] != op:
+        before, node = node, state.node_next[node]
+    if before < 0:
+        state.first[stage] = state.node_next[node]
+    else:
+        state.node_next[before] = state.node_next[node]
+    state.node_next[node] = state.number[FREE]
+    state.number[FREE] = node
+
+
+@njit(cache=True)
+def sequence(net, state):
+    """The computes of the schedule, by op."""
+    found = np.empty(state.count.sum(), dtype=np.int64)
+    place = 0
+    for stage in range(len(net.order) + 1):
+        node = state.first[stage]
+        while node >= 0:
+            found[place] = state.node_op[node]
+            place += 1
+            node = state.node_next[node]
+        if stage < len(net.order):
+            found[place] = net.order[stage]
+            place += 1
+    return found
