@@ -94,7 +94,7 @@ def window(net, state, op, i, fixed):
 
 @compiled
 def target(net, state, op, slot, low, high):
-    """An empty slot for a run of `op`: near by, anywhere, before a read of it, after others that read the same; or -1."""
+    """An empty slot for a run of `op`: near by, anywhere, before a read of it, or after others that read the same."""
     how = np.random.random()
     if how < 0.5:
         reach = int((high - low) * 0.05) + 4

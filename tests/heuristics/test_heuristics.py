@@ -120,7 +120,7 @@ def test_annealing_survives_tensors_that_are_huge_beside_the_budget():
     for k in range(11, -1, -1):
         builder.op(f"b{k}", inputs=[f"f{k}", *before], size=1, cost=1)
         before = [f"b{k}"]
-    problem = Problem(builder.build(), 1_000_150, "free")
+    problem = Problem(builder.build(), 1_100_150, "free")
     certificate = judged(problem, Annealing(AnnealingOptions(moves=100_000)).run(problem, Run()))
     assert certificate.accepted
     assert certificate.recomputations > 0
