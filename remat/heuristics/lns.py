@@ -196,7 +196,7 @@ class _Search:
         candidates = []
         for schedule, source in self._starts():
             candidates.append(self.see(schedule, source))
-            if candidates[-1].certificate.accepted:
+            if candidates[-1].certificate.accepted or self.enough:
                 break
         candidates.sort(key=lambda candidate: candidate.rank)
         for candidate in candidates:

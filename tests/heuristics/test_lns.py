@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from remat.backends.base import RawResult, SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.errors import BackendError, ProblemError, RematError
 from remat.formulations import Part, Scope
@@ -87,8 +88,6 @@ def test_all_of_a_schedule_is_the_whole_model(kind):
     start = Lns().run(Problem(graph, 5), Run(Deadline.after(10)))
     leeway = formulation.leeway(start, everything)
     small = restrict(formulation.build(), leeway.lower, leeway.upper)
-    from remat.backends.base import SolveOptions
-
     options = SolveOptions(Deadline.after(20), threads=1)
     assert CpSat().solve(small.model, options).objective == CpSat().solve(formulation.build(), options).objective == 10
 
@@ -158,10 +157,14 @@ def test_a_listener_stops_it_and_nothing_is_lost_without_one(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CpSat, "solve", interrupted)
-    assert judged(problem, Lns().run(problem, Run(start=seen[-1]))).accepted
-    with pytest.raises(KeyboardInterrupt):
-        Lns().run(problem, Run(start=seen[-1], on_schedule=lambda _: False))
+    def heard_by_the_solver(*_):
+        return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED)
+
+    for solve in (interrupted, heard_by_the_solver):
+        monkeypatch.setattr(CpSat, "solve", solve)
+        assert judged(problem, Lns().run(problem, Run(start=seen[-1]))).accepted
+        with pytest.raises(KeyboardInterrupt):
+            Lns().run(problem, Run(start=seen[-1], on_schedule=lambda _: False))
 
 
 def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
