@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 #: Seconds for each solve of a page, whatever limit the page names.
-LIMIT = 10
+LIMIT = 5
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ def test_every_command_is_listed() -> None:
     assert listed == set(get_command(app).commands)
 
 
+@pytest.mark.slow
 def test_the_site_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     """Links may lead away; what a page loads may not."""
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]

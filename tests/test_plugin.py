@@ -1,6 +1,7 @@
 """A package of somebody else: installed, found by its entry points, and held to the contract by its own tests."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,29 +22,40 @@ def installed(tmp_path_factory):
     return source, {**os.environ, "PYTHONPATH": str(target)}
 
 
-def python(installed, *arguments):
+def python(installed, *arguments, given=""):
     """What a Python program prints that runs beside, not in, the sources of the plug-in."""
     source, environment = installed
     run = subprocess.run(
-        [sys.executable, *arguments], cwd=source.parent, env=environment, capture_output=True, text=True, check=False
-    )
+        [sys.executable, *arguments], cwd=source.parent, env=environment, input=given, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
     return run.stdout
 
 
-def remat(installed, *words):
-    return python(installed, "-c", "import sys; from remat.cli import main; sys.exit(main())", *words)
+#: Runs command lines one after the other: with the imports of one process, since importing is most of the time.
+SHELL = """
+import sys
+from remat.cli import main
+for line in sys.stdin:
+    if main(line.split()):
+        sys.exit(f"failed: {line}")
+"""
 
 
 def test_entry_points_are_enough(installed):
     """The shell lists both and solves with both, and nothing of the package names them."""
-    listed = remat(installed, "backends")
-    assert "scipy-milp" in listed
-    assert "live-sets" in listed
-    remat(installed, "generate", "layered", "-n", "12", "--seed", "1", "-o", "graph.json")
-    both = ["--formulation", "live-sets", "--backend", "scipy-milp"]
-    remat(installed, "solve", "graph.json", "--budget", "90%", *both, "--time-limit", "60", "-o", "schedule.json")
-    assert "valid" in remat(installed, "validate", "graph.json", "schedule.json", "--budget", "90%", "--order", "fixed")
+    lines = [
+        "backends",
+        "generate layered -n 12 --seed 1 -o graph.json",
+        "solve graph.json --budget 90% --formulation live-sets --backend scipy-milp --time-limit 60 -o schedule.json",
+        "validate graph.json schedule.json --budget 90% --order fixed",
+    ]
+    printed = python(installed, "-c", SHELL, given="\n".join(lines))
+    assert re.search(r"^ +scipy-milp ", printed, re.MULTILINE)
+    assert re.search(r"^ +live-sets ", printed, re.MULTILINE)
+    assert re.search(r"^method +live-sets by scipy-milp", printed, re.MULTILINE)
+    assert re.search(r"^verdict +valid$", printed, re.MULTILINE)
 
 
 def test_the_formulation_is_one_small_file():
