@@ -124,12 +124,21 @@ def test_modules_that_are_not_there_are_one_error():
 PROGRAM = textwrap.dedent(
     """
     import os, sys
-    from test_preloaded import preloaded, nursery, run
-    run("exit")
-    print(nursery().pid, flush=True)
+    from fragile_backend import Sown
+    from remat.backends import preloaded
+    from remat.backends.base import SolveOptions
+    from remat.backends.isolated import Isolated
+    from remat.modeling import Model
+
+    def run():
+        model = Model("one")
+        model.minimize(model.integers("x", 1, 0, 3).index, 1)
+        assert Isolated(Sown("exit")).solve(model, SolveOptions()).objective == 3
+        print(preloaded._nurseries[Sown.preload]._process.pid, flush=True)
+
+    run()
     if sys.argv[1] == "fork" and os.fork() == 0:
-        run("exit")
-        print(nursery().pid, flush=True)
+        run()
         preloaded.end_all()
         os._exit(0)
     if sys.argv[1] == "fork":
