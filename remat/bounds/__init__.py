@@ -5,7 +5,8 @@ from remat.bounds.cut import cut_bound
 from remat.bounds.interval import interval_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
-from remat.bounds.report import best_bound, bounds
+from remat.bounds.report import best_bound, bounds, bounds_in_turn
+from remat.bounds.staged import stage_bound, stage_bounds
 from remat.bounds.structural import structural_bound
 
 __all__ = [
@@ -13,9 +14,12 @@ __all__ = [
     "Measure",
     "best_bound",
     "bounds",
+    "bounds_in_turn",
     "cut_bound",
     "interval_bound",
     "joint_bound",
     "lp_relaxation",
+    "stage_bound",
+    "stage_bounds",
     "structural_bound",
 ]

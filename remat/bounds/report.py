@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from remat.bounds.base import Bound, Measure
@@ -10,6 +10,7 @@ from remat.bounds.cut import cut_bound
 from remat.bounds.interval import interval_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
+from remat.bounds.staged import stage_bounds
 from remat.bounds.structural import structural_bound
 from remat.formulations.base import Scope
 from remat.problem import Problem
@@ -23,12 +24,14 @@ def bounds(
     *,
     threads: int | None = None,
     relaxations: Sequence[str] = (),
+    enough: int | None = None,
 ) -> list[Bound]:
     """Every bound that says something of the schedules of `problem`, cheapest first.
 
     The structural bound and the cut bound on the peak come first. Where there is a budget that the structural bound
-    leaves open, the bounds on cost follow: for a fixed order both interval relaxations, for either order the joint
-    bound. What is left of the time is shared out evenly among those still to come.
+    leaves open, the bounds on cost follow: for a fixed order both interval relaxations and the stage bound, for either
+    order the joint bound. What is left of the time is shared out among those still to come, the stage bound having
+    half of it.
 
     Parameters
     ----------
@@ -38,6 +41,8 @@ def bounds(
     relaxations : sequence of str
         Formulations whose linear relaxations are to be bounds, too; mind that those of staged formulations speak of
         staged schedules only.
+    enough : int, optional
+        Cost of a schedule that is known; it makes the stage bound quicker.
 
     Returns
     -------
@@ -57,28 +62,68 @@ def bounds(
     peak ≥ 3 bytes for any order, any number of computes; by the structural bound
     peak ≥ 10 bytes, more than the budget, for any order, ≤ 1 computes per op; by the cut bound
     cost ≥ 23 (overhead 35.29 %) for fixed order, any number of computes; by the interval relaxation
-    cost ≥ 23 (overhead 35.29 %) for fixed order, any number of computes; by the interval relaxation with requests
     cost ≥ 23 (overhead 35.29 %) for any order, any number of computes; by the joint bound
+    cost ≥ 23 (overhead 35.29 %) for fixed order, any number of computes; by the interval relaxation with requests
+    cost ≥ 26 (overhead 52.94 %) for fixed order, any number of computes; by the stage bound
+    """
+    found: dict[str, Bound] = {}
+    for bound in bounds_in_turn(problem, deadline, threads=threads, relaxations=relaxations, enough=enough):
+        found[bound.kind] = bound
+    return list(found.values())
+
+
+def bounds_in_turn(
+    problem: Problem,
+    deadline: float | Deadline | None = None,
+    *,
+    threads: int | None = None,
+    relaxations: Sequence[str] = (),
+    enough: int | None = None,
+) -> Iterator[Bound]:
+    """The bounds of :func:`bounds` as they are found; one of the same kind as the last replaces it.
+
+    Nothing is computed before it is asked for, so whoever has seen enough just stops asking.
     """
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
     first = structural_bound(problem)
-    todo: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
-    if problem.budget_bytes is not None and not first.infeasible:
-        if problem.order is OrderRule.FIXED:
-            todo += [
-                partial(interval_bound, problem, requests=False, threads=threads),
-                partial(interval_bound, problem, threads=threads),
-            ]
-        todo.append(partial(joint_bound, problem, threads=threads))
-        todo += [partial(lp_relaxation, problem, name, threads=threads) for name in relaxations]
-    found = [first]
-    for left, make in zip(range(len(todo), 0, -1), todo, strict=True):
-        found.append(make(deadline=clock.earlier(clock.remaining / left)))
-    return found
+    yield first
+    once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
+    some = problem.budget_bytes is not None and not first.infeasible
+    fixed = some and problem.order is OrderRule.FIXED
+    if fixed:
+        once.append(partial(interval_bound, problem, requests=False, threads=threads))
+    if some:
+        once.append(partial(joint_bound, problem, threads=threads))
+    if fixed:
+        once.append(partial(interval_bound, problem, threads=threads))
+    if some:
+        once += [partial(lp_relaxation, problem, name, threads=threads) for name in relaxations]
+    weight = len(once) * (2 if fixed else 1)
+    for left, make in zip(range(weight, 0, -1), once, strict=False):
+        yield make(deadline=clock.earlier(clock.remaining / left))
+    if fixed:
+        yield from stage_bounds(problem, enough=enough, deadline=clock, threads=threads)
 
 
-def best_bound(problem: Problem, deadline: float | Deadline | None = None, *, threads: int | None = None) -> Bound:
+def best_bound(
+    problem: Problem,
+    deadline: float | Deadline | None = None,
+    *,
+    threads: int | None = None,
+    enough: int | None = None,
+    on_bound: Callable[[Bound], bool | None] | None = None,
+) -> Bound:
     """The best bound on the cost of the schedules of `problem`, or the proof that there are none.
+
+    Parameters
+    ----------
+    deadline : float, Deadline or None
+        Seconds for all of them, or a deadline whose clock runs already.
+    threads : int, optional
+    enough : int, optional
+        Cost of a schedule that is known: no more is to be proved than that none is cheaper.
+    on_bound : callable, optional
+        Called with each bound that is better than the last; if it returns true, that one is the answer.
 
     Returns
     -------
@@ -88,18 +133,22 @@ def best_bound(problem: Problem, deadline: float | Deadline | None = None, *, th
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> best_bound(Problem(unit_chain(8), 5)).value, best_bound(Problem(unit_chain(8), 2)).infeasible
-    (22, True)
+    >>> best_bound(Problem(unit_chain(8), 4)).value, best_bound(Problem(unit_chain(8), 2)).infeasible
+    (26, True)
     """
     base = problem.graph.base_cost
     best = Bound(base, "computing each op once", Scope(OrderRule.FREE, staged=False), base)
-    for bound in bounds(problem, deadline, threads=threads):
+    if enough is not None and base >= enough:
+        return best
+    for bound in bounds_in_turn(problem, deadline, threads=threads, enough=enough):
         if not applies(bound, problem):
             continue
         if bound.infeasible:
             return bound
         if bound.measure is Measure.COST and (bound.value or 0) > (best.value or 0):
             best = bound
+            if (on_bound is not None and on_bound(best)) or (enough is not None and (best.value or 0) >= enough):
+                break
     return best
 
 

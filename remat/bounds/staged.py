@@ -1,0 +1,185 @@
+"""Stage bound: a bound on cost for a fixed order of first computes and any recomputation, refined step by step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from remat.backends.base import SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.bounds.base import Bound
+from remat.bounds.cut import step_memory
+from remat.bounds.cutoff import cheaper_than
+from remat.bounds.peaks import prominent_peaks, refinements
+from remat.bounds.stages import StageRelaxation
+from remat.formulations.base import Scope
+from remat.problem import Problem
+from remat.schedule import OrderRule
+from remat.timing import Deadline
+
+#: Events tried, one after the other, for the best linear relaxation; and the share of the time for it.
+LINEAR_TRIALS, LINEAR_SHARE = 16, 0.25
+#: Seconds for each integer programme where there is no deadline.
+PATIENCE = 20.0
+#: Largest number of ops times events for which an integer programme is tried.
+MOST_WORK = 15_000
+
+
+def stage_bound(
+    problem: Problem,
+    *,
+    integer: bool = True,
+    enough: int | None = None,
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+) -> Bound:
+    """The last of :func:`stage_bounds`, which is the best.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> stage_bound(Problem(unit_chain(8), 4)).value  # the optimum; the interval relaxation says 23
+    26
+    """
+    *_, last = stage_bounds(problem, integer=integer, enough=enough, deadline=deadline, threads=threads)
+    return last
+
+
+def stage_bounds(
+    problem: Problem,
+    *,
+    integer: bool = True,
+    enough: int | None = None,
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+) -> Iterator[Bound]:
+    """Better and better bounds on cost for the reference order of first computes.
+
+    They come from :class:`remat.bounds.stages.StageRelaxation` with few events first, at the peaks of memory: its
+    linear relaxation, whose bounds do not depend on the solver being right, with one event more at a time as long as
+    that helps; then integer programmes with more and more events. The last set of events holds every step at which
+    the reference order without recomputation exceeds the budget.
+
+    Parameters
+    ----------
+    integer : bool
+        Go on to integer programmes.
+    enough : int, optional
+        Cost of a schedule that is known. The search ends when no schedule can be cheaper, and whatever would cost at
+        least as much is left out of the programmes, which makes them far easier.
+    deadline : float, Deadline or None
+        Seconds for all, or a deadline whose clock runs already; without one, each integer programme has
+        :data:`PATIENCE` seconds.
+    threads : int, optional
+
+    Yields
+    ------
+    Bound
+        Each better than the one before; at least one, if only the base cost.
+    """
+    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    search = _Search(problem, enough, clock, threads)
+    yield search.best
+    if problem.budget_bytes is None or not search.peaks:
+        return
+    yield from search.linear()
+    if integer:
+        yield from search.integer()
+
+
+@dataclass(eq=False)
+class _Search:
+    """The best bound so far, and how it is improved."""
+
+    problem: Problem
+    enough: int | None
+    clock: Deadline
+    threads: int | None
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        limit = problem.max_computes
+        notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
+        self.best = Bound(
+            problem.graph.base_cost,
+            "the stage bound",
+            Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes),
+            problem.graph.base_cost,
+        )
+        self.memory = step_memory(problem)
+        self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
+        self.peaks = prominent_peaks(self.memory, self.above)
+        self.events = self.peaks[:1]
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no time left, nothing to improve, or no need to."""
+        value = self.best.value
+        return self.clock.expired or value is None or (self.enough is not None and value >= self.enough)
+
+    def linear(self) -> Iterator[Bound]:
+        """Linear relaxations; leaves the events of the best one."""
+        share = self.clock.earlier(LINEAR_SHARE * self.clock.remaining)
+        top = -1.0
+        for count, event in enumerate(self.peaks[:LINEAR_TRIALS]):
+            if self.done or (count and share.expired):
+                return
+            events = [*self.events, event]
+            relaxation = StageRelaxation(self.problem, events)
+            found = Highs().relax(relaxation.build(), SolveOptions(share if count else self.clock, self.threads))
+            if found.infeasible:
+                yield self._infeasible(found.versions)
+                return
+            if found.bound is not None and found.bound > top * (1 + 1e-6):
+                top, self.events = found.bound, events
+                yield from self._better(relaxation.unit, found.bound, found.versions)
+
+    def integer(self) -> Iterator[Bound]:
+        """Integer programmes, from the events of the best linear relaxation to all."""
+        plan = [sorted(set(self.events)), *refinements(self.memory, self.above)]
+        most = MOST_WORK // len(self.memory)
+        plan = [events for k, events in enumerate(plan) if len(events) <= most and events not in plan[:k]]
+        for left, events in zip(range(len(plan) - 1, -1, -1), plan, strict=True):
+            if self.done:
+                return
+            # Half of the time is for the last one.
+            seconds = self.clock.remaining / max(1, 2 * left)
+            if math.isinf(seconds):
+                seconds = PATIENCE
+            call = SolveOptions(self.clock.earlier(seconds), self.threads)
+            relaxation = StageRelaxation(self.problem, events)
+            model, base, unit = relaxation.build(), self.best.base_cost, relaxation.unit
+            if self.enough is not None:
+                linear = Highs().relax(model, call)
+                if linear.infeasible:
+                    yield self._infeasible(linear.versions)
+                    return
+                model = cheaper_than(model, linear, (self.enough - 1 - base) // unit)
+                if call.deadline.expired:
+                    continue
+            result = Highs().solve(model, call)
+            if result.status is Status.INFEASIBLE and self.enough is None:
+                yield self._infeasible(result.versions)
+                return
+            extra = None if result.bound is None else result.bound - 1e-6 - 1e-9 * abs(result.bound)
+            if result.status is Status.INFEASIBLE and self.enough is not None:
+                extra = (self.enough - base) / unit
+            if extra is not None:
+                yield from self._better(unit, extra, result.versions)
+
+    def _better(self, unit: int, extra: float, versions: object) -> Iterator[Bound]:
+        value = self.best.base_cost + unit * max(0, math.ceil(extra))
+        if self.enough is not None:
+            value = min(value, max(self.enough, self.best.base_cost))
+        if self.best.value is not None and value > self.best.value:
+            yield self._found(value=value, versions=versions)
+
+    def _infeasible(self, versions: object) -> Bound:
+        return self._found(value=None, infeasible=True, versions=versions)
+
+    def _found(self, **changes: object) -> Bound:
+        self.best = replace(self.best, seconds=time.monotonic() - self.began, **changes)  # type: ignore[arg-type]
+        return self.best

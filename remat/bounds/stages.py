@@ -1,0 +1,306 @@
+"""Stage relaxation: a fixed order cut into stages at a few of its steps, where memory is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.modeling import Linear, Model
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What may happen after the first compute at position `since` (−1: from the start), up to that at `until`.
+
+    `again` holds the variable of each op, −1 where it has none; likewise `live` and `through` that of each tensor.
+    """
+
+    since: int
+    until: int
+    again: Int
+    live: Int
+    through: Int
+
+
+@dataclass(eq=False)
+class StageRelaxation:
+    """The stage relaxation of a problem with a fixed order and a budget.
+
+    Sets: *events* are the first computes at the positions ``k`` in `events`, and time between two of them, before the
+    first and after the last is a stage. *Old* is what was there before a stage began.
+
+    Variables: ``again[j, o]``, old op ``o`` runs again in stage ``j``; ``live[j, t]``, tensor ``t`` is live at the
+    event that ends stage ``j`` (1 for what that op reads or writes); ``through[j, t]``, old tensor ``t`` is live all
+    through stage ``j``; ``held[j]``, the bytes of such tensors.
+
+    Minimise ``sum cost(o) again[j, o]`` subject to
+
+    (1) memory at each event: what the op needs by itself, plus ``size(t) live[j, t]``, is at most the budget;
+    (2) ``live[j, t] <= live[j − 1, t] + sum of again[j, writers of t]`` for old ``t`` that gets no first contribution;
+    (3) ``live[j − 1, t] + again[j, w] >= 1`` for each old writer ``w`` of what a first compute in stage ``j`` reads, or
+        of what is to be kept, at the end;
+    (4) ``live[j − 1, t] + again[j, w] >= again[j, o]`` for each input ``t`` of old op ``o``, and each writer ``w``;
+    (5) ``through[j, t] >= live[j, t] − sum of again[j, writers of t]``, ``held[j] = sum size(t) through[j, t]``;
+    (6) memory during a recomputation: where ``again[j, o]``, what ``o`` needs by itself, plus ``held[j]`` without its
+        inputs and outputs, is at most the budget;
+    (7) for accumulation buffers: ``live[j, t] + sum over later stages of again[i, w] >= 1`` for each writer ``w`` that
+        ran, if ``t`` is needed later by a first compute or at the end;
+    (8) ``sum of again[j, o]`` over all stages is less than the limit of computes.
+
+    What can serve nobody has no variable: ops whose outputs are not read, however indirectly, by anything that is
+    first computed after the beginning of a stage. Source and proof: documentation, page Bounds.
+
+    Parameters
+    ----------
+    problem : Problem
+    events : sequence of int
+        Positions in the reference order. More of them never make the optimum less, but a larger model, and at times
+        a weaker linear relaxation.
+
+    Attributes
+    ----------
+    unit : int
+        Every cost of recomputation is a multiple of it; the model counts in it.
+    """
+
+    problem: Problem
+    events: Sequence[int]
+    unit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        arrays = self.problem.graph.arrays
+        self.unit = max(1, int(np.gcd.reduce(arrays.cost)))
+        self.events = sorted(set(self.events))
+        self._own = ~arrays.is_input
+        self._first = np.full(len(arrays.size), len(arrays.cost), dtype=np.int64)
+        np.minimum.at(self._first, arrays.producers.rows, arrays.position[arrays.producers.indices])
+        self._use_of_op, self._use = self._last_uses()
+
+    def build(self) -> Model:
+        """The model, in units of cost; memory is counted in sizes of the largest tensor."""
+        arrays, problem = self.problem.graph.arrays, self.problem
+        assert problem.budget_bytes is not None
+        self._scale = float(max(1, arrays.size.max()))
+        self._budget = problem.budget_bytes - problem.constant_bytes
+        model = Model("stage relaxation")
+        n = len(arrays.cost)
+        stages: list[_Stage] = []
+        for since, until in pairwise([-1, *self.events, n]):
+            stage = self._variables(model, since, until)
+            before = stages[-1] if stages else None
+            stages.append(stage)
+            model.add(self._requests(stage, before), self._needs(stage, before))
+            if until < n:
+                model.add(*self._memory(stage), *self._retention(stage, before))
+                self._during(model, stage)
+        model.add(self._refills(stages), self._limits(stages))
+        again = np.concatenate([stage.again for stage in stages])
+        op = np.tile(np.arange(n), len(stages))[again >= 0]
+        model.minimize(again[again >= 0], arrays.cost[op] // self.unit)
+        return model
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    def _last_uses(self) -> tuple[Int, Int]:
+        """Last position at which each op, and each tensor, may matter to a first compute; the end for what is kept."""
+        arrays = self.problem.graph.arrays
+        n = len(arrays.cost)
+        use = np.where(self.problem.kept, n, -1)
+        of_op = np.full(n, -1, dtype=np.int64)
+        for op in arrays.order[::-1].tolist():
+            of_op[op] = max(arrays.position[op], use[arrays.op_outputs[op]].max(initial=-1))
+            read = arrays.op_inputs[op]
+            use[read] = np.maximum(use[read], of_op[op])
+        return of_op, use
+
+    def _at(self, position: int) -> Bool:
+        """Tensors that the op at a position reads or writes."""
+        arrays = self.problem.graph.arrays
+        mask = np.zeros(len(arrays.size), dtype=np.bool_)
+        if 0 <= position < len(arrays.order):
+            op = arrays.order[position]
+            mask[arrays.op_inputs[op]] = True
+            mask[arrays.op_outputs[op]] = True
+        return mask
+
+    def _variables(self, model: Model, since: int, until: int) -> _Stage:
+        arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
+        once = np.array([limit == 1 for limit in self.problem.compute_limits], dtype=np.bool_)
+        runs = np.flatnonzero((arrays.position <= since) & (self._use_of_op > since))
+        again = _numbers(n, runs, model.booleans("again", len(runs), 0, ~once[runs]).index)
+        none = np.full(len(arrays.size), -1, dtype=np.int64)
+        if until == n:
+            return _Stage(since, until, again, none, none)
+        there = self._own & (self._first < until) & (self._use > until) & ~self._at(until)
+        live = np.flatnonzero(there)
+        fresh = np.zeros(len(arrays.size), dtype=np.bool_)
+        late = arrays.position[arrays.producers.indices]
+        fresh[arrays.producers.rows[(late > since) & (late <= until)]] = True
+        read = np.zeros(len(arrays.size), dtype=np.bool_)
+        read[arrays.op_inputs[arrays.order[until]]] = True
+        old = np.flatnonzero(self._own & (self._first <= since) & ~fresh & (there | read))
+        return _Stage(
+            since,
+            until,
+            again,
+            _numbers(len(arrays.size), live, model.booleans("live", len(live)).index),
+            _numbers(len(arrays.size), old, model.implied("through", len(old), 0, 1).index),
+        )
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _requests(self, stage: _Stage, before: _Stage | None) -> Linear:
+        """(4)."""
+        arrays = self.problem.graph.arrays
+        asks = (stage.again[arrays.edge_consumer] >= 0) & ~self._at(stage.since)[arrays.edge_tensor]
+        reader, writer, tensor = (
+            column[asks] for column in (arrays.edge_consumer, arrays.edge_producer, arrays.edge_tensor)
+        )
+        rows = _Rows("inputs of what runs again", len(reader))
+        number = np.arange(len(reader))
+        rows.put(number, stage.again[reader], -1)
+        rows.put(number, stage.again[writer], 1)
+        rows.put(number, _live(before, tensor), 1)
+        return rows.at_least(0)
+
+    def _needs(self, stage: _Stage, before: _Stage | None) -> Linear:
+        """(3)."""
+        arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
+        when = arrays.position[arrays.edge_consumer]
+        wanted = (when > stage.since) & (when <= stage.until)
+        writer, tensor = arrays.edge_producer[wanted], arrays.edge_tensor[wanted]
+        if stage.until == n:
+            kept = self.problem.kept[arrays.producers.rows]
+            writer = np.concatenate([writer, arrays.producers.indices[kept]])
+            tensor = np.concatenate([tensor, arrays.producers.rows[kept]])
+        old = (arrays.position[writer] <= stage.since) & ~self._at(stage.since)[tensor] & self._own[tensor]
+        pairs = np.unique(writer[old] * len(arrays.size) + tensor[old])
+        writer, tensor = pairs // len(arrays.size), pairs % len(arrays.size)
+        rows = _Rows("inputs of what runs first", len(pairs))
+        rows.put(np.arange(len(pairs)), stage.again[writer], 1)
+        rows.put(np.arange(len(pairs)), _live(before, tensor), 1)
+        return rows.at_least(1)
+
+    def _memory(self, stage: _Stage) -> list[Linear]:
+        """(1)."""
+        arrays = self.problem.graph.arrays
+        live = np.flatnonzero(stage.live >= 0)
+        room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self._scale
+        weight = arrays.size[live] / self._scale
+        return [
+            Linear.rows("memory", np.zeros(len(live), np.int64), stage.live[live], weight, upper=[room], num_rows=1)
+        ]
+
+    def _retention(self, stage: _Stage, before: _Stage | None) -> list[Linear]:
+        """(2) and (5), but for ``held``."""
+        writers = self.problem.graph.arrays.producers
+        old = np.flatnonzero(stage.through >= 0)
+        lasting = old[(stage.live[old] >= 0) & ~self._at(stage.since)[old]]
+        regained = _Rows("live on", len(lasting))
+        regained.put(np.arange(len(lasting)), stage.live[lasting], -1)
+        regained.put(np.arange(len(lasting)), _live(before, lasting), 1)
+        through = _Rows("live throughout", len(old))
+        through.put(np.arange(len(old)), stage.through[old], 1)
+        through.put(np.arange(len(old)), stage.live[old], -1)  # 1 for what the event's op reads: on the right
+        for rows, which in ((regained, lasting), (through, old)):
+            number, entry = _expanded(writers.indptr, which)
+            rows.put(number, stage.again[writers.indices[entry]], 1)
+        return [regained.at_least(0), through.at_least((stage.live[old] < 0).astype(np.float64))]
+
+    def _during(self, model: Model, stage: _Stage) -> None:
+        """(6), and ``held`` of (5)."""
+        arrays = self.problem.graph.arrays
+        op = arrays.order[stage.until]
+        old, runs = np.flatnonzero(stage.through >= 0), np.flatnonzero(stage.again >= 0)
+        outputs = arrays.op_outputs[op]
+        # What is live throughout is live at the event, beside the outputs of its op.
+        most = self._budget - arrays.input_bytes - int(arrays.workspace[op]) - int(arrays.size[outputs].sum())
+        runs = runs[self._budget - arrays.op_bytes[runs] < most]
+        if most < 0 or not len(runs) or not len(old):
+            return
+        held = int(model.continuous("held", 1, 0, most / self._scale).index[0])
+        total = _Rows("bytes held throughout", 1)
+        total.put(np.zeros(1, np.int64), np.array([held]), 1)
+        total.put(np.zeros(len(old), np.int64), stage.through[old], -arrays.size[old] / self._scale)
+        model.add(total.at_least(0))
+        rows = _Rows("memory during a recomputation", len(runs))
+        number = np.arange(len(runs))
+        rows.put(number, np.full(len(runs), held), -1)
+        rows.put(number, stage.again[runs], (self._budget - arrays.op_bytes[runs] - most) / self._scale)
+        for ends in (arrays.op_inputs, arrays.op_outputs):
+            number, entry = _expanded(ends.indptr, runs)
+            tensor = ends.indices[entry]
+            rows.put(number, stage.through[tensor], arrays.size[tensor] / self._scale)
+        model.add(rows.at_least(-most / self._scale))
+
+    def _refills(self, stages: list[_Stage]) -> Linear:
+        """(7)."""
+        arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
+        last = np.where(self.problem.kept, n, -1)
+        np.maximum.at(last, arrays.consumers.rows, arrays.position[arrays.consumers.indices])
+        shared = arrays.producers.counts[arrays.producers.rows] > 1
+        writer, tensor = arrays.producers.indices[shared], arrays.producers.rows[shared]
+        found: list[tuple[int, int, Int]] = []
+        for j, stage in enumerate(stages):
+            ran = (stage.live[tensor] >= 0) & (arrays.position[writer] <= stage.until) & (last[tensor] > stage.until)
+            for w, t in zip(writer[ran].tolist(), tensor[ran].tolist(), strict=True):
+                found.append((int(stage.live[t]), w, np.array([later.again[w] for later in stages[j + 1 :]])))
+        rows = _Rows("buffers filled again", len(found))
+        for number, (live, _, later) in enumerate(found):
+            rows.put(np.full(len(later) + 1, number), np.append(later, live), 1)
+        return rows.at_least(1)
+
+    def _limits(self, stages: list[_Stage]) -> Linear:
+        """(8)."""
+        limits = [(op, limit) for op, limit in enumerate(self.problem.compute_limits) if limit is not None]
+        rows = _Rows("limits of computes", len(limits))
+        for number, (op, _) in enumerate(limits):
+            rows.put(np.full(len(stages), number), np.array([stage.again[op] for stage in stages]), -1)
+        return rows.at_least(np.array([1.0 - limit for _, limit in limits]))
+
+
+class _Rows:
+    """Rows ``sum of terms >= right side``, filled block by block; a variable −1 is none."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+        self._parts: list[tuple[Int, Int, NDArray[np.float64]]] = []
+
+    def put(self, row: Int, variable: Int, value: NDArray[np.float64] | float) -> None:
+        """Add `value` times `variable` to each of the rows."""
+        there = variable >= 0
+        values = np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape)
+        self._parts.append((row[there], variable[there], values[there]))
+
+    def at_least(self, right: NDArray[np.float64] | float) -> Linear:
+        """The record."""
+        parts = self._parts or [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+        row, column, value = (np.concatenate([part[k] for part in parts]) for k in range(3))
+        return Linear.rows(self.name, row, column, value, lower=right, num_rows=self.count)
+
+
+def _numbers(length: int, where: Int, index: Int) -> Int:
+    """An array of −1 with `index` at the places `where`."""
+    numbers = np.full(length, -1, dtype=np.int64)
+    numbers[where] = index
+    return numbers
+
+
+def _live(stage: _Stage | None, tensor: Int) -> Int:
+    """Variables of `tensor` being live at the end of a stage; −1 without one."""
+    return np.full(len(tensor), -1, dtype=np.int64) if stage is None else stage.live[tensor]
+
+
+def _expanded(indptr: Int, which: Int) -> tuple[Int, Int]:
+    """For the compressed rows `which`: number of the row, and place of each entry."""
+    counts = indptr[which + 1] - indptr[which]
+    row = np.repeat(np.arange(len(which)), counts)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(indptr[which], counts)
