@@ -56,7 +56,7 @@ def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
     """The values stand for the schedule, satisfy the model, are within the bounds, and bounds hold the rest."""
     rng = np.random.default_rng(1)
     looked = smaller = 0
-    for seed in range(8):
+    for seed in range(5):
         graph = random_graph(seed, buffers=buffers, most_ops=8)
         formulation = stating(kind, graph, order)
         schedule = random_schedule(graph, rng)
@@ -75,7 +75,7 @@ def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
             assert not violations(small.model, small.reduce(leeway.values))
             looked += 1
             smaller += small.model.num_vars < model.num_vars
-    assert looked >= 12
+    assert looked >= 6
     assert smaller > looked / 2
 
 
@@ -101,7 +101,7 @@ def test_all_of_a_schedule_is_the_whole_model(kind):
 def test_it_keeps_every_rule_and_finds_optima(options):
     """Tiny graphs are small enough for the last neighbourhood to be everything."""
     found = solved = 0
-    for seed in range(6):
+    for seed in range(4):
         graph = random_graph(seed, plain=True, most_ops=6)
         problem = Problem(graph, random_budget(graph, seed), max_computes=3)
         best = optimum(problem, Scope(OrderRule.FIXED, staged=True, max_computes=3))
@@ -112,7 +112,7 @@ def test_it_keeps_every_rule_and_finds_optima(options):
         if best is not None:
             solved += 1
             found += certificate.accepted and certificate.cost == best.cost
-    assert solved >= 4
+    assert solved >= 3
     assert found >= solved - 1
 
 
@@ -121,7 +121,7 @@ def test_the_free_order_and_buffers(buffers):
     for seed in range(3):
         graph = random_graph(seed, buffers=buffers)
         problem = Problem(graph, random_budget(graph, seed), "free", max_computes=2)
-        schedule = Lns(LnsOptions(size=4, seconds=0.3, start_share=0.3)).run(problem, Run(Deadline.after(0.5), seed))
+        schedule = Lns(LnsOptions(size=4, seconds=0.3, start_share=0.3)).run(problem, Run(Deadline.after(0.3), seed))
         assert {violation.rule for violation in judged(problem, schedule).violations} <= {Rule.BUDGET}
 
 

@@ -84,7 +84,7 @@ def test_records_together():
     assert 5 <= answers.count(None) <= len(answers) - 5
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_every_solution_of_the_original_within_the_bounds_is_one_of_the_restriction(seed):
     """Nothing is lost but variables that matter to nobody."""
     kinds = list(KINDS)
