@@ -3,8 +3,8 @@
 Run: python benchmarks/bench_checkmate.py [--backend highs] [--seconds 60] [--formulations checkmate,stages,...]
          [chain | GRAPH@BUDGET ...]
 
-GRAPH is a name of the zoo or a file. ``chain`` is the ablation of Checkmate's appendix A: the 8-layer chain at budget 4,
-with frontier-advancing stages and without. Solvers run on one thread and start from the schedule of `greedy`; `limited`
+GRAPH is a name of the zoo or a file. ``chain`` is the ablation of Checkmate's appendix A: the 8-layer chain at budget
+4, with frontier-advancing stages and without. Solvers run on one thread and start from the schedule of `greedy`; `limited`
 is `stages` that leaves out what costs more than that schedule, `needed` is that without recomputing ahead.
 """
 
@@ -41,7 +41,9 @@ def share(cost: float | None, base: int) -> str:
     return "-" if cost is None else f"{100 * (cost / base - 1):.4f}"
 
 
-def measure(label: str, name: str, formulation: Formulation, start: Schedule | None, backend: Any, seconds: float):
+def measure(
+    label: str, name: str, formulation: Formulation, *, start: Schedule | None, backend: Any, seconds: float
+) -> None:
     """One line."""
     base = formulation.problem.graph.base_cost
     begun = time.monotonic()
@@ -71,7 +73,7 @@ def chain(backend: Any, seconds: float) -> None:
         ("free", Checkmate(Problem(graph, 4, "free"), CheckmateOptions(frontier=False))),
         ("stages", Stages(Problem(graph, 4))),
     ):
-        measure("chain 8@4", name, formulation, None, backend, seconds)
+        measure("chain 8@4", name, formulation, start=None, backend=backend, seconds=seconds)
 
 
 def main() -> None:
@@ -104,7 +106,8 @@ def main() -> None:
         }
         label = f"{graph.name[-20:]}@{budget}"
         for formulation in given.formulations.split(","):
-            measure(label, formulation, made[formulation](), start if limit else None, backend, given.seconds)
+            given_start = start if limit else None
+            measure(label, formulation, made[formulation](), start=given_start, backend=backend, seconds=given.seconds)
 
 
 if __name__ == "__main__":
