@@ -108,9 +108,11 @@ class PyomoRun(Pyomo):
         if answer.values is not None:
             values, wrong = rounded(model, answer.values, name)
             wrong = wrong or "; ".join(violations(model, values)[:1])
-            if wrong:
+            stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
+            if wrong and not stopped:
                 return RawResult(Status.ERROR, StopReason.OTHER, message=f"{name} gives a wrong solution: {wrong}")
-            if not best or model.objective.value(values) < best[-1].objective:
+            # CBC, stopped before it has a solution, may write down that of the relaxation
+            if not wrong and (not best or model.objective.value(values) < best[-1].objective):
                 found(values, answer.bound)
         return _result(answer, best, options.relative_gap, (built, ended - began - built), versions)
 
@@ -193,8 +195,10 @@ class _Call:
         with contextlib.suppress(OverdueError):
             if run_interruptible(work, self._ask_to_stop, self.options.deadline):
                 self.asked = StopReason.INTERRUPTED
-        if self.asked and self.answer.proved is None:
+        if self.answer.proved is None and self.asked:
             self.answer.stop = self.asked
+        elif self.answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
+            self.answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
         return self.answer
 
     def _ask_to_stop(self) -> None:
