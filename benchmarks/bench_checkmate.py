@@ -4,8 +4,8 @@ Run: python benchmarks/bench_checkmate.py [--backend highs] [--seconds 60] [--fo
          [chain | GRAPH@BUDGET ...]
 
 GRAPH is a name of the zoo or a file. ``chain`` is the ablation of Checkmate's appendix A: the 8-layer chain at budget
-4, with frontier-advancing stages and without. Solvers run on one thread and start from the schedule of `greedy`; `limited`
-is `stages` that leaves out what costs more than that schedule, `needed` is that without recomputing ahead.
+4, with frontier-advancing stages and without. Solvers run on one thread and start from the schedule of `greedy`;
+`limited` is `stages` that leaves out what costs more than that schedule, `needed` is that without recomputing ahead.
 """
 
 from __future__ import annotations
