@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from remat import Problem, Schedule, read_graph, validate
+from remat import Problem, Schedule, read_graph, solve, validate
 from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
@@ -102,6 +102,15 @@ def test_a_cost_limit_cuts_off_what_is_dearer_and_nothing_else(seed):
         assert cheaper.objective is None or cheaper.objective >= best.cost
         with pytest.raises(ProblemError, match="more than the limit"):
             below.encode(best.schedule)
+
+
+def test_solve_limits_the_cost_to_what_is_known():
+    problem = Problem(ZOO["vgg16"](), "90%")
+    result = solve(problem, "stages", "highs", threads=1, deadline=60)
+    assert result.status == "optimal"
+    assert result.objective == 11_903_359_254_528
+    assert result.variables < Stages(problem).build().num_vars / 2
+    assert result.scope == Stages(problem).scope()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from remat import Problem, read_graph, simulate, validate
+from remat import Problem, read_graph, simulate, solve, validate
 from remat.errors import ProblemError
 from remat.formulations.base import Scope
 from remat.graphs.families import unit_chain
@@ -54,6 +54,15 @@ def test_random_graphs(seed, formulation):
         assert min(found.cost for found in heuristic.tried if found.fits) == certificate.cost
     for found in heuristic.tried:
         assert found.fits == (found.peak <= problem.budget_bytes)
+
+
+def test_solve_shows_the_bound_and_its_scope():
+    problem = Problem(unit_chain(8), 5)
+    heuristic, _ = run(problem, FEW)
+    result = solve(problem, "lp-rounding", options=FEW, threads=1, deadline=60)
+    assert result.bound == heuristic.bound == 22
+    assert result.scope == heuristic.scope
+    assert result.certificate.accepted
 
 
 def test_the_same_seed_gives_the_same_roundings():
