@@ -120,18 +120,18 @@ def test_bounds_hold_below_their_budget(exact):
 
 def test_resumed_without_being_done_again(tmp_path, counted):
     state = tmp_path / "state"
-    first = frontier(CHAIN, [2, 4, 8], [EXACT], threads=1, state=state)
+    first = frontier(CHAIN, [2, 5, 8], [EXACT], threads=1, state=state)
     assert len(counted) == 3
     files = {path.name: path.read_bytes() for path in state.iterdir()}
     assert len(files) == 4
     counted.clear()
-    again = frontier(CHAIN, [2, 4, 8], [EXACT], threads=1, state=state)
+    again = frontier(CHAIN, [2, 5, 8], [EXACT], threads=1, state=state)
     assert (counted, again.resumed) == ([], 3)
     assert again.to_csv() == first.to_csv()
     assert again.to_json() == first.to_json()
     assert {path.name: path.read_bytes() for path in state.iterdir()} == files
-    more = frontier(CHAIN, [4, "75%", 8], [EXACT, "greedy"], threads=1, state=state)
-    assert counted == [(EXACT, 6), ("greedy", 4), ("greedy", 6), ("greedy", 8)]
+    more = frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], threads=1, state=state)
+    assert counted == [(EXACT, 6), ("greedy", 5), ("greedy", 6), ("greedy", 8)]
     assert more.resumed == 2
 
 
@@ -244,14 +244,10 @@ def test_at_the_same_time_by_an_executor(exact, tmp_path):
             return super().submit(task, *arguments, **options)
 
     with Pool(2) as pool:
-        found = frontier(
-            CHAIN, list(OPTIMA), [EXACT, "greedy"], threads=1, time_limit=60, executor=pool, state=tmp_path
-        )
+        found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], threads=1, executor=pool, state=tmp_path)
         assert pool.submit(int).result() == 0, "it is not shut down"
-    for label in (EXACT, "greedy"):
-        assert [(c.budget, c.cost, c.bound) for c in found.of(label)] == [
-            (c.budget, c.cost, c.bound) for c in exact.of(label)
-        ]
+    assert [(c.budget, c.cost) for c in found.of("greedy")] == [(c.budget, c.cost) for c in exact.of("greedy")]
+    assert found.of("chen-sqrt")[-1].cost == 13
     assert len(list(tmp_path.iterdir())) == 11
 
 
