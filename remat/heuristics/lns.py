@@ -67,8 +67,8 @@ class LnsOptions:
     backend: str = "cp-sat"
     formulation_options: Mapping[str, Any] = field(default_factory=dict)
     solver_options: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 15
-    seconds: float = 0.5
+    size: int = 20
+    seconds: float = 1.0
     noise: float = 0.2
     travel: float = 0.02
     start_share: float = 0.2
