@@ -13,27 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from remat.heuristics.drops_kernel import BUDGET, EXCESS, FREE, TOKEN, change, instance, last_use
-
-
-@njit(cache=True)
-def saved(state, first, last, size):
-    """Bytes of excess, over stages `first` .. `last`, that `size` bytes less would remove."""
-    memory, budget = state.memory, state.number[BUDGET]
-    total = 0
-    for s in range(first, last + 1):
-        total += min(size, max(0, memory[s] - budget))
-    return total
-
-
-@njit(cache=True)
-def added(state, first, last, size):
-    """Bytes of excess, over stages `first` .. `last`, that `size` bytes more would add."""
-    memory, budget = state.memory, state.number[BUDGET]
-    total = 0
-    for s in range(first, last + 1):
-        total += min(size, max(0, memory[s] + size - budget))
-    return total
+from remat.heuristics.drops_kernel import BLOCK, BUDGET, EXCESS, FREE, TOKEN, change, excess_change, instance, last_use
 
 
 @njit(cache=True)
@@ -64,7 +44,8 @@ def plan(net, state, op, stage, rate, found):
     for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
         tensor = net.outputs[k]
         if last_use(net, state, tensor, previous, following) >= stage:
-            gain += saved(state, last_use(net, state, tensor, previous, stage) + 1, stage - 1, net.size[tensor])
+            before = last_use(net, state, tensor, previous, stage)
+            gain -= excess_change(state, before + 1, stage - 1, -net.size[tensor])
     if gain == 0:
         return 0, 0, 0, 0
     found[0] = op
@@ -91,7 +72,7 @@ def plan(net, state, op, stage, rate, found):
             end = last_use(net, state, tensor, begin, limit)
             if end >= stage:
                 continue
-            price = added(state, end + 1, stage - 1, net.size[tensor])
+            price = excess_change(state, end + 1, stage - 1, net.size[tensor])
             if price > 0 and writer >= 0 and may_run(net, state, writer) and number < len(found):
                 again = float(net.cost[writer])
                 for j in range(net.in_ptr[writer], net.in_ptr[writer + 1]):
@@ -110,7 +91,7 @@ def plan(net, state, op, stage, rate, found):
             state.tensor_stamp[tensor] = token
             loss += price
             here += net.size[tensor]
-    return number, cost, gain, loss + added(state, stage, stage, here)
+    return number, cost, gain, loss + excess_change(state, stage, stage, here)
 
 
 @njit(cache=True)
@@ -153,7 +134,7 @@ def candidates(net, state, keys, items):
     stages = len(net.order) + 1
     over = np.zeros(stages + 1, dtype=np.int64)
     for s in range(stages):
-        over[s + 1] = over[s] + (state.memory[s] > state.number[BUDGET])
+        over[s + 1] = over[s] + (state.memory[s] + state.lazy[s // BLOCK] > state.number[BUDGET])
     number = 0
     uses = np.empty(0, dtype=np.int64)
     for op in range(len(net.cost)):
