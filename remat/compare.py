@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat import registry
+from remat.auto import AUTO
 from remat.calling import call_options
 from remat.errors import ProblemError
 from remat.judge import one_line
@@ -27,12 +28,12 @@ Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
 
 @dataclass(frozen=True)
 class Method:
-    """Who answers: a formulation with a backend, or a heuristic.
+    """Who answers: ``auto``, a formulation with a backend, or a heuristic.
 
     Attributes
     ----------
     name : str
-        Of a formulation or a heuristic.
+        ``auto``, or that of a formulation or a heuristic.
     backend : str
         As name or name:variant; empty for a heuristic.
     options : optional
@@ -55,7 +56,7 @@ class Method:
 
     @classmethod
     def parse(cls, text: str, backend: str = "cp-sat") -> Method:
-        """From ``FORMULATION/BACKEND``, ``FORMULATION`` (by `backend`) or ``HEURISTIC``.
+        """From ``FORMULATION/BACKEND``, ``FORMULATION`` (by `backend`), ``HEURISTIC``, ``auto`` or ``auto/BACKEND``.
 
         Raises
         ------
@@ -76,8 +77,10 @@ class Method:
             return cls(name)
         if slash and not solver:
             raise ProblemError(f"method {text!r} names no backend after the slash")
-        registry.load("formulations", name)
-        return cls(name, registry.make_backend(solver or backend).full_name)
+        if name != AUTO:
+            registry.load("formulations", name)
+        label = text.strip() if name == AUTO else ""
+        return cls(name, registry.make_backend(solver or backend).full_name, label=label)
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class ProblemSection(_Section):
 class SolveSection(_Section):
     """Who answers, and how long it may take; see :func:`remat.solve.solve`."""
 
-    method: str = "retention-intervals"
-    """Formulation or heuristic."""
+    method: str = "auto"
+    """"auto", or a formulation or heuristic."""
     backend: str = "cp-sat"
     """Solver, as name or name:variant; not used by heuristics."""
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,8 @@ FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1
 BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
 #: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
 ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
+#: Seconds below which annealing is not worth loading.
+ANNEALING_LEAST = 0.5
 #: Ops up to which everything is searched, orders alone are searched, and a solver is asked.
 EXHAUSTIVE_OPS, ORDERING_OPS, MODEL_OPS = 24, 200, 250
 
@@ -95,7 +96,8 @@ class LeanestSearch:
             if not quick:
                 self._order()
                 self._exhaust()
-            self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
+            if not quick or deadline.remaining > ANNEALING_LEAST:
+                self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
             if not quick:
                 self._ask_solver()
                 self._cheapen()
@@ -160,25 +162,9 @@ class LeanestSearch:
                 seed += 1
 
     def _ready(self, name: str) -> Heuristic | None:
-        """The heuristic, loaded and compiled; None if that takes too long.
-
-        In a thread that goes on by itself then: breaking off an import would leave half a module behind.
-        """
+        """The heuristic, loaded and compiled; None if that takes too long."""
         heuristic: Heuristic = load("heuristics", name)()
-        failure: list[BaseException] = []
-
-        def prepare() -> None:
-            try:
-                heuristic.prepare()
-            except BaseException as error:
-                failure.append(error)
-
-        thread = threading.Thread(target=prepare, daemon=True, name="remat-prepare")
-        thread.start()
-        thread.join(self._share(PREPARE_SHARE).remaining)
-        if failure:
-            raise failure[0]
-        if thread.is_alive():
+        if not heuristic.prepared(self._share(PREPARE_SHARE).remaining):
             self.notes.append(f"{name} was not loaded in time")
             return None
         return heuristic

@@ -37,6 +37,26 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Step:
+    """What one step of a method of several steps came to.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+    objective : int or None
+        Certified cost of the best schedule after it.
+    bound : int
+        What no schedule in the scope can beat, after it.
+    """
+
+    name: str
+    seconds: float
+    objective: int | None
+    bound: int
+
+
+@dataclass(frozen=True)
 class Result:
     """The answer of :func:`remat.solve.solve`. Costs are in the cost unit of the graph, memory in bytes.
 
@@ -59,6 +79,8 @@ class Result:
         The smallest peak among all schedules that were seen: a budget that is known to suffice.
     incumbents : tuple of Point
         In order of time.
+    steps : tuple of Step
+        What ``auto`` did, in order; empty for other methods.
     timings : mapping of str to float
         Seconds: ``build``, ``preliminary``, ``solve`` and ``total``.
     variables, constraints : int or None
@@ -82,6 +104,7 @@ class Result:
     scope: Scope
     least_feasible_budget: int
     incumbents: tuple[Point, ...] = field(default=(), repr=False)
+    steps: tuple[Step, ...] = field(default=(), repr=False)
     timings: Mapping[str, float] = field(default_factory=dict, repr=False)
     variables: int | None = None
     constraints: int | None = None
@@ -122,6 +145,7 @@ class Result:
             "least_feasible_budget": self.least_feasible_budget,
             "certificate": None if self.certificate is None else self.certificate.as_dict(),
             "incumbents": [[point.time, point.objective, point.bound] for point in self.incumbents],
+            "steps": [[step.name, step.seconds, step.objective, step.bound] for step in self.steps],
             "timings": dict(self.timings),
             "variables": self.variables,
             "constraints": self.constraints,
@@ -139,6 +163,8 @@ class Result:
         rows.append(("scope", str(self.scope)))
         size = "" if self.variables is None else f", {self.variables:,} variables, {self.constraints:,} constraints"
         rows.append(("method", self.method + (f" by {self.backend}" if self.backend else "") + size))
+        if self.steps:
+            rows.append(("steps", ", ".join(self._told(step) for step in self.steps)))
         threads = "all" if self.threads is None else str(self.threads)
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.timings.items() if name != "total")
         rows.append(("time", f"{self.timings.get('total', 0.0):.2f} s ({spent}; threads {threads}, seed {self.seed})"))
@@ -146,6 +172,14 @@ class Result:
         if self.message:
             rows.append(("note", self.message))
         return "\n".join(f"{word:<9} {text}" for word, text in rows)
+
+    def _told(self, step: Step) -> str:
+        """A step, its time, and where it left cost and bound."""
+        base = self.problem.graph.base_cost
+        known = [] if step.objective is None else [_share(step.objective, base)]
+        if step.bound > base:
+            known.append(f"≥ {_share(step.bound, base)}")
+        return f"{step.name} {step.seconds:.2f} s" + (f" ({', '.join(known)})" if known else "")
 
     def _answer_rows(self) -> list[tuple[str, str]]:
         problem, found = self.problem, self.certificate
@@ -171,6 +205,11 @@ def _memory(problem: Problem, size: int) -> str:
     """Bytes, and their share of the reference peak."""
     peak = problem.reference_peak
     return f"{size:,} bytes" + (f" ({100 * size / peak:.4g} % of the reference peak)" if peak else "")
+
+
+def _share(cost: int, base: int) -> str:
+    """A cost as an overhead, where that says something."""
+    return f"{100 * (cost - base) / base:.4g} %" if base else f"cost {cost:,}"
 
 
 def base_versions() -> dict[str, str]:

@@ -53,7 +53,7 @@ Method = Annotated[
     str | None,
     typer.Option(
         "--formulation", "--method", "-f",
-        help="Formulation or heuristic; `remat backends` lists them. Default: retention-intervals.",
+        help="auto (the default), or a formulation or heuristic; `remat backends` lists them.",
     ),
 ]  # fmt: skip
 Backend = Annotated[

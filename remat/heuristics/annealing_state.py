@@ -40,7 +40,8 @@ def compiled(function: Any) -> Any:
 
     Counting them, for each of thirty arrays in every call, would take nine tenths of the time.
     """
-    return njit(cache=True, nogil=True, _nrt=False)(function)
+    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+    return njit(**options)(function)
 
 
 class Net(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,6 +72,26 @@ class Heuristic(ABC):
 
     def prepare(self) -> None:  # noqa: B027  (most heuristics have nothing to prepare)
         """Load what takes long the first time, such as compiled code, so that the clock of a run need not bear it."""
+
+    def prepared(self, seconds: float) -> bool:
+        """Prepare in at most so many seconds; whether that was enough.
+
+        In a thread that goes on by itself otherwise: breaking off an import would leave half a module behind.
+        """
+        failure: list[BaseException] = []
+
+        def prepare() -> None:
+            try:
+                self.prepare()
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=prepare, daemon=True, name=f"prepare {self.name}")
+        thread.start()
+        thread.join(None if math.isinf(seconds) else seconds)
+        if failure:
+            raise failure[0]
+        return not thread.is_alive()
 
     @abstractmethod
     def run(self, problem: Problem, run: Run) -> Schedule | None:

@@ -49,7 +49,7 @@ def interrupted(tmp_path: Path, budget: str, finds: bool, *more: str) -> tuple[i
     graph = tmp_path / "chain.json"
     write_graph(unit_chain(4), graph)
     command = [sys.executable, "-c", PROGRAM, "finds" if finds else "nothing", "solve", str(graph), "-b", budget]
-    command += ["--backend", "brooding", "-o", str(tmp_path / "s.json"), *more]
+    command += ["--method", "retention-intervals", "--backend", "brooding", "-o", str(tmp_path / "s.json"), *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -98,7 +98,7 @@ def test_ctrl_c_before_anything_is_found(tmp_path: Path) -> None:
 def test_ctrl_c_outside_a_solve_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     from remat.cli import main, show
 
-    def interrupt(name: str) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(show, "load_graph", interrupt)
@@ -113,6 +113,7 @@ def test_ctrl_c_in_a_real_solver(tmp_path: Path) -> None:
     write_graph(unit_chain(60), graph)
     program = "import sys, remat.cli; sys.exit(remat.cli.main())"
     command = [sys.executable, "-c", program, "solve", graph, "-b", "45%", "--threads", "1", "-o", out]
+    command += ["--method", "retention-intervals"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

@@ -1,0 +1,186 @@
+"""The default method: heuristics, bounds, search and a solver in turns, until a schedule meets a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from remat.attempt import Attempt
+from remat.backends.base import Backend, StopReason
+from remat.bounds.least_peak import Aim, explore
+from remat.bounds.report import best_bound
+from remat.by_model import ModelSolve
+from remat.calling import SolverFailedError
+from remat.errors import BackendError, ProblemError
+from remat.formulations.base import Scope
+from remat.heuristics.base import Heuristic
+from remat.judge import covers
+from remat.progress import relative_gap
+from remat.registry import backends, formulations, heuristics, load, make_backend
+from remat.schedule import OrderRule, Schedule
+from remat.timing import Deadline
+
+#: The name of the method.
+AUTO = "auto"
+#: Shares of the time left for each quick heuristic, the bounds, annealing, and the whole model.
+QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.5, 0.5
+#: Seconds for each op that quick heuristics and bounds are given at most, and at least.
+PER_OP, LEAST = 0.02, 1.0
+#: Ops up to which the whole model is worth building, where the order is fixed and where it is free.
+MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
+#: Seconds of one turn of annealing and of large neighbourhood search, once both have begun; they grow.
+TURN, GROWTH = 20.0, 1.5
+#: Ops up to which everything is searched, and more than any schedule costs.
+EXHAUSTIVE_OPS, MOST_COST = 24, 2**62
+#: Whole models by backend family, in order: formulation, its options, and the backend where it is another one.
+STAGES = ("stages", {"ahead": False}, "highs")
+INTERVALS: tuple[str, dict[str, Any], str] = ("retention-intervals", {}, "")
+MODELS = {"cp-sat": (STAGES, INTERVALS), "minizinc": (INTERVALS,)}
+OTHER_MODELS = (("stages", {"ahead": False}, ""),)
+
+
+class Auto:
+    """The method ``auto`` on one attempt.
+
+    1. Quick heuristics: greedy rematerialization and eviction for the fixed order; annealing follows anyway.
+    2. Exhaustive search, where there are few ops.
+    3. The best bound that holds for every schedule the problem allows; later again, with more time, if it is open.
+    4. Annealing, from what is there.
+    5. Whole models, where they are small enough, from the best schedule. With CP-SAT these are the stage formulation by
+       HiGHS, which is at its best on training graphs, and retention intervals. What is proved of a narrower scope is a
+       remark; the bound of the result stays one for all schedules.
+    6. While there is time: bounds, large neighbourhood search and annealing in turns.
+
+    It ends when the cost of the best schedule is the bound, and at the deadline; without a deadline, after step 5.
+    """
+
+    def __init__(self, attempt: Attempt, backend: Backend, warm_start: Schedule | None) -> None:
+        self.attempt, self.backend, self.warm_start = attempt, backend, warm_start
+        self.problem, self.clock = attempt.problem, attempt.call.deadline
+        self.fixed = self.problem.order is OrderRule.FIXED
+        self.num_ops = len(self.problem.graph.ops)
+
+    def run(self) -> None:
+        """Go through the steps until the attempt is decided or time is up."""
+        for name in ("greedy", "eviction") if self.fixed else ("eviction",):
+            self._heuristic(name, self._share(QUICK_SHARE, PER_OP * self.num_ops))
+        self._exhaust(self._share(BOUND_SHARE))
+        self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
+        self._heuristic("annealing", self._share(ANNEALING_SHARE))
+        if self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]:
+            models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
+            for left, (name, options, backend) in zip(range(len(models), 0, -1), models, strict=True):
+                self._model(name, options, backend, self._share(MODEL_SHARE / left))
+        turn = TURN
+        while math.isfinite(self.clock.seconds) and not self._over():
+            before = self.attempt.cost
+            self._bounds(self._share(BOUND_SHARE, turn))
+            self._heuristic("lns", self._share(0.5, turn))
+            self._heuristic("annealing", self._share(1.0, turn))
+            turn *= GROWTH if self.attempt.cost == before else 1.0
+        if self.clock.expired:
+            self.attempt.stop = StopReason.DEADLINE
+
+    def _share(self, share: float, most: float = math.inf) -> Deadline:
+        """A deadline after a share of the time left, and after `most` seconds."""
+        remaining = self.clock.remaining
+        return self.clock.earlier(min(most, share * remaining if math.isfinite(remaining) else remaining))
+
+    def _over(self) -> bool:
+        """Whether nothing is left to do, or no time."""
+        attempt = self.attempt
+        if attempt.decided or self.clock.expired:
+            return True
+        gap = relative_gap(attempt.cost, attempt.bound)
+        return gap is not None and gap <= attempt.call.relative_gap
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _heuristic(self, name: str, deadline: Deadline) -> None:
+        """Let a heuristic improve the best schedule."""
+        if self._over() or name not in heuristics():
+            return
+        attempt, kind = self.attempt, load("heuristics", name)
+        options: Any = self._options_of_lns(kind) if name == "lns" else None
+        heuristic: Heuristic = kind(options)
+        best = attempt.best.schedule if attempt.best is not None else self.warm_start
+        with attempt.step(name):
+            if not heuristic.prepared(0.8 * deadline.remaining):
+                attempt.note(f"{name} was not loaded in time")
+                return
+            try:
+                attempt.improve(heuristic, deadline, best)
+            except (ProblemError, BackendError) as error:
+                attempt.note(f"{name} was left out: {error}")
+
+    def _options_of_lns(self, kind: Any) -> Any:
+        name, given, _ = MODELS.get(self.backend.name, OTHER_MODELS)[-1] if self.fixed else INTERVALS
+        return kind.options_type(backend=self.backend.full_name, formulation=name, formulation_options=given)
+
+    def _bounds(self, deadline: Deadline) -> None:
+        """Raise the bound on all schedules."""
+        if self._over() or self.problem.budget_bytes is None:
+            return
+        attempt = self.attempt
+        with attempt.step("bounds"):
+            bound = best_bound(self.problem, deadline, threads=attempt.call.threads)
+        if bound.infeasible and attempt.best is None:
+            attempt.infeasible, attempt.scope, attempt.proof = True, bound.scope, f" ({bound.kind})"
+        elif bound.infeasible:
+            raise BackendError(f"{bound.kind} claims that no schedule exists, but that of {attempt.best} is one")
+        else:
+            attempt.raise_bound(bound.value, bound.scope)
+
+    def _exhaust(self, deadline: Deadline) -> None:
+        """Search everything."""
+        attempt, budget = self.attempt, self.problem.budget_bytes
+        if self._over() or self.num_ops > EXHAUSTIVE_OPS or budget is None:
+            return
+        limit = attempt.cost or 1 + MOST_COST
+        with attempt.step("exhaustive search"):
+            found = explore(self.problem, Aim.COST, limit=limit, peak=budget, deadline=deadline)
+        if found is None:
+            return
+        if found.schedule is not None:
+            attempt.judge.see(found.schedule, "exhaustive search")
+        elif found.bound > MOST_COST:
+            attempt.infeasible, attempt.proof = True, " (by exhaustive search)"
+            return
+        attempt.raise_bound(found.bound, Scope(OrderRule(self.problem.order), staged=False))
+
+    def _model(self, name: str, given: dict[str, Any], other: str, deadline: Deadline) -> None:
+        """Solve a whole model, from the best schedule."""
+        attempt = self.attempt
+        if self._over() or name not in formulations():
+            return
+        backend = make_backend(other) if other and other in backends() else self.backend
+        if not backend.ready().ready:
+            attempt.note(f"backend {backend.full_name!r} was left out: {backend.ready().reason}")
+            return
+        kind = load("formulations", name)
+        options = kind.options_type(**given) if given else None
+        part = Attempt(self.problem, replace(attempt.call, deadline=deadline), name, backend.full_name)
+        part.judge, part.on_progress = attempt.judge, lambda _: attempt.tell()
+        with attempt.step(f"{name} by {backend.full_name}"):
+            try:
+                ModelSolve(part, kind, backend, options).run()
+            except (ProblemError, SolverFailedError) as error:
+                attempt.note(f"{name} was left out: {error}")
+                return
+            finally:
+                attempt.size, attempt.versions = part.size, attempt.versions | part.versions
+                for phase, seconds in part.timings.items():
+                    attempt.timings[phase] = attempt.timings.get(phase, 0.0) + seconds
+        attempt.notes.extend(part.notes)
+        if part.stop is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        if covers(part.scope, self.problem):
+            attempt.raise_bound(part.bound, part.scope)
+            attempt.infeasible, attempt.proof = part.infeasible, part.proof
+        elif part.infeasible:
+            attempt.note(f"{name} by {backend.full_name} proved that no schedule exists within {part.scope}")
+        elif part.bound > attempt.bound:
+            base = self.problem.graph.base_cost
+            share = f" (overhead {100 * (part.bound - base) / base:.4g} %)" if base else ""
+            attempt.note(f"no schedule costs less than {part.bound:,}{share} within {part.scope}")
