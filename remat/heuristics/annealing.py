@@ -36,8 +36,11 @@ ROUNDS = 4
 REHEATS, REHEATED = 3, 0.5
 #: Least moves between two looks at the clock, which are also the steps of cooling, and steps that are worth a round.
 BATCH, STEPS = 5_000, 20
-#: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it.
-MET = (0.02, 0.15)
+#: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it; rounds
+#: differ in this, since either way alone misses what the other finds.
+MET = ((0.02, 0.15), (0.3, 0.6))
+#: A round is heated up again if the overhead it came to is at most so many times the least.
+WORTH = 1.15
 #: Seconds between two schedules that are told.
 TELL = 0.5
 
@@ -237,9 +240,11 @@ class _Search:
             steps = max(1, int(left / self.batch))  # the last crumbs of time
         hot = self.heat * (0.1 if number % 4 == 2 else 1.0)
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
-        state, done, way = self._state(self.begin), 0, _Way(self.per_byte)
+        state, done, way = self._state(self.begin), 0, _Way(self.per_byte, MET[number % 2])
         for turn in range(1 + reheats):
-            if turn > 0 and state.number[BEST] >= 0:
+            if turn > 0 and not self._worth(int(state.number[BEST])):
+                break
+            if turn > 0:
                 cost = int(state.number[BEST])
                 state = self._state(state.best[state.best >= 0])
                 state.number[BEST] = cost
@@ -250,6 +255,11 @@ class _Search:
                 if self._over():
                     return done
         return done
+
+    def _worth(self, cost: int) -> bool:
+        """Whether a round that came to this cost (-1: none) is worth being heated up again."""
+        base = self.problem.graph.base_cost
+        return cost >= 0 and (self.best_cost is None or cost - base <= WORTH * (self.best_cost - base))
 
     def _step(self, state: State, seed: int, along: float, hot: float, way: _Way) -> int:
         """One batch of moves, `along` the way from hot to cold (0 .. 1)."""
@@ -316,15 +326,15 @@ class _Search:
 class _Way:
     """The weight of memory above the budget along one round."""
 
-    def __init__(self, per_byte: float) -> None:
-        self.per_byte = per_byte
+    def __init__(self, per_byte: float, met: tuple[float, float]) -> None:
+        self.per_byte, self.met = per_byte, met
         self.least, self.most = per_byte / 100, per_byte * 100
 
     def follow(self, met: float) -> None:
         """Adapt to the share of moves that met the budget."""
-        if met < MET[0]:
+        if met < self.met[0]:
             self.per_byte = min(self.most, self.per_byte * 1.25)
-        elif met > MET[1]:
+        elif met > self.met[1]:
             self.per_byte = max(self.least, self.per_byte / 1.25)
 
 
