@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
@@ -26,6 +28,24 @@ BATCH = 1_000
 CHAINS = (8, 64, 512)
 
 
+@dataclass(frozen=True)
+class DropsOptions:
+    """Options of :class:`Drops`.
+
+    Attributes
+    ----------
+    leanings : tuple of float
+        How much holding an input for longer may cost, in bytes of excess at the rate of the drop, against recomputing
+        it: high values recompute less. Each is tried, and the best schedule counts.
+    """
+
+    leanings: tuple[float, ...] = (6.0, 2.0, 1.0, 20.0)
+
+    def __post_init__(self) -> None:
+        if not self.leanings or not all(leaning > 0 for leaning in self.leanings):
+            raise ProblemError(f"leanings must be positive numbers, one at the least, not {self.leanings!r}")
+
+
 class Drops(Heuristic):
     """Takes the best drops of a staged schedule, one after the other, for graphs of any size.
 
@@ -35,7 +55,8 @@ class Drops(Heuristic):
     bytes of excess that it removes, summed over all stages, is taken until nothing exceeds the budget; whether it does
     what was expected is checked by its exact effect, and if not it is taken back. The candidates wait on a heap under
     what they would cost at best, and are looked at again when their turn comes. At the end recomputations are taken
-    back, the dearest first, where the schedule fits without them.
+    back, the dearest first, where the schedule fits without them. Where the order is free, this is done from the order
+    of the start and from one by list scheduling, too.
 
     What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
     microseconds: 100,000 ops take a minute or so. Its drops are recomputed in any stage, and as deep as needed. The
@@ -52,6 +73,7 @@ class Drops(Heuristic):
     """
 
     name = "drops"
+    options_type = DropsOptions
 
     def prepare(self) -> None:
         """Compile: some seconds once on a machine, then it is read from numba's cache."""
@@ -62,42 +84,88 @@ class Drops(Heuristic):
     def run(self, problem: Problem, run: Run) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
-        from remat.heuristics import drops_kernel
+        from remat.heuristics.drops_kernel import EXCESS, sequence
 
-        arrays = problem.graph.arrays
-        net, state = tables(problem, arrays.order)
-        descent(net, state, run.deadline)
-        return useful_schedule(problem, drops_kernel.sequence(net, state), self.name)
+        best: tuple[int, int] | None = None
+        schedule = None
+        for order in orders(problem, run.start):
+            for leaning in self.options.leanings:
+                net, state = tables(problem, order)
+                descend(net, state, leaning, run.deadline)
+                rank = int(state.number[EXCESS]), int(net.cost @ state.count)
+                if best is None or rank < best:
+                    best = rank
+                    schedule = useful_schedule(problem, sequence(net, state), self.name)
+                    if rank[0] == 0 and run.tell(schedule):
+                        return schedule
+                if run.deadline.expired or best == (0, problem.graph.base_cost):
+                    return schedule
+        return schedule
 
 
-def descent(net: Net, state: State, deadline: Deadline) -> None:
+def orders(problem: Problem, start: Schedule | None) -> list[Int]:
+    """Orders worth a descent: the reference order; where it is free, those of the start and of list scheduling, too.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> [order.tolist() for order in orders(Problem(unit_chain(2), 4), None)]
+    [[0, 1, 2, 3, 4]]
+    """
+    arrays = problem.graph.arrays
+    found = [arrays.order.copy()]
+    if problem.order is not OrderRule.FREE:
+        return found
+    if start is not None:
+        index = problem.graph.op_index
+        given = np.array([index[name] for name in start.computes()], dtype=np.int64)
+        found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
+    from remat.heuristics.list_order import list_order
+
+    rows = _rows(problem, ~arrays.is_input)
+    found.append(
+        list_order(
+            arrays.size,
+            *rows,
+            arrays.producers.indptr,
+            arrays.producers.indices,
+            arrays.consumers.indptr,
+            arrays.consumers.indices,
+            problem.kept,
+            arrays.position,
+        )
+    )
+    return found
+
+
+def descend(net: Net, state: State, leaning: float, deadline: Deadline) -> None:
     """Drop until nothing exceeds the budget, and take back what turns out not to be needed."""
-    from remat.heuristics import drops_kernel as kernel
     from remat.heuristics import drops_search as search
+    from remat.heuristics.drops_kernel import EXCESS
 
+    number = state.number
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
-        while state.number[kernel.EXCESS] > 0 and not deadline.expired:
+        while number[EXCESS] > 0 and not deadline.expired:
             room = 2 * len(net.readers) + int(state.count.sum()) + 100_000
             keys, items = np.empty(room), np.empty(room, dtype=np.int64)
             left, taken = search.candidates(net, state, keys, items), 0
-            while left and state.number[kernel.EXCESS] > 0 and not deadline.expired:
-                left, more = search.descend(net, state, keys, items, left, found, BATCH)
+            while left and number[EXCESS] > 0 and not deadline.expired:
+                left, more = search.descend(net, state, keys, items, left, found, BATCH, leaning)
                 taken += more
             if not taken:
                 break
-    if state.number[kernel.EXCESS] == 0:
-        pairs = [
-            (op, s)
-            for op in np.flatnonzero(state.count > 1).tolist()
-            for s in state.runs[op, 1 : state.count[op]].tolist()
-        ]
-        pairs.sort(key=lambda p: (-int(net.cost[p[0]]), p))
-        table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        for part in range(0, len(table), BATCH):
-            if deadline.expired:
-                break
-            search.prune(net, state, table[part : part + BATCH, 0].copy(), table[part : part + BATCH, 1].copy())
+    if number[EXCESS] > 0:
+        return
+    again = np.argwhere(np.arange(state.runs.shape[1]) < state.count[:, None])
+    again = again[again[:, 1] > 0]
+    ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
+    dearest = np.lexsort((stages, ops, -net.cost[ops]))
+    for part in range(0, len(dearest), BATCH):
+        if deadline.expired:
+            break
+        some = dearest[part : part + BATCH]
+        search.prune(net, state, ops[some], stages[some])
 
 
 def tables(problem: Problem, order: Int) -> tuple[Net, State]:
@@ -122,10 +190,8 @@ def tables(problem: Problem, order: Int) -> tuple[Net, State]:
     limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
     into = arrays.op_outputs.indices
     limit[arrays.op_outputs.rows[(arrays.producers.counts > 1)[into]]] = 1
-    in_ptr, inputs = _only(arrays.op_inputs.rows, arrays.op_inputs.indices, live, num_ops)
-    out_ptr, outputs = _only(arrays.op_outputs.rows, into, live, num_ops)
     net = Net(
-        arrays.size.copy(), arrays.cost.copy(), workspace, in_ptr, inputs, out_ptr, outputs, writer, begin,
+        arrays.size.copy(), arrays.cost.copy(), workspace, *_rows(problem, live), writer, begin,
         arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & live, limit, order.copy(),
         position,
     )  # fmt: skip
@@ -147,8 +213,12 @@ def tables(problem: Problem, order: Int) -> tuple[Net, State]:
     return net, state
 
 
-def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:
-    """Compressed rows of the entries whose column is wanted."""
-    keep = wanted[columns]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[keep], minlength=num_rows))])
-    return indptr.astype(np.int64), columns[keep]
+def _rows(problem: Problem, wanted: NDArray[np.bool_]) -> tuple[Int, Int, Int, Int]:
+    """Inputs and outputs of each op, as far as they are wanted: two compressed tables."""
+    arrays = problem.graph.arrays
+    found: list[Int] = []
+    for table in (arrays.op_inputs, arrays.op_outputs):
+        keep = wanted[table.indices]
+        counts = np.bincount(table.rows[keep], minlength=len(table))
+        found += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[keep]]
+    return found[0], found[1], found[2], found[3]

@@ -1,13 +1,15 @@
 """Staged schedules in compiled code: runs of ops, the memory of every stage, and what a change of them does.
 
 Time is counted in stages: stage ``s`` ends with the first run of the ``s``-th op of an order, and before that come
-recomputations, in that order; the last stage has recomputations only, and one more stands for the end. An instance of a tensor lives from the stage of
-its run to that of its last read before the next run, and a read belongs to the last run in its own stage or before.
-The memory of a stage is the exact peak of its steps, kept in blocks of stages: a change of one run costs O(d) additions
-over a range of them, for an op with d tensors, and the steps of the few stages where an instance begins or ends.
+recomputations, in that order; the last stage has recomputations only, and one more stands for the end. An instance of
+a tensor lives from the stage of its run to that of its last read before the next run, and a read belongs to the last
+run in its own stage or before. The memory of a stage is the exact peak of its steps, kept in blocks of stages: a
+change of one run costs O(d) additions over a range of them, for an op with d tensors, and the steps of the few stages
+where an instance begins or ends.
 """
 
-# Compiled functions carry no types.
+# Compiled functions carry no types, and are called by position only.
+# ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ class State(NamedTuple):
     """A staged schedule and its memory.
 
     `runs[x, :count[x]]` are the stages of op `x`, ascending. `first[s]` is the first of a list of nodes, the
-    recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of a
-    stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block. `inner`
-    is the part of it that instances make which begin or end in the stage. `number` is [budget, excess, free nodes,
-    token]; what is stamped with the token belongs to the stage or plan that is being looked at.
+    recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of
+    a stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block.
+    `inner` is the part that instances make which begin or end in the stage. `number` is [budget, excess, first of the
+    free nodes, token]; what is stamped with the token belongs to the stage or plan that is being looked at.
     """
 
     runs: NDArray[np.int32]
@@ -107,73 +109,51 @@ def last_use(net, state, tensor, start, limit):
 
 
 @njit(cache=True)
-def add(state, first, last, amount):
-    """Add `amount` to the memory of stages `first` .. `last`."""
+def excess_change(state, first, last, amount):
+    """How the excess would change if `amount` were added to the memory of stages `first` .. `last`."""
     memory, lazy, low, high, budget = state.memory, state.lazy, state.low, state.high, state.number[BUDGET]
     change = 0
     s = first
     while s <= last:
         block = s // BLOCK
-        end = min((block + 1) * BLOCK, len(memory))
-        if s == block * BLOCK and last + 1 >= end:
-            change += _excess_of_block(state, block, end, amount)
-            lazy[block] += amount
-            low[block] += amount
-            high[block] += amount
-        else:
-            for i in range(s, min(end, last + 1)):
-                old = memory[i] + lazy[block] - budget
-                memory[i] += amount
-                change += max(old + amount, 0) - max(old, 0)
-            measure(state, block)
+        end = min((block + 1) * BLOCK, last + 1)
+        if min(low[block], low[block] + amount) >= budget:
+            change += amount * (end - s)
+        elif max(high[block], high[block] + amount) > budget:
+            base = lazy[block] - budget
+            for i in range(s, end):
+                change += max(memory[i] + base + amount, 0) - max(memory[i] + base, 0)
         s = end
-    state.number[EXCESS] += change
-
-
-@njit(cache=True)
-def _excess_of_block(state, block, end, amount):
-    """How the excess of a block changes when `amount` is added to all of it."""
-    budget = state.number[BUDGET]
-    first = block * BLOCK
-    if min(state.low[block], state.low[block] + amount) >= budget:
-        return amount * (end - first)
-    if max(state.high[block], state.high[block] + amount) <= budget:
-        return 0
-    change = 0
-    for i in range(first, end):
-        old = state.memory[i] + state.lazy[block] - budget
-        change += max(old + amount, 0) - max(old, 0)
     return change
 
 
 @njit(cache=True)
-def measure(state, block):
-    """Least and largest memory of a block."""
-    memory, first = state.memory, block * BLOCK
-    low = high = memory[first]
-    for i in range(first + 1, min(first + BLOCK, len(memory))):
-        low, high = min(low, memory[i]), max(high, memory[i])
-    state.low[block] = low + state.lazy[block]
-    state.high[block] = high + state.lazy[block]
-
-
-@njit(cache=True)
-def excess_change(state, first, last, amount):
-    """How the excess would change if `amount` were added to the memory of stages `first` .. `last`."""
-    memory, budget = state.memory, state.number[BUDGET]
-    change = 0
+def add(state, first, last, amount):
+    """Add `amount` to the memory of stages `first` .. `last`."""
+    state.number[EXCESS] += excess_change(state, first, last, amount)
+    memory, lazy, low, high = state.memory, state.lazy, state.low, state.high
     s = first
     while s <= last:
         block = s // BLOCK
         end = min((block + 1) * BLOCK, len(memory))
         if s == block * BLOCK and last + 1 >= end:
-            change += _excess_of_block(state, block, end, amount)
+            lazy[block] += amount
+            low[block] += amount
+            high[block] += amount
         else:
-            base = state.lazy[block] - budget
-            for i in range(s, min(end, last + 1)):
-                change += max(memory[i] + base + amount, 0) - max(memory[i] + base, 0)
+            memory[s : min(end, last + 1)] += amount
+            measure(memory, lazy, low, high, block)
         s = end
-    return change
+
+
+@njit(cache=True)
+def measure(memory, lazy, low, high, block):
+    """Least and largest memory of a block."""
+    first = block * BLOCK
+    least = most = memory[first]
+    for i in range(first + 1, min(first + BLOCK, len(memory))):
+        least, most = min(least, memory[i]), max(most, memory[i])
+    low[block], high[block] = least + lazy[block], most + lazy[block]
 
 
 @njit(cache=True)
@@ -261,7 +241,7 @@ def start(net, state):
         state.number[EXCESS] += max(0, memory[s] - state.number[BUDGET])
     state.lazy[:] = 0
     for block in range(len(state.lazy)):
-        measure(state, block)
+        measure(memory, state.lazy, state.low, state.high, block)
 
 
 @njit(cache=True)

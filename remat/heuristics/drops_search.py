@@ -5,7 +5,8 @@ be there as well: it is held for longer where memory allows, or recomputed too, 
 of cost per byte.
 """
 
-# Compiled functions carry no types.
+# Compiled functions carry no types, and are called by position only.
+# ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from remat.heuristics.drops_kernel import BLOCK, BUDGET, EXCESS, FREE, TOKEN, change, excess_change, instance, last_use
+from remat.heuristics.drops_kernel import (
+    BLOCK,
+    BUDGET,
+    EXCESS,
+    FREE,
+    TOKEN,
+    change,
+    excess_change,
+    instance,
+    last_use,
+)
 
 
 @njit(cache=True)
@@ -23,8 +34,10 @@ def may_run(net, state, op):
 
 
 @njit(cache=True)
-def plan(net, state, op, stage, rate, found):
+def plan(net, state, op, stage, rate, leaning, found, best):
     """What recomputing `op` in `stage` takes: fills `found` with the ops to run there, latest first.
+
+    Only the first of them is looked at if the recomputation by itself costs more than `best` for each byte.
 
     Returns
     -------
@@ -51,7 +64,9 @@ def plan(net, state, op, stage, rate, found):
     found[0] = op
     state.op_stamp[op] = token
     number, cost, loss, here = 1, 0, 0, 0
-    rate = max(rate, net.cost[op] / gain)
+    if net.cost[op] > best * gain:
+        return 1, net.cost[op], gain, 0
+    rate = leaning * max(rate, net.cost[op] / gain)
     place = 0
     while place < number:
         # The latest op not yet looked at: all that may read from an op has been decided before the op itself.
@@ -176,7 +191,7 @@ def candidates(net, state, keys, items):
 
 
 @njit(cache=True)
-def descend(net, state, keys, items, number, found, steps):
+def descend(net, state, keys, items, number, found, steps, leaning):
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
 
     Returns
@@ -191,11 +206,12 @@ def descend(net, state, keys, items, number, found, steps):
         pop(keys, items, number)
         number -= 1
         op, stage = item // stages, item % stages
-        chain, cost, gain, loss = plan(net, state, op, stage, 2 * rate, found)
+        best = max(keys[0], 1.000001 * rate) if number > 0 else np.inf
+        chain, cost, gain, loss = plan(net, state, op, stage, rate, leaning, found, best)
         if chain == 0 or gain <= loss:
             continue
         now = cost / (gain - loss)
-        if number > 0 and now > keys[0] and now > 1.000001 * rate:
+        if now > best:
             push(keys, items, number, now, item)
             number += 1
             continue
@@ -213,8 +229,6 @@ def descend(net, state, keys, items, number, found, steps):
                 for j in range(state.count[found[i]] - 1, -1, -1):
                     if state.runs[found[i], j] > stage:
                         limit = state.runs[found[i], j]
-                for j in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
-                    pass
                 end = last_use(net, state, tensor, stage, limit)
                 if stage < end < stages and number < len(keys):
                     push(keys, items, number, now, found[i] * stages + end)
@@ -254,7 +268,4 @@ def prune(net, state, ops, stages):
 
 @njit(cache=True)
 def _runs(state, op, stage):
-    for j in range(1, state.count[op]):
-        if state.runs[op, j] == stage:
-            return True
-    return False
+    return stage in state.runs[op, 1 : state.count[op]]
