@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,31 +34,3 @@ def prominent_peaks(memory: Int, above: int) -> list[int]:
         valley = max(int(padded[left : k + 1].min()), int(padded[k : right + 1].min()))
         found.append((valley - int(padded[k]), k - 1))
     return [k for _, k in sorted(found)]
-
-
-def refinements(memory: Int, above: int) -> Iterator[list[int]]:
-    """Sets of steps, each finer than the one before: more and more peaks, what is between them, at last all above.
-
-    With a peak come the first step after it that fits (a recomputation between the two has little room), and the
-    lowest one before the next peak of the set.
-
-    Examples
-    --------
-    >>> list(refinements(np.array([3, 7, 6, 9, 2, 6, 1]), 5))
-    [[3, 4], [3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]
-    """
-    peaks = prominent_peaks(memory, above)
-    over = memory > above
-    fits = np.flatnonzero(~over)
-    after = np.append(fits, -1)[np.searchsorted(fits, np.arange(len(memory)))]
-    count, last = 1, list[int]()
-    while count < 2 * len(peaks):
-        chosen = sorted(peaks[:count])
-        low = [a + int(np.argmin(memory[a : b + 1])) for a, b in pairwise(chosen)]
-        new = sorted({*chosen, *low, *(int(after[k]) for k in chosen if after[k] >= 0)})
-        if new != last:
-            yield new
-        count, last = 2 * count, new
-    every = sorted({*np.flatnonzero(over).tolist(), *last})
-    if every != last:
-        yield every

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.bounds.cut import step_memory
 from remat.bounds.cutoff import cheaper_than
-from remat.bounds.peaks import prominent_peaks, refinements
+from remat.bounds.peaks import prominent_peaks
 from remat.bounds.stages import StageRelaxation
 from remat.formulations.base import Scope
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.timing import Deadline
 
-#: Events tried, one after the other, for the best linear relaxation; and the share of the time for it.
-LINEAR_TRIALS, LINEAR_SHARE = 16, 0.25
+#: Linear relaxations tried in a row without success, and the share of the time for all of them.
+LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
 #: Seconds for each integer programme where there is no deadline.
 PATIENCE = 20.0
 #: Largest number of ops times events for which an integer programme is tried.
@@ -57,10 +60,10 @@ def stage_bounds(
 ) -> Iterator[Bound]:
     """Better and better bounds on cost for the reference order of first computes.
 
-    They come from :class:`remat.bounds.stages.StageRelaxation` with few events first, at the peaks of memory: its
-    linear relaxation, whose bounds do not depend on the solver being right, with one event more at a time as long as
-    that helps; then integer programmes with more and more events. The last set of events holds every step at which
-    the reference order without recomputation exceeds the budget.
+    They come from :class:`remat.bounds.stages.StageRelaxation` with few events first, at the peaks of memory: a local
+    search looks for the events whose linear relaxation is best (those bounds do not depend on the solver being
+    right); then come integer programmes for these, for the steps after and before them too, and at last for every
+    step at which the reference order without recomputation exceeds the budget.
 
     Parameters
     ----------
@@ -112,7 +115,7 @@ class _Search:
         self.memory = step_memory(problem)
         self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
         self.peaks = prominent_peaks(self.memory, self.above)
-        self.events = self.peaks[:1]
+        self.events: list[int] = []
 
     @property
     def done(self) -> bool:
@@ -121,32 +124,55 @@ class _Search:
         return self.clock.expired or value is None or (self.enough is not None and value >= self.enough)
 
     def linear(self) -> Iterator[Bound]:
-        """Linear relaxations; leaves the events of the best one."""
+        """Linear relaxations, in a local search for the events of the best one."""
         share = self.clock.earlier(LINEAR_SHARE * self.clock.remaining)
-        top = -1.0
-        for count, event in enumerate(self.peaks[:LINEAR_TRIALS]):
-            if self.done or (count and share.expired):
-                return
-            events = [*self.events, event]
+        rng = random.Random(0)
+        over = np.flatnonzero(self.memory > self.above).tolist()
+        excess = [int(self.memory[k]) - self.above for k in over]
+        top, failed = -1.0, 0
+        events, waiting = self.peaks[:1], self.peaks[1:6]
+        while failed < LINEAR_TRIALS and not self.done and not (share.expired and self.events):
             relaxation = StageRelaxation(self.problem, events)
-            found = Highs().relax(relaxation.build(), SolveOptions(share if count else self.clock, self.threads))
+            limit = share if self.events else self.clock
+            found = Highs().relax(relaxation.build(), SolveOptions(limit, self.threads))
             if found.infeasible:
                 yield self._infeasible(found.versions)
                 return
-            if found.bound is not None and found.bound > top * (1 + 1e-6):
-                top, self.events = found.bound, events
+            failed += 1
+            if found.bound is not None and found.bound > top + 1e-6 * abs(top):
+                top, self.events, failed = found.bound, events, 0
                 yield from self._better(relaxation.unit, found.bound, found.versions)
+            elif found.bound is not None and found.bound >= top - 1e-9 * abs(top) and len(events) < len(self.events):
+                self.events = events  # as good, and smaller
+            if waiting:
+                events = sorted({*self.events, waiting.pop(0)})
+            else:
+                events = self._neighbour(rng, over, excess)
+
+    def _neighbour(self, rng: random.Random, over: list[int], excess: list[int]) -> list[int]:
+        """The best events so far with one more, one moved, or one less."""
+        events, kind = set(self.events), rng.random()
+        if kind < 0.5 or not events:
+            events.add(rng.choices(over, excess)[0])
+            return sorted(events)
+        event = rng.choice(sorted(events))
+        events.remove(event)
+        if kind < 0.75 or not events:
+            events.add(min(max(event + rng.choice([-3, -2, -1, 1, 2, 3]), 0), len(self.memory) - 1))
+        return sorted(events)
 
     def integer(self) -> Iterator[Bound]:
         """Integer programmes, from the events of the best linear relaxation to all."""
-        plan = [sorted(set(self.events)), *refinements(self.memory, self.above)]
-        most = MOST_WORK // len(self.memory)
+        best, n = set(self.events), len(self.memory)
+        after, before = {min(k + 1, n - 1) for k in best}, {max(k - 1, 0) for k in best}
+        every = best | after | before | set(np.flatnonzero(self.memory > self.above).tolist())
+        plan = [sorted(which) for which in (best, best | after, best | after | before, every)]
+        most = MOST_WORK // n
         plan = [events for k, events in enumerate(plan) if len(events) <= most and events not in plan[:k]]
         for left, events in zip(range(len(plan) - 1, -1, -1), plan, strict=True):
             if self.done:
                 return
-            # Half of the time is for the last one.
-            seconds = self.clock.remaining / max(1, 2 * left)
+            seconds = self.clock.remaining / (1 if left == 0 else 3)
             if math.isinf(seconds):
                 seconds = PATIENCE
             call = SolveOptions(self.clock.earlier(seconds), self.threads)
