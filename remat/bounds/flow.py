@@ -66,20 +66,22 @@ class BoundaryNetwork:
         self._head = np.stack([head, tail], axis=1).ravel()
         self._arcs = np.argsort(tails, kind="stable")
         self._first = np.searchsorted(tails[self._arcs], np.arange(self.num_nodes + 1))
-        self._reach: NDArray[np.bool_] | None = None
 
-    def _ancestors(self) -> NDArray[np.bool_]:
-        """Which ops each op depends on; shape (ops, ops)."""
-        if self._reach is None:
-            arrays = self.problem.graph.arrays
-            n = len(arrays.cost)
-            reach = np.zeros((n, n), dtype=np.bool_)
-            for op in arrays.order.tolist():
-                before = arrays.op_predecessors[op]
-                reach[op] = reach[before].any(axis=0)
-                reach[op, before] = True
-            self._reach = reach
-        return self._reach
+    def _related(self, op: int) -> tuple[Int, Int]:
+        """The ops that `op` depends on, and those that depend on it."""
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import breadth_first_order
+
+        arrays = self.problem.graph.arrays
+        n = len(arrays.cost)
+        found = []
+        for table in (arrays.op_predecessors, arrays.op_successors):
+            # Copies: scipy wants arrays that it may write.
+            arcs = csr_matrix(
+                (np.ones(len(table.indices), dtype=np.int8), table.indices.copy(), table.indptr.copy()), (n, n)
+            )
+            found.append(breadth_first_order(arcs, op, return_predecessors=False)[1:].astype(np.int64))
+        return found[0], found[1]
 
     def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
         """The cheapest boundary of a closed set without `op` that holds all that `op` depends on.
@@ -100,16 +102,15 @@ class BoundaryNetwork:
         price = hold.copy()
         price[arrays.op_inputs[op]] = 0
         price[arrays.op_outputs[op]] = 0
-        reach = self._ancestors()
+        before, after = self._related(op)
         capacity = self._capacity.copy()
         ends = np.cumsum([n, len(self._single), len(self._shared), n, n])
         capacity[: ends[0]] = UNLIMITED if give_up is None else give_up
         capacity[ends[0] : ends[1]] = price[self._single]
         capacity[ends[1] : ends[2]] = price[self._shared]
-        capacity[ends[2] : ends[3]][reach[op]] = UNLIMITED
-        after = reach[:, op].copy()
-        after[op] = True
+        capacity[ends[2] : ends[3]][before] = UNLIMITED
         capacity[ends[3] : ends[4]][after] = UNLIMITED
+        capacity[ends[3] + op] = UNLIMITED
         both = np.zeros(2 * len(capacity), dtype=np.int64)
         both[::2] = capacity
         return int(max_flow(self._head, both, self._arcs, self._first, self.source, self.sink))
