@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from remat.formulations.sequence import op_sequence, standing_buffers, useful_sc
 from remat.graphs import GraphBuilder
 from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import OrderRule, Schedule, simulate
 
 if TYPE_CHECKING:
     from remat.heuristics.annealing_state import State
@@ -39,6 +40,8 @@ BATCH, STEPS = 5_000, 20
 #: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it; rounds
 #: differ in this, since either way alone misses what the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
+#: The first temperature is at least so many times the mean cost of an op.
+HOT = 2.5
 #: A round is heated up again if the overhead it came to is at most so many times the least.
 WORTH = 1.15
 #: Seconds between two schedules that are told.
@@ -54,7 +57,8 @@ class AnnealingOptions:
     moves : int or None
         Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
     heat : float
-        First temperature, as a share of the base cost; every fourth round begins at a tenth of it.
+        First temperature, as a share of the base cost, but no less than some mean costs of an op; every fourth round
+        begins at a tenth of it.
     cold : float
         Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
     soft, hard : float
@@ -128,6 +132,48 @@ class Annealing(Heuristic):
         search.go()
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
 
+    def run_budgets(self, problem: Problem, budgets: Iterable[int | float | str], run: Run) -> dict[int, Schedule]:
+        """The best schedule for each of several budgets, in one run.
+
+        From the largest budget down, each takes an equal part of the time left and begins with the schedule before it;
+        in the end each budget has the cheapest of all schedules that keep it.
+
+        Parameters
+        ----------
+        problem : Problem
+            Its own budget is not looked at.
+        budgets : iterable
+            As :class:`~remat.problem.Problem` takes them.
+        run : Run
+
+        Returns
+        -------
+        dict of int to Schedule
+            By budget in bytes, from the largest down; those for which nothing was found are left out.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> found = Annealing(AnnealingOptions(moves=50_000)).run_budgets(Problem(unit_chain(8)), [10, 6, 5], Run())
+        >>> [(budget, schedule.num_computes) for budget, schedule in found.items()]
+        [(10, 17), (6, 20), (5, 22)]
+        """
+        wanted = sorted({replace(problem, budget=budget).budget_bytes or 0 for budget in budgets}, reverse=True)
+        rules: dict[str, Any] = {"keep": problem.keep, "count_constant_memory": problem.count_constant_memory}
+        seen: list[tuple[int, int, Schedule]] = []  # cost, peak and schedule
+        start = run.start
+        for left, budget in zip(range(len(wanted), 0, -1), wanted, strict=True):
+            clock = run.deadline
+            part = clock.earlier(clock.remaining / left) if math.isfinite(clock.seconds) else clock
+            found = self.run(replace(problem, budget=budget), replace(run, deadline=part, start=start))
+            if found is not None:
+                measured = simulate(problem.graph, found, **rules)
+                seen.append((measured.cost, measured.peak, found))
+                start = found
+        seen.sort(key=lambda one: one[:2])
+        best = {budget: next((found for _, peak, found in seen if peak <= budget), None) for budget in wanted}
+        return {budget: found for budget, found in best.items() if found is not None}
+
 
 class _Search:
     """The arrays of one problem, and rounds on them, perhaps several at a time."""
@@ -160,7 +206,7 @@ class _Search:
         self.batch = max(BATCH, 2 * num_ops)
         base = max(1, problem.graph.base_cost)
         cheap = arrays.cost[arrays.cost > 0]
-        self.heat = options.heat * base
+        self.heat = base * max(options.heat, HOT / num_ops)
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
         self.per_byte = base / max(1, self.budget)
         # Below this width of the soft excess one tensor would change it by more than a float can hold.
