@@ -26,8 +26,8 @@ from remat.timing import Deadline
 LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
 #: Seconds for each integer programme where there is no deadline.
 PATIENCE = 20.0
-#: Largest number of ops times events for which an integer programme is tried.
-MOST_WORK = 15_000
+#: Largest number of ops times events for which an integer programme is tried, and for which one is tried at once.
+MOST_WORK, SMALL_WORK = 15_000, 400
 
 
 def stage_bound(
@@ -87,7 +87,8 @@ def stage_bounds(
     yield search.best
     if problem.budget_bytes is None or not search.peaks:
         return
-    yield from search.linear()
+    if not (integer and search.small):
+        yield from search.linear()
     if integer:
         yield from search.integer()
 
@@ -116,6 +117,11 @@ class _Search:
         self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
         self.peaks = prominent_peaks(self.memory, self.above)
         self.events: list[int] = []
+
+    @property
+    def small(self) -> bool:
+        """Whether the programme with all steps over the budget is solved as soon as one with a few."""
+        return len(self.memory) * int((self.memory > self.above).sum()) <= SMALL_WORK
 
     @property
     def done(self) -> bool:
@@ -166,7 +172,9 @@ class _Search:
         best, n = set(self.events), len(self.memory)
         after, before = {min(k + 1, n - 1) for k in best}, {max(k - 1, 0) for k in best}
         every = best | after | before | set(np.flatnonzero(self.memory > self.above).tolist())
-        plan = [sorted(which) for which in (best, best | after, best | after | before, every)]
+        if not best:
+            after = {min(k + 1, n - 1) for k in every}
+        plan = [sorted(which) for which in (best, best | after, best | after | before, every | after) if which]
         most = MOST_WORK // n
         plan = [events for k, events in enumerate(plan) if len(events) <= most and events not in plan[:k]]
         for left, events in zip(range(len(plan) - 1, -1, -1), plan, strict=True):

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from small_graphs import KNOWN, LIBERIS_LANE, least_peak
 
-from remat.bounds import Bound, bounds, cut_bound, interval_bound, joint_bound, structural_bound
+from remat.backends.base import SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.bounds import Bound, bounds, cut_bound, interval_bound, joint_bound, stage_bound, structural_bound
+from remat.bounds.cutoff import cheaper_than
 from remat.bounds.report import best_bound
+from remat.bounds.stages import StageRelaxation
 from remat.formulations.base import Scope
 from remat.graphs import ComputeGraph, Op
 from remat.problem import Problem
@@ -47,6 +51,7 @@ def check(seed: int, order: str) -> None:
             interval_bound(problem, integer=False, threads=1),
             interval_bound(problem, requests=False, threads=1),
             interval_bound(problem, threads=1),
+            stage_bound(problem, threads=1),
         ]
     for bound in found:
         assert not bound.scope.staged
@@ -55,10 +60,46 @@ def check(seed: int, order: str) -> None:
             assert not bound.infeasible, bound
             assert problem.graph.base_cost <= bound.value <= best.cost, bound
             assert bound.relaxed is None or bound.relaxed <= best.cost
-    pairs = [(0, 1), (2, 4), (3, 4)] if order == "fixed" else [(0, 1)]  # the second has the constraints of the first
+    pairs = [(0, 1), (2, 4), (3, 4), (3, 5)] if order == "fixed" else [(0, 1)]
     for weak, strong in pairs:
         assert at_most(found[weak], found[strong])
     assert best is None or structural_bound(problem).value <= problem.budget_bytes
+
+
+def random_events(seed: int) -> None:
+    """The programme for any set of events, and what is left of it below a known cost."""
+    problem = problem_of(seed, "fixed")
+    rng = random.Random(seed)
+    count = len(problem.graph.ops)
+    best = optimum(problem, Scope(problem.order, staged=False)) if count <= MOST_OPS else None
+    if best is None:
+        return
+    relaxation = StageRelaxation(problem, rng.sample(range(count), rng.randint(1, count)))
+    model, call = relaxation.build(), SolveOptions(threads=1)
+    extra = (best.cost - problem.graph.base_cost) // relaxation.unit
+    linear, whole = Highs().relax(model, call), Highs().solve(model, call)
+    assert linear.bound <= whole.bound + 1e-6 <= extra + 2e-6
+    found = round(whole.bound)
+    for most in (found, found + 2):  # what is as cheap as that is not ruled out
+        assert Highs().solve(cheaper_than(model, linear, most), call).bound == pytest.approx(found)
+    assert Highs().solve(cheaper_than(model, linear, found - 1), call).status is Status.INFEASIBLE
+    if seed % 5 == 0:
+        assert stage_bound(problem, integer=False, threads=1).value <= best.cost
+    for known in (best.cost, best.cost + 5 * relaxation.unit):
+        assert stage_bound(problem, enough=known, threads=1).value <= best.cost
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_any_events_give_a_bound(block):
+    for seed in range(8 * block, 8 * block + 8):
+        random_events(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_any_events_give_a_bound_for_many(block):
+    for seed in range(3000 + 50 * block, 3050 + 50 * block):
+        random_events(seed)
 
 
 def at_most(weak: Bound, strong: Bound) -> bool:
@@ -88,7 +129,7 @@ def test_the_random_problems_are_worth_it():
         problem = problem_of(seed, "fixed")
         if len(problem.graph.ops) > MOST_OPS:
             continue
-        bound = interval_bound(problem, threads=1)
+        bound = stage_bound(problem, threads=1)
         infeasible += bound.infeasible
         if bound.value is not None and bound.value > bound.base_cost:
             kind = ("plain", "buffers", "buffers", "full")[seed % 4]

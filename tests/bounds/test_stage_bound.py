@@ -1,0 +1,84 @@
+"""How the stage bound proceeds: from peaks to all steps over the budget, until there is enough or no time."""
+
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+
+from remat.bounds import best_bound, bounds_in_turn, stage_bound, stage_bounds
+from remat.bounds.peaks import prominent_peaks
+from remat.bounds.stages import StageRelaxation
+from remat.graphs import layered
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_peaks_against_their_definition(seed):
+    memory = np.random.default_rng(seed).integers(0, 9, 30)
+    above = 4
+    found = prominent_peaks(memory, above)
+
+    def prominence(k):
+        sides = []
+        for side in (memory[k::-1], memory[k:]):
+            higher = np.flatnonzero(side > memory[k])
+            sides.append(int(side[: higher[0]].min()) if len(higher) else -1)
+        return int(memory[k]) - max(sides)
+
+    def is_peak(k):
+        end = k
+        while end < len(memory) and memory[end] == memory[k]:
+            end += 1
+        rises = k == 0 or memory[k - 1] < memory[k]
+        return memory[k] > above and rises and (end == len(memory) or memory[end] < memory[k])
+
+    assert sorted(found) == [k for k in range(len(memory)) if is_peak(k)]
+    assert all(prominence(a) >= prominence(b) for a, b in pairwise(found))
+
+
+def test_each_bound_is_better_than_the_last():
+    problem = Problem(layered(60, 0.35, 2), "80%")
+    found = list(stage_bounds(problem, deadline=1.5, threads=1))
+    assert found[0].value == problem.graph.base_cost
+    assert all(a.value < b.value and a.seconds <= b.seconds for a, b in pairwise(found))
+    assert len(found) > 2
+
+
+def test_there_is_enough():
+    """Nothing is computed beyond the cost that is known, and nothing before it is asked for."""
+    problem = Problem(unit_chain(8), 4)
+    assert stage_bound(problem, enough=26, threads=1).value == 26
+    assert stage_bound(problem, enough=24, threads=1).value == 24
+    assert [b.value for b in stage_bounds(problem, enough=17, threads=1)] == [17]
+    kinds = [bound.kind for bound in islice(bounds_in_turn(problem), 3)]
+    assert kinds == ["the structural bound", "the cut bound", "the interval relaxation"]
+    assert best_bound(problem, enough=20, threads=1).kind == "the interval relaxation"
+    assert best_bound(problem, enough=17, threads=1).kind == "computing each op once"
+    seen = []
+    stopped = best_bound(problem, threads=1, on_bound=lambda bound: seen.append(bound) or True)
+    assert seen == [stopped]
+    assert stopped.value == 23
+
+
+def test_events_add_constraints():
+    """More events never make the programme easier to satisfy; all variables and rows are there by name."""
+    problem = Problem(unit_chain(6), 4)
+    few, many = (StageRelaxation(problem, events).build() for events in ([6], [6, 7, 8]))
+    assert many.num_vars > few.num_vars
+    names = {record.name for record in many.records}
+    assert {"memory", "live on", "live throughout", "memory during a recomputation"} <= names
+
+
+def test_without_a_budget_or_a_peak_over_it_there_is_nothing_to_do():
+    graph = unit_chain(5)
+    for budget in (None, graph.reference_peak):
+        assert [b.value for b in stage_bounds(Problem(graph, budget))] == [graph.base_cost]
+    cost = sum(graph.ops[graph.op_index[name]].cost for name in Schedule.reference(graph).computes())
+    assert cost == graph.base_cost
+
+
+def test_no_time():
+    problem = Problem(layered(250, 0.43, 1789), "70%")
+    assert [b.value for b in stage_bounds(problem, deadline=0.0)] == [problem.graph.base_cost]
