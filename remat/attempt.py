@@ -15,7 +15,7 @@ from remat.heuristics.base import Heuristic, Run
 from remat.judge import EVERY_SCHEDULE, Judge, Seen, covers
 from remat.minimize import least_known_budget
 from remat.problem import Problem
-from remat.progress import OnProgress, Progress
+from remat.progress import OnProgress, Progress, relative_gap
 from remat.result import Point, Result, Step, base_versions
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -86,6 +86,12 @@ class Attempt:
         self.tell()
         return self.infeasible or (self.cost is not None and self.cost <= self.bound)
 
+    @property
+    def enough(self) -> bool:
+        """Whether it is decided, or the gap is as small as was asked for."""
+        gap = relative_gap(self.cost, self.bound)
+        return self.decided or (gap is not None and gap <= self.call.relative_gap)
+
     def raise_bound(self, bound: int | None, scope: Scope | None = None) -> None:
         """Take note of a bound on cost if it is better; `scope` is whom it speaks of, where that is new."""
         if bound is not None and bound > self.bound:
@@ -101,7 +107,7 @@ class Attempt:
 
         def see(schedule: Schedule) -> bool:
             self.judge.see(schedule, heuristic.name)
-            return self.decided
+            return self.enough
 
         run = Run(deadline, self.call.seed, self.call.threads or 1, start, see)
         schedule = None
@@ -114,8 +120,8 @@ class Attempt:
     # -- news --------------------------------------------------------------------------------------------------------
 
     def note(self, remark: str) -> None:
-        """Remember a remark for the result."""
-        if remark:
+        """Remember a remark for the result, once."""
+        if remark and remark not in self.notes:
             self.notes.append(remark)
 
     def enter(self, phase: str) -> None:
@@ -161,6 +167,8 @@ class Attempt:
             status = Status.OPTIMAL if self.bound == certificate.cost else Status.FEASIBLE
             if status is Status.OPTIMAL:
                 self.stop = StopReason.FINISHED
+            elif self.stop is StopReason.FINISHED and self.enough:
+                self.stop = StopReason.GAP
             if certificate.cost == base:
                 self.scope = EVERY_SCHEDULE
         else:

@@ -8,15 +8,14 @@ from typing import Any
 
 from remat.attempt import Attempt
 from remat.backends.base import Backend, StopReason
+from remat.bounds.base import Bound
 from remat.bounds.least_peak import Aim, explore
 from remat.bounds.report import best_bound
 from remat.by_model import ModelSolve
 from remat.calling import SolverFailedError
 from remat.errors import BackendError, ProblemError
-from remat.formulations.base import Scope
 from remat.heuristics.base import Heuristic
-from remat.judge import covers
-from remat.progress import relative_gap
+from remat.judge import covers, own_scope
 from remat.registry import backends, formulations, heuristics, load, make_backend
 from remat.schedule import OrderRule, Schedule
 from remat.timing import Deadline
@@ -79,7 +78,7 @@ class Auto:
             self._heuristic("lns", self._share(0.5, turn))
             self._heuristic("annealing", self._share(1.0, turn))
             turn *= GROWTH if self.attempt.cost == before else 1.0
-        if self.clock.expired:
+        if self.clock.expired and not self.attempt.enough:
             self.attempt.stop = StopReason.DEADLINE
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
@@ -89,11 +88,7 @@ class Auto:
 
     def _over(self) -> bool:
         """Whether nothing is left to do, or no time."""
-        attempt = self.attempt
-        if attempt.decided or self.clock.expired:
-            return True
-        gap = relative_gap(attempt.cost, attempt.bound)
-        return gap is not None and gap <= attempt.call.relative_gap
+        return self.attempt.enough or self.clock.expired
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -123,31 +118,37 @@ class Auto:
         if self._over() or self.problem.budget_bytes is None:
             return
         attempt = self.attempt
+
+        def take(bound: Bound) -> bool:
+            if attempt.best is not None and (bound.infeasible or (bound.value or 0) > attempt.best.certificate.cost):
+                source, cost = attempt.best.source, attempt.best.certificate.cost
+                raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}")
+            if bound.infeasible:
+                attempt.infeasible, attempt.scope, attempt.proof = True, bound.scope, f" (by {bound.kind})"
+            else:
+                attempt.raise_bound(bound.value, bound.scope)
+            return attempt.enough
+
         with attempt.step("bounds"):
-            bound = best_bound(self.problem, deadline, threads=attempt.call.threads)
-        if bound.infeasible and attempt.best is None:
-            attempt.infeasible, attempt.scope, attempt.proof = True, bound.scope, f" ({bound.kind})"
-        elif bound.infeasible:
-            raise BackendError(f"{bound.kind} claims that no schedule exists, but that of {attempt.best} is one")
-        else:
-            attempt.raise_bound(bound.value, bound.scope)
+            take(best_bound(self.problem, deadline, threads=attempt.call.threads, enough=attempt.cost, on_bound=take))
 
     def _exhaust(self, deadline: Deadline) -> None:
         """Search everything."""
         attempt, budget = self.attempt, self.problem.budget_bytes
         if self._over() or self.num_ops > EXHAUSTIVE_OPS or budget is None:
             return
-        limit = attempt.cost or 1 + MOST_COST
+        limit = 1 + MOST_COST if attempt.cost is None else attempt.cost
         with attempt.step("exhaustive search"):
             found = explore(self.problem, Aim.COST, limit=limit, peak=budget, deadline=deadline)
-        if found is None:
-            return
-        if found.schedule is not None:
-            attempt.judge.see(found.schedule, "exhaustive search")
-        elif found.bound > MOST_COST:
-            attempt.infeasible, attempt.proof = True, " (by exhaustive search)"
-            return
-        attempt.raise_bound(found.bound, Scope(OrderRule(self.problem.order), staged=False))
+            if found is None:
+                return
+            if found.schedule is not None:
+                attempt.judge.see(found.schedule, "exhaustive search")
+            if found.bound > MOST_COST:
+                attempt.infeasible, attempt.scope = True, own_scope(self.problem)
+                attempt.proof = " (by exhaustive search)"
+            else:
+                attempt.raise_bound(found.bound, own_scope(self.problem))
 
     def _model(self, name: str, given: dict[str, Any], other: str, deadline: Deadline) -> None:
         """Solve a whole model, from the best schedule."""
@@ -172,14 +173,21 @@ class Auto:
                 attempt.size, attempt.versions = part.size, attempt.versions | part.versions
                 for phase, seconds in part.timings.items():
                     attempt.timings[phase] = attempt.timings.get(phase, 0.0) + seconds
-        attempt.notes.extend(part.notes)
+            self._take_over(part)
         if part.stop is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
+
+    def _take_over(self, part: Attempt) -> None:
+        """What a model proved: for every schedule, or worth a remark."""
+        attempt, source = self.attempt, f"{part.method} by {part.backend}"
+        for remark in part.notes:
+            attempt.note(remark)
         if covers(part.scope, self.problem):
             attempt.raise_bound(part.bound, part.scope)
-            attempt.infeasible, attempt.proof = part.infeasible, part.proof
+            if part.infeasible:
+                attempt.infeasible, attempt.scope, attempt.proof = True, part.scope, part.proof
         elif part.infeasible:
-            attempt.note(f"{name} by {backend.full_name} proved that no schedule exists within {part.scope}")
+            attempt.note(f"{source} proved that no schedule exists within {part.scope}")
         elif part.bound > attempt.bound:
             base = self.problem.graph.base_cost
             share = f" (overhead {100 * (part.bound - base) / base:.4g} %)" if base else ""

@@ -21,6 +21,8 @@ from remat.schedule.validate import validate
 TOLERANCE = 1e-6
 #: What holds for every schedule of the graph, whatever the rules.
 EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
+#: The note of claims that hold within the problem's own limits of computes, where these differ from op to op.
+OWN_LIMITS = "limits of computes by op"
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,27 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,}"
 
 
+def own_scope(problem: Problem) -> Scope:
+    """The scope of what speaks of all schedules within the rules of `problem`, and of no others.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> str(own_scope(Problem(unit_chain(2), max_computes=2)))
+    'fixed order, ≤ 2 computes per op'
+    """
+    limit = problem.max_computes
+    notes = () if limit is None or isinstance(limit, int) else (OWN_LIMITS,)
+    return Scope(OrderRule(problem.order), False, limit if isinstance(limit, int) else None, notes)
+
+
 def covers(scope: Scope, problem: Problem) -> bool:
-    """Whether every schedule within the rules of `problem` is in `scope`."""
+    """Whether every schedule within the rules of `problem` is in `scope`, which is that of a claim about `problem`."""
     limited = scope.max_computes is not None and any(
         limit is None or limit > scope.max_computes for limit in problem.compute_limits
     )
     narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
-    return not (scope.staged or scope.notes or limited or narrower)
+    return not (scope.staged or set(scope.notes) - {OWN_LIMITS} or limited or narrower)
 
 
 def structural_peak(problem: Problem) -> tuple[int, str]:
