@@ -217,6 +217,8 @@ class _Search:
         self.enough = False
         self.lock = threading.Lock()
         self.rate = 0.0
+        if self.call.start is not None:
+            self._take_start()
 
     def _start(self, limit: Int) -> Int:
         """The op sequence that rounds begin with."""
@@ -229,6 +231,15 @@ class _Search:
         if (known > np.maximum(limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):
             return order
         return given
+
+    def _take_start(self) -> None:
+        """Count what rounds begin with as found, where it keeps the budget."""
+        from remat.heuristics.annealing_state import COST, HIGHEST, plant
+
+        state = self._state(self.begin)
+        plant(self.net, state, self.budget, self.narrow)
+        if state.tree[1, HIGHEST] <= self.budget:
+            self.best, self.best_cost = self.begin, int(state.number[COST])
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
