@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -88,9 +89,14 @@ class Attempt:
 
     @property
     def enough(self) -> bool:
-        """Whether it is decided, or the gap is as small as was asked for."""
+        """Whether it is decided, or near enough to that."""
+        return self.decided or self._near
+
+    @property
+    def _near(self) -> bool:
+        """Whether the gap is as small as was asked for."""
         gap = relative_gap(self.cost, self.bound)
-        return self.decided or (gap is not None and gap <= self.call.relative_gap)
+        return gap is not None and gap <= self.call.relative_gap
 
     def raise_bound(self, bound: int | None, scope: Scope | None = None) -> None:
         """Take note of a bound on cost if it is better; `scope` is whom it speaks of, where that is new."""
@@ -102,14 +108,14 @@ class Attempt:
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
-    def improve(self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None) -> None:
-        """Let a heuristic look for something better; every schedule is judged as soon as it comes."""
+    def improve(self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0) -> None:
+        """Let a heuristic look for something better, `turn` apart from other seeds; every schedule is judged at once."""
 
         def see(schedule: Schedule) -> bool:
             self.judge.see(schedule, heuristic.name)
             return self.enough
 
-        run = Run(deadline, self.call.seed, self.call.threads or 1, start, see)
+        run = Run(deadline, self.call.seed + turn, self.call.threads or os.cpu_count() or 1, start, see)
         schedule = None
         with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
             schedule = heuristic.run(self.problem, run)
@@ -167,7 +173,7 @@ class Attempt:
             status = Status.OPTIMAL if self.bound == certificate.cost else Status.FEASIBLE
             if status is Status.OPTIMAL:
                 self.stop = StopReason.FINISHED
-            elif self.stop is StopReason.FINISHED and self.enough:
+            elif self.stop is StopReason.FINISHED and self._near:
                 self.stop = StopReason.GAP
             if certificate.cost == base:
                 self.scope = EVERY_SCHEDULE

@@ -22,12 +22,14 @@ from remat.timing import Deadline
 
 #: The name of the method.
 AUTO = "auto"
-#: Shares of the time left for each quick heuristic, the bounds, annealing, and the whole model.
-QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.5, 0.5
+#: Shares of the time left for each quick heuristic, the bounds, annealing and each whole model, in the first turn.
+QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.2, 0.2
 #: Seconds for each op that quick heuristics and bounds are given at most, and at least.
-PER_OP, LEAST = 0.02, 1.0
-#: Ops up to which the whole model is worth building, where the order is fixed and where it is free.
+PER_OP, LEAST = 0.02, 3.0
+#: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
+#: Share of what is left after the bounds that a turn of large neighbourhood search takes; annealing has the rest.
+LNS_SHARE = 0.3
 #: Seconds of one turn of annealing and of large neighbourhood search, once both have begun; they grow.
 TURN, GROWTH = 20.0, 1.5
 #: Ops up to which everything is searched, and more than any schedule costs.
@@ -59,6 +61,7 @@ class Auto:
         self.problem, self.clock = attempt.problem, attempt.call.deadline
         self.fixed = self.problem.order is OrderRule.FIXED
         self.num_ops = len(self.problem.graph.ops)
+        self.turns = 0
 
     def run(self) -> None:
         """Go through the steps until the attempt is decided or time is up."""
@@ -67,15 +70,16 @@ class Auto:
         self._exhaust(self._share(BOUND_SHARE))
         self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
         self._heuristic("annealing", self._share(ANNEALING_SHARE))
+        self._bounds(self._share(BOUND_SHARE))
         if self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]:
             models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
-            for left, (name, options, backend) in zip(range(len(models), 0, -1), models, strict=True):
-                self._model(name, options, backend, self._share(MODEL_SHARE / left))
+            for name, options, backend in models:
+                self._model(name, options, backend, self._share(MODEL_SHARE))
         turn = TURN
         while math.isfinite(self.clock.seconds) and not self._over():
             before = self.attempt.cost
             self._bounds(self._share(BOUND_SHARE, turn))
-            self._heuristic("lns", self._share(0.5, turn))
+            self._heuristic("lns", self._share(LNS_SHARE, LNS_SHARE * turn))
             self._heuristic("annealing", self._share(1.0, turn))
             turn *= GROWTH if self.attempt.cost == before else 1.0
         if self.clock.expired and not self.attempt.enough:
@@ -105,13 +109,17 @@ class Auto:
                 attempt.note(f"{name} was not loaded in time")
                 return
             try:
-                attempt.improve(heuristic, deadline, best)
+                attempt.improve(heuristic, deadline, best, self.turns)
+                self.turns += 1  # another turn is another seed
             except (ProblemError, BackendError) as error:
                 attempt.note(f"{name} was left out: {error}")
 
     def _options_of_lns(self, kind: Any) -> Any:
         name, given, _ = MODELS.get(self.backend.name, OTHER_MODELS)[-1] if self.fixed else INTERVALS
-        return kind.options_type(backend=self.backend.full_name, formulation=name, formulation_options=given)
+        return kind.options_type(
+            formulation=name, formulation_options=given,
+            backend=self.backend.full_name, solver_options=self.attempt.call.solver,
+        )  # fmt: skip
 
     def _bounds(self, deadline: Deadline) -> None:
         """Raise the bound on all schedules."""
@@ -161,7 +169,8 @@ class Auto:
             return
         kind = load("formulations", name)
         options = kind.options_type(**given) if given else None
-        part = Attempt(self.problem, replace(attempt.call, deadline=deadline), name, backend.full_name)
+        call = replace(attempt.call, deadline=deadline, solver=attempt.call.solver if backend is self.backend else {})
+        part = Attempt(self.problem, call, name, backend.full_name)
         part.judge, part.on_progress = attempt.judge, lambda _: attempt.tell()
         with attempt.step(f"{name} by {backend.full_name}"):
             try:
