@@ -109,7 +109,7 @@ class Attempt:
     # -- heuristics --------------------------------------------------------------------------------------------------
 
     def improve(self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0) -> None:
-        """Let a heuristic look for something better, `turn` apart from other seeds; every schedule is judged at once."""
+        """Let a heuristic look for something better, with a seed for each `turn`; schedules are judged as they come."""
 
         def see(schedule: Schedule) -> bool:
             self.judge.see(schedule, heuristic.name)
