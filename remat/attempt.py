@@ -23,7 +23,7 @@ from remat.schedule.validate import validate
 from remat.timing import Deadline
 
 #: Seconds in which a low peak is looked for when a budget is refused.
-LEAST_SECONDS = 0.2
+LEAST_SECONDS = 1.0
 
 
 @dataclass

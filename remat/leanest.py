@@ -36,7 +36,7 @@ BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.
 #: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
 ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
 #: Seconds below which annealing is not worth loading.
-ANNEALING_LEAST = 0.5
+ANNEALING_LEAST = 1.0
 #: Ops up to which everything is searched, orders alone are searched, and a solver is asked.
 EXHAUSTIVE_OPS, ORDERING_OPS, MODEL_OPS = 24, 200, 250
 
