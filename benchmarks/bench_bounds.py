@@ -1,6 +1,8 @@
 """Bounds on real and random graphs: overhead in % (peaks in % of the reference peak) and seconds, each.
 
-Run: python benchmarks/bench_bounds.py [seconds for all bounds of one problem]
+Run: python benchmarks/bench_bounds.py [seconds for all bounds of one problem] [graph file or zoo name] ...
+
+Without graphs: training graphs of the zoo, and the random layered graphs of the tests.
 """
 
 from __future__ import annotations
@@ -9,20 +11,35 @@ import sys
 from collections.abc import Iterator
 
 from remat.bounds import Bound, bounds
-from remat.graphs import ComputeGraph, layered
+from remat.graphs import ComputeGraph, layered, read_graph
 from remat.graphs.zoo import ZOO
 from remat.problem import Problem
 
+#: Columns, and the bound that each shows.
+COLUMNS = {
+    "structural": "the structural bound",
+    "cut": "the cut bound",
+    "joint": "the joint bound",
+    "IR": "the interval relaxation",
+    "IR+": "the interval relaxation with requests",
+    "stages": "the stage bound",
+}
 
-def graphs() -> Iterator[tuple[str, ComputeGraph]]:
-    """Training graphs, and the random layered graphs of the tests."""
+
+def graphs(names: list[str]) -> Iterator[tuple[str, ComputeGraph]]:
+    """The graphs to be bounded, with short names."""
+    if names:
+        yield from ((name.rpartition("/")[2], ZOO[name]() if name in ZOO else read_graph(name)) for name in names)
+        return
     yield from ((name, make()) for name, make in ZOO.items())
     for n, width, seed in [(100, 0.27, 446), (250, 0.43, 1789), (500, 0.36, 1263), (1000, 0.31, 2085)]:
         yield f"layered {n}", layered(n, width, seed)
 
 
-def shown(bound: Bound, peak: int) -> str:
+def shown(bound: Bound | None, peak: int) -> str:
     """Value and seconds of a bound."""
+    if bound is None:
+        return f"{'':16}"
     if bound.value is None:
         value = "none" if bound.infeasible else "?"
     else:
@@ -30,15 +47,15 @@ def shown(bound: Bound, peak: int) -> str:
     return f"{value:>9} {bound.seconds:>6.2f}"
 
 
-def main(seconds: float) -> None:
+def main(seconds: float, names: list[str]) -> None:
     """Print a table."""
-    names = ["structural", "cut", "interval", "with requests", "joint"]
-    print(f"{'graph':13} {'budget':>6} " + " ".join(f"{name:>16}" for name in names))
-    for name, graph in graphs():
+    print(f"{'graph':13} {'budget':>6} " + " ".join(f"{name:>16}" for name in COLUMNS))
+    for name, graph in graphs(names):
         for budget in ("90%", "80%", "70%"):
-            found = bounds(Problem(graph, budget), seconds, threads=1)
-            print(f"{name:13} {budget:>6} " + " ".join(shown(bound, graph.reference_peak) for bound in found))
+            found = {bound.kind: bound for bound in bounds(Problem(graph, budget), seconds, threads=1)}
+            row = [shown(found.get(kind), graph.reference_peak) for kind in COLUMNS.values()]
+            print(f"{name:13} {budget:>6} " + " ".join(row), flush=True)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60, sys.argv[2:])
