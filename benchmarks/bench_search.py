@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--order", choices=["free", "fixed"], default="free")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--graphs", default="g1,g2,g3,g4")
     parser.add_argument("--budgets", default="90,80,70")
