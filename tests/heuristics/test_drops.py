@@ -1,0 +1,88 @@
+"""Drops: exact memory of staged schedules, valid answers on random graphs, and the order by list scheduling."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from remat.errors import ProblemError
+from remat.graphs.layered import layered
+from remat.heuristics.base import Run
+from remat.heuristics.drops import Drops, DropsOptions, orders, tables
+from remat.problem import Problem
+from remat.schedule import Schedule, simulate
+from remat.schedule.certificate import Verdict
+from remat.schedule.validate import validate
+from remat.testing.graphs import random_budget, random_graph
+
+SEEDS = range(150)
+
+
+def problem_of(seed: int, order: str = "fixed") -> Problem:
+    graph = random_graph(seed, 9, buffers=seed % 3 == 0)
+    return Problem(graph, random_budget(graph, seed), order, [None, 2, 3][seed % 3])
+
+
+def test_memory_is_that_of_the_simulation() -> None:
+    from remat.heuristics.drops_kernel import BUDGET, EXCESS, change, sequence
+
+    for seed in SEEDS:
+        problem = problem_of(seed)
+        net, state = tables(problem, problem.graph.arrays.order)
+        rng, num_ops = random.Random(seed), len(net.order)
+        for _ in range(12):
+            op = rng.randrange(num_ops)
+            stage = rng.randint(int(net.position[op]) + 1, num_ops)
+            again = stage in state.runs[op, : state.count[op]]
+            if not again and state.count[op] >= net.limit[op]:
+                continue
+            change(net, state, op, stage, not again)
+            run = simulate(problem.graph, Schedule.of_computes(problem.graph, sequence(net, state)))
+            memory = state.memory + np.repeat(state.lazy, 256)[: len(state.memory)]
+            assert not run.violations
+            assert memory[:-1].max() + problem.graph.arrays.input_bytes == run.peak
+            assert state.number[EXCESS] == np.maximum(memory - state.number[BUDGET], 0).sum()
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_answers_keep_every_rule_but_perhaps_the_budget(order: str) -> None:
+    fits = 0
+    for seed in SEEDS:
+        problem = problem_of(seed, order)
+        schedule = Drops().run(problem, Run())
+        assert schedule is not None
+        certificate = validate(problem.graph, schedule, problem.rules)
+        assert certificate.verdict is not Verdict.INVALID, (seed, certificate.first)
+        fits += certificate.accepted
+    assert fits > len(SEEDS) / 2
+
+
+def test_layered_graphs_fit_at_eighty_percent() -> None:
+    problem = Problem(layered(500, 0.36, 1263), "80%")
+    schedule = Drops(DropsOptions(leanings=(2.0,))).run(problem, Run())
+    assert schedule is not None
+    certificate = validate(problem.graph, schedule, problem.rules)
+    assert certificate.accepted
+    assert certificate.cost > problem.graph.base_cost
+
+
+def test_list_scheduling_gives_a_topological_order_that_needs_less() -> None:
+    for seed in SEEDS:
+        problem = problem_of(seed, "free")
+        for order in orders(problem, Schedule.reference(problem.graph)):
+            problem.graph.with_order([problem.graph.op_names[op] for op in order])  # refuses what is not topological
+    graph = layered(250, 0.43, 1789)
+    better = orders(Problem(graph, "80%", "free"), None)[-1]
+    assert graph.with_order([graph.op_names[op] for op in better]).reference_peak < graph.reference_peak
+
+
+def test_without_a_budget_the_reference_order_is_enough() -> None:
+    graph = random_graph(1)
+    assert Drops().run(Problem(graph), Run()) == Schedule.reference(graph)
+
+
+def test_leanings_are_positive() -> None:
+    with pytest.raises(ProblemError, match="leanings"):
+        DropsOptions(leanings=(0.0,))
