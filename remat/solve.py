@@ -82,7 +82,7 @@ def solve(
     relative_gap : float
         Stop when (objective − bound) / objective is at most this.
     options : optional
-        Options of the formulation or heuristic.
+        Options of the formulation or heuristic; ``auto`` has none.
     solver_options : mapping, optional
         Passed to the solver untouched.
     on_progress : callable, optional
@@ -130,6 +130,8 @@ def solve(
     name = method if isinstance(method, str) else method.name
     # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
     is_heuristic = method in heuristics() if isinstance(method, str) else issubclass(method, Heuristic)
+    if name == AUTO and options is not None:
+        raise ProblemError(f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name")
     kind: Any = None if name == AUTO else _named("heuristics" if is_heuristic else "formulations", method)
     solver: Any = make_backend(backend) if isinstance(backend, str) and not is_heuristic else backend
     attempt = Attempt(problem, call, name, "" if is_heuristic else solver.full_name, on_progress, begun=begun)

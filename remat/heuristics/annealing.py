@@ -214,7 +214,7 @@ class _Search:
         self.best: Int | None = None
         self.best_cost: int | None = None
         self.told = -math.inf
-        self.enough = False
+        self.untold = self.enough = False
         self.lock = threading.Lock()
         self.rate = 0.0
         if self.call.start is not None:
@@ -337,15 +337,19 @@ class _Search:
             with self.lock:
                 if self.best_cost is None or state.number[BEST] < self.best_cost:
                     self.best_cost = int(state.number[BEST])
-                    self.best = state.best[state.best >= 0]
-                    self._tell()
+                    self.best, self.untold = state.best[state.best >= 0], True
+        if self.untold:
+            with self.lock:
+                self._tell()
         return self.batch
 
     def _tell(self) -> None:
-        """Hand on the best schedule, not too often."""
-        assert self.best is not None
-        if self.call.on_schedule is None or time.monotonic() < self.told + TELL:
+        """Hand on the best schedule where that is due: not too often, and not twice."""
+        if self.best is None or self.call.on_schedule is None:
             return
+        if not self.untold or time.monotonic() < self.told + TELL:
+            return
+        self.untold = False
         self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
         self.told = time.monotonic()
 
