@@ -225,7 +225,10 @@ class _Search:
         order = self.problem.graph.arrays.order
         if self.call.start is None:
             return order
-        given = op_sequence(self.problem, self.call.start)
+        try:
+            given = op_sequence(self.problem, self.call.start)
+        except ProblemError:  # an accumulation buffer is filled twice, which no state says
+            return order
         known = np.bincount(given, minlength=len(order))
         first = given[np.sort(np.unique(given, return_index=True)[1])]
         if (known > np.maximum(limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):

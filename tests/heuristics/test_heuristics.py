@@ -1,13 +1,17 @@
 """Heuristics: valid under every rule, deterministic, and close to the optimum where that is known."""
 
+import math
+import threading
+
 import numpy as np
 import pytest
 
+from remat.errors import ProblemError
 from remat.formulations import Scope
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
-from remat.heuristics.annealing import Annealing, AnnealingOptions, _Search
+from remat.heuristics.annealing import MOST_RUNS, Annealing, AnnealingOptions, _Search
 from remat.heuristics.base import Run
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
@@ -117,6 +121,83 @@ def test_annealing_of_several_budgets_in_one_run():
         assert certificate.accepted
         costs.append(certificate.cost)
     assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"moves": 0}, {"heat": 0.0}, {"cold": -1.0}, {"soft": 1e-4, "hard": 1e-3}, {"hard": 0.0}, {"again": 1.1},
+        {"again": -0.1}, {"heat": float("nan")},
+    ],
+)  # fmt: skip
+def test_annealing_refuses_options_out_of_range(given):
+    with pytest.raises(ProblemError, match="options of annealing are out of range: .*" + next(iter(given))):
+        AnnealingOptions(**given)
+
+
+def test_annealing_does_not_begin_with_what_it_cannot_state():
+    """First computes in another order than the fixed one, or an op that runs more often than is kept track of."""
+    builder = GraphBuilder("star")
+    builder.op("a", size=5, cost=1)
+    readers = [builder.op(f"r{k}", inputs=["a"], size=1, cost=1) for k in range(MOST_RUNS + 2)]
+    builder.op("join", inputs=readers, size=1, cost=1)
+    graph = builder.build()
+    order = list(range(len(graph.ops)))
+    backwards = [0, *order[-2:0:-1], order[-1]]
+    often = [op for reader in order[1:-1] for op in (0, reader)] + order[-1:]
+    for ops, rule, begin in (
+        (backwards, "free", backwards), (backwards, "fixed", order), (often, "free", order), (often, "fixed", order)
+    ):  # fmt: skip
+        start = Schedule.of_computes(graph, ops)
+        problem = Problem(graph, "95%", rule)
+        assert _Search(problem, SHORT, Run(start=start)).begin.tolist() == begin
+        schedule = Annealing(AnnealingOptions(moves=1)).run(problem, Run(start=start))
+        assert schedule is None or judged(problem, schedule).accepted
+
+
+def test_annealing_does_not_begin_with_a_buffer_that_is_filled_twice():
+    builder = GraphBuilder("sum")
+    builder.tensor("sum", 4)
+    builder.op("a", outputs=["sum"], cost=1)
+    builder.op("b", outputs=["sum"], cost=1)
+    builder.op("c", inputs=["sum"], size=1, cost=1)
+    builder.op("wide", inputs=["c"], size=9, cost=1)
+    builder.op("d", inputs=["sum", "wide"], size=1, cost=1)
+    graph = builder.build()
+    steps = [("compute", op) for op in ("a", "b", "c")] + [("free", "sum"), ("compute", "wide")]
+    steps += [("compute", op) for op in ("a", "b", "d")]
+    start = Schedule.from_steps(steps)
+    assert validate(graph, start).accepted
+    assert _Search(Problem(graph, 13), SHORT, Run(start=start)).begin.tolist() == graph.arrays.order.tolist()
+
+
+def test_annealing_does_not_give_back_less_than_its_start():
+    problem = Problem(layered(40, 0.3, 5), "80%", "free")
+    best = Annealing(AnnealingOptions(moves=200_000)).run(problem, Run())
+    again = Annealing(AnnealingOptions(moves=1)).run(problem, Run(seed=3, start=best))
+    assert judged(problem, again).cost <= judged(problem, best).cost
+
+
+def test_what_is_not_prepared_in_time_is_said_and_goes_on():
+    going, ready = threading.Event(), threading.Event()
+
+    class Slow(Greedy):
+        def prepare(self):
+            going.wait(60)
+            ready.set()
+
+    assert not Slow().prepared(0.0)
+    going.set()
+    assert ready.wait(60), "the thread goes on by itself"
+    assert Slow().prepared(60)
+    assert Annealing().prepared(math.inf)
+
+    class Faulty(Greedy):
+        def prepare(self):
+            raise OSError("no cache")
+
+    with pytest.raises(OSError, match="no cache"):
+        Faulty().prepared(60)
 
 
 def test_annealing_in_two_threads():
