@@ -26,6 +26,8 @@ AUTO = "auto"
 QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.2, 0.2
 #: Seconds for each op that quick heuristics and bounds are given at most, and at least.
 PER_OP, LEAST = 0.02, 3.0
+#: Ops up to which greedy and eviction, which are not compiled, are of use; share of the time that drops have beyond.
+GREEDY_OPS, LARGE_SHARE = 3000, 0.4
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
 #: Share of what is left after the bounds that a turn of large neighbourhood search takes; annealing has the rest.
@@ -44,7 +46,7 @@ OTHER_MODELS = (("stages", {"ahead": False}, ""),)
 class Auto:
     """The method ``auto`` on one attempt.
 
-    1. Quick heuristics: greedy rematerialization and eviction for the fixed order; annealing follows anyway.
+    1. Quick heuristics: greedy rematerialization for the fixed order, and eviction; for thousands of ops drops instead.
     2. Exhaustive search, where there are few ops.
     3. The best bound that holds for every schedule the problem allows; later again, with more time, if it is open.
     4. Annealing, from what is there.
@@ -65,8 +67,9 @@ class Auto:
 
     def run(self) -> None:
         """Go through the steps until the attempt is decided or time is up."""
-        for name in ("greedy", "eviction") if self.fixed else ("eviction",):
-            self._heuristic(name, self._share(QUICK_SHARE, PER_OP * self.num_ops))
+        small = self.num_ops <= GREEDY_OPS
+        for name in (("greedy", "eviction") if self.fixed else ("eviction",)) if small else ("drops",):
+            self._heuristic(name, self._share(QUICK_SHARE if small else LARGE_SHARE, PER_OP * self.num_ops))
         self._exhaust(self._share(BOUND_SHARE))
         self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
         self._heuristic("annealing", self._share(ANNEALING_SHARE))
