@@ -166,16 +166,18 @@ def test_a_graph_without_costs() -> None:
 
 def test_the_steps_are_told() -> None:
     result = solve(CHAIN, threads=1)
-    assert [step.name for step in result.steps] == ["greedy", "eviction", "exhaustive search"]
-    assert (result.method, result.source, result.status, result.objective) == ("auto", "greedy", Status.OPTIMAL, 22)
+    names = [step.name for step in result.steps]
+    assert names[-1] == "exhaustive search"
+    assert set(names[:-1]) <= set(heuristics())
+    assert (result.method, result.status, result.objective) == ("auto", Status.OPTIMAL, 22)
+    assert result.source in names
     line = next(line for line in str(result).splitlines() if line.startswith("steps"))
-    assert "greedy" in line
-    assert "s (29.41 %), exhaustive search" in line
+    assert all(f"{name} " in line for name in names)
     assert line.endswith("s (29.41 %, ≥ 29.41 %)")
     steps = json.loads(json.dumps(result.as_dict()))["steps"]
-    assert [[name, cost, bound] for name, _, cost, bound in steps] == [
-        ["greedy", 22, 17], ["eviction", 22, 17], ["exhaustive search", 22, 22]
-    ]  # fmt: skip
+    assert [step[0] for step in steps] == names
+    assert [bound for _, _, _, bound in steps] == [17] * (len(steps) - 1) + [22]
+    assert steps[-1][2] == 22
     assert all(seconds >= 0 for _, seconds, _, _ in steps)
 
 
@@ -215,7 +217,7 @@ def test_better_schedules_are_told_as_they_are_found() -> None:
 
 def test_the_deadline_is_kept() -> None:
     began = time.monotonic()
-    result = solve(Problem(layered(200, 0.3, 1), "70%"), deadline=1, threads=1)
+    result = solve(Problem(layered(200, 0.3, 1), "70%"), deadline=0.5, threads=1)
     assert time.monotonic() - began < 10
     assert result.stop is StopReason.DEADLINE
     assert result.status in {Status.FEASIBLE, Status.UNKNOWN}
@@ -229,8 +231,10 @@ def test_ctrl_c_keeps_the_best() -> None:
             raise KeyboardInterrupt
 
     result = solve(CHAIN, threads=1, on_progress=interrupt)
-    assert (result.stop, result.status, result.objective) == (StopReason.INTERRUPTED, Status.FEASIBLE, 22)
-    assert [step.name for step in result.steps] == ["greedy"]
+    assert (result.stop, result.status) == (StopReason.INTERRUPTED, Status.FEASIBLE)
+    assert result.certificate is not None
+    assert result.certificate.accepted
+    assert len(result.steps) == 1
 
 
 def test_ctrl_c_before_there_is_anything() -> None:
@@ -245,7 +249,7 @@ def test_ctrl_c_before_there_is_anything() -> None:
 def test_the_gap_that_was_asked_for_is_enough() -> None:
     result = solve(CHAIN, threads=1, relative_gap=0.25)
     assert (result.status, result.stop, result.objective, result.bound) == (Status.FEASIBLE, StopReason.GAP, 22, 17)
-    assert [step.name for step in result.steps] == ["greedy"]
+    assert {step.name for step in result.steps} <= {"drops", "eviction", "greedy"}
     closer = solve(CHAIN, threads=1, relative_gap=0.2)
     assert closer.gap is not None
     assert closer.gap <= 0.2
@@ -322,7 +326,7 @@ def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(remat.auto, "TURN", 0.2)
     monkeypatch.setattr(remat.auto, "GROWTH", 1.0)
     without_annealing(monkeypatch)
-    result = solve(CHAIN, backend=Broken(), deadline=0.5, threads=1)
+    result = solve(CHAIN, backend=Broken(), deadline=0.3, threads=1)
     assert result.stop is StopReason.DEADLINE
     assert result.objective is not None
     assert result.message.count("backend 'broken' was left out: somebody took it away") == 1
@@ -354,13 +358,13 @@ def test_auto_takes_no_options() -> None:
 )
 def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remat.auto, "best_bound", lambda *_, **__: lie)
-    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of greedy costs 22"):
+    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of \w+ costs 22"):
         solve(CHAIN, threads=1)
 
 
 def test_a_warm_start_is_used() -> None:
     problem = Problem(layered(40, 0.3, 5), "80%", "free")
-    first = solve(problem, deadline=1, threads=1)
+    first = solve(problem, deadline=0.5, threads=1)
     assert first.schedule is not None
     again = solve(problem, deadline=0.1, threads=1, warm_start=first.schedule)
     assert again.objective is not None
