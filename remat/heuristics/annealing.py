@@ -296,8 +296,6 @@ class _Search:
         reheats = 0 if number == 0 or left < STEPS * self.batch * whole else REHEATS
         length = min(length, left / (whole if reheats else 1))
         steps = max(1, int(length / self.batch))
-        if number > 0 and steps < STEPS and length < most:
-            steps = max(1, int(left / self.batch))  # the last crumbs of time
         hot = self.heat * (0.1 if number % 4 == 2 else 1.0)
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
         state, done, way = self._state(self.begin), 0, _Way(self.per_byte, MET[number % 2])

@@ -200,9 +200,11 @@ def test_what_is_not_prepared_in_time_is_said_and_goes_on():
         Faulty().prepared(60)
 
 
-def test_annealing_in_two_threads():
-    problem = Problem(layered(60, 0.3, 5), "80%", "free")
-    schedule = Annealing().run(problem, Run(Deadline.after(1.5), threads=2))
+@pytest.mark.parametrize("graph", [layered(16, seed=2), layered(60, 0.3, 5)])
+def test_annealing_in_two_threads(graph):
+    """Also where the second round begins before anybody knows how fast moves are."""
+    problem = Problem(graph, "80%", "free")
+    schedule = Annealing().run(problem, Run(Deadline.after(0.8), threads=2))
     assert judged(problem, schedule).accepted
 
 
