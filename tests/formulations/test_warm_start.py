@@ -12,6 +12,7 @@ from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
+from remat.heuristics.base import Run
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.registry import make_backend
@@ -163,7 +164,7 @@ def test_solvers_take_the_start(seed, name, backend):
     """Reference order with ample budget, greedy, and random staged schedules, with recomputations among them."""
     rng = random.Random(seed)
     graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0, buffers=seed % 2 == 1)
-    greedy = Greedy().run(Problem(graph, graph.structural_bound.peak), Deadline.after(10), seed)
+    greedy = Greedy().run(Problem(graph, graph.structural_bound.peak), Run(Deadline.after(10), seed))
     starts = [Schedule.reference(graph), greedy, staged(graph, rng)]
     for schedule in starts:
         formulation = FORMULATIONS[name](Problem(graph, simulate(graph, schedule).peak))
@@ -262,7 +263,12 @@ def test_the_result_says_that_copies_are_too_few():
     most = max(best.schedule.computes().count(op.name) for op in problem.graph.ops)
     assert most > 2
     result = solve(
-        problem, options=RetentionIntervalsOptions(copies=2), warm_start=best.schedule, threads=1, deadline=60
+        problem,
+        "retention-intervals",
+        options=RetentionIntervalsOptions(copies=2),
+        warm_start=best.schedule,
+        threads=1,
+        deadline=60,
     )
     assert result.objective == best.objective
     assert result.source == "the warm start"
