@@ -11,6 +11,7 @@ import pytest
 
 import remat.frontier  # noqa: F401  (the package's name for it is the function)
 from remat import Problem, frontier
+from remat.attempt import Attempt
 from remat.compare import Method
 from remat.errors import BackendError, FormatError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
@@ -296,14 +297,10 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, counted):
 
 
 def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
-    import sys
-
-    solve_module = sys.modules["remat.solve"]
-
-    def stopped(self):
+    def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solve_module._Solve, "_run_heuristic", stopped)
+    monkeypatch.setattr(Attempt, "improve", stopped)
     found = frontier(CHAIN, [7, 8], ["greedy"], threads=1, state=tmp_path)
     assert found.interrupted
     assert found.cells == {}

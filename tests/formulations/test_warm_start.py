@@ -276,9 +276,7 @@ def test_the_result_says_that_copies_are_too_few():
         rf"the warm start is no hint for retention-intervals: .* {most} times, the formulation has 2 copies of it",
         result.message,
     )
-    enough = solve(
-        problem, options=RetentionIntervalsOptions(copies=most), warm_start=best.schedule, threads=1, deadline=60
-    )
+    enough = solve(problem, method, options=RetentionIntervalsOptions(copies=most), **call)
     assert "no hint" not in enough.message
     assert enough.objective == best.objective
 
