@@ -379,7 +379,7 @@ def test_infeasible_in_the_whole_scope_says_so() -> None:
 
 def test_a_false_claim_that_nothing_exists_is_found_out() -> None:
     problem = Problem(skip_graph(), 8, max_computes=3)
-    with pytest.raises(BackendError, match="claimed that no schedule exists .proved by menu.* eviction found one"):
+    with pytest.raises(BackendError, match=r"claimed that no schedule exists \(proved by menu.* eviction found one"):
         solve(problem, Menu, Scripted(says(status=Status.INFEASIBLE)))
 
 

@@ -262,14 +262,8 @@ def test_the_result_says_that_copies_are_too_few():
     best = solve(problem, "checkmate", "cp-sat", threads=1, deadline=60)
     most = max(best.schedule.computes().count(op.name) for op in problem.graph.ops)
     assert most > 2
-    result = solve(
-        problem,
-        "retention-intervals",
-        options=RetentionIntervalsOptions(copies=2),
-        warm_start=best.schedule,
-        threads=1,
-        deadline=60,
-    )
+    method, call = "retention-intervals", {"warm_start": best.schedule, "threads": 1, "deadline": 60}
+    result = solve(problem, method, options=RetentionIntervalsOptions(copies=2), **call)
     assert result.objective == best.objective
     assert result.source == "the warm start"
     assert re.search(
