@@ -92,7 +92,7 @@ class Drops(Heuristic):
             for leaning in self.options.leanings:
                 net, state = tables(problem, order)
                 descend(net, state, leaning, run.deadline)
-                rank = int(state.number[EXCESS]), int(net.cost @ state.count)
+                rank = int(state.number[EXCESS]), int(net.cost @ state.times)
                 if best is None or rank < best:
                     best = rank
                     schedule = useful_schedule(problem, sequence(net, state), self.name)
@@ -147,7 +147,7 @@ def descend(net: Net, state: State, leaning: float, deadline: Deadline) -> None:
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
         while number[EXCESS] > 0 and not deadline.expired:
-            room = 2 * len(net.readers) + int(state.count.sum()) + 100_000
+            room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
             keys, items = np.empty(room), np.empty(room, dtype=np.int64)
             left, taken = search.candidates(net, state, keys, items), 0
             while left and number[EXCESS] > 0 and not deadline.expired:
@@ -157,7 +157,7 @@ def descend(net: Net, state: State, leaning: float, deadline: Deadline) -> None:
                 break
     if number[EXCESS] > 0:
         return
-    again = np.argwhere(np.arange(state.runs.shape[1]) < state.count[:, None])
+    again = np.argwhere(np.arange(state.runs.shape[1]) < state.times[:, None])
     again = again[again[:, 1] > 0]
     ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
     dearest = np.lexsort((stages, ops, -net.cost[ops]))

@@ -50,7 +50,7 @@ class Net(NamedTuple):
 class State(NamedTuple):
     """A staged schedule and its memory.
 
-    `runs[x, :count[x]]` are the stages of op `x`, ascending. `first[s]` is the first of a list of nodes, the
+    `runs[x, :times[x]]` are the stages of op `x`, ascending. `first[s]` is the first of a list of nodes, the
     recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of
     a stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block.
     `inner` is the part that instances make which begin or end in the stage. `number` is [budget, excess, first of the
@@ -58,7 +58,7 @@ class State(NamedTuple):
     """
 
     runs: NDArray[np.int32]
-    count: Int
+    times: Int
     memory: Int
     lazy: Int
     low: Int
@@ -85,7 +85,7 @@ def instance(net, state, tensor, stage):
     op = net.writer[tensor]
     if op < 0:
         return net.begin[tensor], end
-    j = state.count[op] - 1
+    j = state.times[op] - 1
     while state.runs[op, j] > stage:
         end = state.runs[op, j]
         j -= 1
@@ -100,7 +100,7 @@ def last_use(net, state, tensor, start, limit):
     end = start
     for k in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
         reader = net.readers[k]
-        j = state.count[reader] - 1
+        j = state.times[reader] - 1
         while j >= 0 and state.runs[reader, j] >= limit:
             j -= 1
         if j >= 0 and state.runs[reader, j] > end:
@@ -220,7 +220,7 @@ def settle(net, state, stage):
 
 @njit(cache=True)
 def start(net, state):
-    """Memory of the order without recomputations; `runs`, `count` and the lists are there."""
+    """Memory of the order without recomputations; `runs`, `times` and the lists are there."""
     stages = len(net.order) + 1
     memory = state.memory
     memory[:] = 0
@@ -263,11 +263,11 @@ def change(net, state, op, stage, adding):
         tensor = net.inputs[net.in_ptr[op] + i]
         begins[i], limits[i] = instance(net, state, tensor, stage)
         ends[i] = last_use(net, state, tensor, begins[i], limits[i])
-    runs, count = state.runs, state.count
-    after = count[op]  # the first run after this one
+    runs, times = state.runs, state.times
+    after = times[op]  # the first run after this one
     while runs[op, after - 1] > stage:
         after -= 1
-    following = runs[op, after] if after < count[op] else len(net.order) + 1
+    following = runs[op, after] if after < times[op] else len(net.order) + 1
     if not adding:
         after -= 1  # that of the run itself
     previous = runs[op, after - 1]
@@ -284,14 +284,14 @@ def change(net, state, op, stage, adding):
             shift(net, state, tensor, previous, before, whole)
         begins[num_in + i], ends[num_in + i] = before, here
     if adding:
-        for j in range(count[op], after, -1):
+        for j in range(times[op], after, -1):
             runs[op, j] = runs[op, j - 1]
         runs[op, after] = stage
-        count[op] += 1
+        times[op] += 1
         _link(net, state, op, stage)
     else:
-        count[op] -= 1
-        for j in range(after, count[op]):
+        times[op] -= 1
+        for j in range(after, times[op]):
             runs[op, j] = runs[op, j + 1]
         _unlink(state, op, stage)
     for i in range(num_in):
@@ -340,7 +340,7 @@ def _unlink(state, op, stage):
 @njit(cache=True)
 def sequence(net, state):
     """The computes of the schedule, by op."""
-    found = np.empty(state.count.sum(), dtype=np.int64)
+    found = np.empty(state.times.sum(), dtype=np.int64)
     place = 0
     for stage in range(len(net.order) + 1):
         node = state.first[stage]

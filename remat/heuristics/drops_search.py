@@ -30,7 +30,7 @@ from remat.heuristics.drops_kernel import (
 @njit(cache=True)
 def may_run(net, state, op):
     """Whether another run of `op` is allowed, and room for it."""
-    return state.count[op] < net.limit[op] and state.number[FREE] >= 0
+    return state.times[op] < net.limit[op] and state.number[FREE] >= 0
 
 
 @njit(cache=True)
@@ -45,12 +45,12 @@ def plan(net, state, op, stage, rate, leaning, found, best):
     """
     state.number[TOKEN] += 1
     token = state.number[TOKEN]
-    runs, count = state.runs, state.count
-    after = count[op]
+    runs, times = state.runs, state.times
+    after = times[op]
     while runs[op, after - 1] > stage:
         after -= 1
     previous = runs[op, after - 1]
-    following = runs[op, after] if after < count[op] else len(net.order) + 1
+    following = runs[op, after] if after < times[op] else len(net.order) + 1
     if previous == stage or not may_run(net, state, op):
         return 0, 0, 0, 0
     gain = 0
@@ -153,12 +153,12 @@ def candidates(net, state, keys, items):
     number = 0
     uses = np.empty(0, dtype=np.int64)
     for op in range(len(net.cost)):
-        if state.count[op] >= net.limit[op]:
+        if state.times[op] >= net.limit[op]:
             continue
         room = 1
         for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
             for j in range(net.reader_ptr[net.outputs[k]], net.reader_ptr[net.outputs[k] + 1]):
-                room += state.count[net.readers[j]]
+                room += state.times[net.readers[j]]
             room += 1
         if room > len(uses):
             uses = np.empty(2 * room, dtype=np.int64)
@@ -168,7 +168,7 @@ def candidates(net, state, keys, items):
             bytes_ += net.size[tensor]
             for j in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
                 reader = net.readers[j]
-                for i in range(state.count[reader]):
+                for i in range(state.times[reader]):
                     uses[found] = state.runs[reader, i]
                     found += 1
             if net.kept[tensor]:
@@ -226,7 +226,7 @@ def descend(net, state, keys, items, number, found, steps, leaning):
             for k in range(net.out_ptr[found[i]], net.out_ptr[found[i] + 1]):
                 tensor = net.outputs[k]
                 limit = stages
-                for j in range(state.count[found[i]] - 1, -1, -1):
+                for j in range(state.times[found[i]] - 1, -1, -1):
                     if state.runs[found[i], j] > stage:
                         limit = state.runs[found[i], j]
                 end = last_use(net, state, tensor, stage, limit)
@@ -268,4 +268,4 @@ def prune(net, state, ops, stages):
 
 @njit(cache=True)
 def _runs(state, op, stage):
-    return stage in state.runs[op, 1 : state.count[op]]
+    return stage in state.runs[op, 1 : state.times[op]]
