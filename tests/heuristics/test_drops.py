@@ -35,8 +35,8 @@ def test_memory_is_that_of_the_simulation() -> None:
         for _ in range(12):
             op = rng.randrange(num_ops)
             stage = rng.randint(int(net.position[op]) + 1, num_ops)
-            again = stage in state.runs[op, : state.count[op]]
-            if not again and state.count[op] >= net.limit[op]:
+            again = stage in state.runs[op, : state.times[op]]
+            if not again and state.times[op] >= net.limit[op]:
                 continue
             change(net, state, op, stage, not again)
             run = simulate(problem.graph, Schedule.of_computes(problem.graph, sequence(net, state)))
