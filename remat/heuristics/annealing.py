@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.graphs import GraphBuilder
+from remat.heuristics import grouping
 from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
@@ -65,6 +66,8 @@ class AnnealingOptions:
         First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
     again : float
         Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
+    groups : float
+        Share of the time that goes first to the graph with ops fused into groups; `moves` is then for each part.
     """
 
     moves: int | None = None
@@ -73,6 +76,7 @@ class AnnealingOptions:
     soft: float = 1e-2
     hard: float = 2e-4
     again: float = 0.2
+    groups: float = 0.0
 
     def __post_init__(self) -> None:
         if not (
@@ -81,6 +85,7 @@ class AnnealingOptions:
             and self.cold > 0
             and 0 < self.hard <= self.soft
             and 0 <= self.again <= 1
+            and 0 <= self.groups < 1
         ):
             raise ProblemError(f"options of annealing are out of range: {self}")
 
@@ -128,6 +133,8 @@ class Annealing(Heuristic):
     def run(self, problem: Problem, run: Run) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
+        if self.options.groups:
+            run = grouping.begin(Annealing(replace(self.options, groups=0.0)), problem, run, self.options.groups)
         search = _Search(problem, self.options, run)
         search.go()
         return None if search.best is None else useful_schedule(problem, search.best, self.name)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.errors import ProblemError
+from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import ComputeGraph, Op
+from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
-from remat.schedule import OrderRule
+from remat.schedule import OrderRule, Schedule, simulate
 
 Int = NDArray[np.int64]
 
 #: Most ops in one group: bounds the work of each fusing, so that the whole takes linear time in practice.
 MOST_MEMBERS = 64
+#: What an op fused into several readers may cost more, in mean costs of an op, where groups are to give a start.
+EXTRA = 0.3
+#: Share of the ops that must fuse for a search on groups to be worth its time.
+WORTH = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +90,49 @@ def group(problem: Problem, *, extra: float = 0.0) -> Grouped:
     ([('c', 6, 9)], [0, 1, 2])
     """
     return _Fusing(problem, extra).go()
+
+
+def begin(heuristic: Heuristic, problem: Problem, run: Run, share: float) -> Run:
+    """Let a heuristic search on groups first: the same run, from what it finds there, if that is the better start.
+
+    Parameters
+    ----------
+    heuristic : Heuristic
+    problem : Problem
+    run : Run
+        Its time is that of both parts.
+    share : float
+        Of the time left, for the groups.
+    """
+    grouped = group(problem, extra=EXTRA)
+    if len(grouped.members) > (1 - WORTH) * len(problem.graph.ops):
+        return run
+
+    def expanded(schedule: Schedule) -> Schedule:
+        return useful_schedule(problem, grouped.expand(op_sequence(grouped.problem, schedule)), schedule.source)
+
+    start, clock = None, run.deadline
+    if run.start is not None:
+        try:
+            sequence = grouped.contract(op_sequence(problem, run.start))
+            start = Schedule.of_computes(grouped.problem.graph, sequence, source=run.start.source)
+        except ProblemError:  # an accumulation buffer is filled twice
+            start = None
+    part = clock.earlier(share * clock.remaining) if math.isfinite(clock.seconds) else clock
+    told = None if run.on_schedule is None else lambda schedule: run.tell(expanded(schedule))
+    found = heuristic.run(grouped.problem, replace(run, deadline=part, start=start, on_schedule=told))
+    if found is None:
+        return run
+    starts = [schedule for schedule in (run.start, expanded(found)) if schedule is not None]
+    return replace(run, start=min(starts, key=lambda schedule: _rank(problem, schedule)))
+
+
+def _rank(problem: Problem, schedule: Schedule) -> tuple[int, int]:
+    """Less is better: bytes over the budget, then the cost."""
+    constant = problem.count_constant_memory
+    measured = simulate(problem.graph, schedule, keep=problem.keep, count_constant_memory=constant)
+    budget = problem.budget_bytes
+    return 0 if budget is None else max(0, measured.peak - budget), measured.cost
 
 
 class _Fusing:
