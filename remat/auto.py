@@ -28,6 +28,8 @@ QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.2, 0.2
 PER_OP, LEAST = 0.02, 3.0
 #: Ops up to which greedy and eviction, which are not compiled, are of use; share of the time that drops have beyond.
 GREEDY_OPS, LARGE_SHARE = 3000, 0.4
+#: Ops up to which models for bounds and of neighbourhoods fit into memory.
+BOUND_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
 #: Share of what is left after the bounds that a turn of large neighbourhood search takes; annealing has the rest.
@@ -101,7 +103,7 @@ class Auto:
 
     def _heuristic(self, name: str, deadline: Deadline) -> None:
         """Let a heuristic improve the best schedule."""
-        if self._over() or name not in heuristics():
+        if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > BOUND_OPS):
             return
         attempt, kind = self.attempt, load("heuristics", name)
         options: Any = self._options_of_lns(kind) if name == "lns" else None
@@ -129,6 +131,9 @@ class Auto:
         if self._over() or self.problem.budget_bytes is None:
             return
         attempt = self.attempt
+        if self.num_ops > BOUND_OPS:
+            attempt.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
+            return
 
         def take(bound: Bound) -> bool:
             if attempt.best is not None and (bound.infeasible or (bound.value or 0) > attempt.best.certificate.cost):
