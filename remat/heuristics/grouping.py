@@ -119,10 +119,18 @@ def begin(heuristic: Heuristic, problem: Problem, run: Run, share: float) -> Run
         except ProblemError:  # an accumulation buffer is filled twice
             start = None
     part = clock.earlier(share * clock.remaining) if math.isfinite(clock.seconds) else clock
-    told = None if run.on_schedule is None else lambda schedule: run.tell(expanded(schedule))
+    enough: list[bool] = []
+
+    def tell(schedule: Schedule) -> bool:
+        enough.append(run.tell(expanded(schedule)))
+        return enough[-1]
+
+    told = None if run.on_schedule is None else tell
     found = heuristic.run(grouped.problem, replace(run, deadline=part, start=start, on_schedule=told))
     if found is None:
         return run
+    if any(enough):  # nothing is left for the second part
+        run = replace(run, deadline=clock.earlier(0))
     starts = [schedule for schedule in (run.start, expanded(found)) if schedule is not None]
     return replace(run, start=min(starts, key=lambda schedule: _rank(problem, schedule)))
 

@@ -70,8 +70,7 @@ def test_claims_hold_on_random_graphs(order: str) -> None:
         fused += len(graph.ops) - len(grouped.members)
         duplicated += sum(map(len, grouped.members)) - len(graph.ops)
         assert grouped.problem.budget_bytes == problem.budget_bytes
-        for more in (0, 2):
-            check(problem, grouped, some_sequence(grouped.problem, rng, more))
+        check(problem, grouped, some_sequence(grouped.problem, rng, seed % 4))
         back = grouped.contract(some_sequence(problem, rng, 2))
         given = Schedule.of_computes(grouped.problem.graph, back)
         assert validate(grouped.problem.graph, given, grouped.problem.rules).verdict is not Verdict.INVALID
@@ -132,7 +131,7 @@ def test_groups_are_bounded() -> None:
 
 
 def test_chains_with_a_backward_pass_and_layered_graphs() -> None:
-    for graph in (unit_chain(50), layered(300, 0.1, 1)):
+    for graph in (unit_chain(50), layered(120, 0.1, 1)):
         for order in ("fixed", "free"):
             problem = Problem(graph, None, order)
             for extra in (0.0, 1.0):
@@ -159,6 +158,8 @@ def test_annealing_begins_on_groups() -> None:
     assert begun.start is not None
     cost = simulate(problem.graph, begun.start).cost
     assert simulate(problem.graph, schedule).cost <= cost
+    told = begin(Annealing(AnnealingOptions(moves=20_000)), problem, Run(seed=1, on_schedule=lambda _: True), 0.4)
+    assert told.deadline.expired
     assert begin(Annealing(AnnealingOptions(moves=1)), problem, Run(start=schedule), 0.4).start is schedule
 
 
