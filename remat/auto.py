@@ -50,7 +50,8 @@ class Auto:
 
     1. Quick heuristics: greedy rematerialization for the fixed order, and eviction; for thousands of ops drops instead.
     2. Exhaustive search, where there are few ops.
-    3. The best bound that holds for every schedule the problem allows; later again, with more time, if it is open.
+    3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
+       every schedule the problem allows. Bounds come again later, with more time, if they are open.
     4. Annealing, from what is there.
     5. Whole models, where they are small enough, from the best schedule. With CP-SAT these are the stage formulation by
        HiGHS, which is at its best on training graphs, and retention intervals. What is proved of a narrower scope is a
@@ -73,6 +74,8 @@ class Auto:
         for name in (("greedy", "eviction") if self.fixed else ("eviction",)) if small else ("drops",):
             self._heuristic(name, self._share(QUICK_SHARE if small else LARGE_SHARE, PER_OP * self.num_ops))
         self._exhaust(self._share(BOUND_SHARE))
+        if self.attempt.best is None:  # something soon, before what proves how good it is
+            self._heuristic("annealing", self._share(QUICK_SHARE, PER_OP * self.num_ops))
         self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
         self._heuristic("annealing", self._share(ANNEALING_SHARE))
         self._bounds(self._share(BOUND_SHARE))
