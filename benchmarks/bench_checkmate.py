@@ -17,6 +17,7 @@ from typing import Any
 from remat import read_graph
 from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
@@ -28,7 +29,6 @@ from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
 from remat.registry import make_backend
 from remat.schedule import Schedule, validate
-from remat.timing import Deadline
 
 HEAD = (
     f"{'problem':>26} {'formulation':>11} {'variables':>9} {'rows':>9} {'build':>6} {'LP':>10} {'LP s':>6} "

@@ -10,11 +10,11 @@ import sys
 import time
 
 from remat import Problem
+from remat.deadline import Deadline
 from remat.graphs.layered import layered
 from remat.heuristics.base import Run
 from remat.heuristics.drops import Drops
 from remat.schedule.validate import validate
-from remat.timing import Deadline
 
 WIDTHS = {1_000: 0.31, 10_000: 0.05, 100_000: 0.01}
 

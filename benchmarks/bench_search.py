@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from remat import Problem, read_graph, validate
+from remat.deadline import Deadline
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Run
-from remat.timing import Deadline
 
 SHARED = Path(os.environ.get("REMAT_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "data" / "graphs"
 #: Overheads in %: FastSA (free order; peaks of four rows miss the budget) and Moccasin (fixed order).

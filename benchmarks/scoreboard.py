@@ -21,7 +21,7 @@ from scoreboard.suite import BUDGETS, INSTANCES, ORDERS, SUITES, Cell, suite
 from scoreboard.table import to_json, to_markdown
 
 from remat.errors import ProblemError, RematError
-from remat.files import write_atomic
+from remat.io.files import write_atomic
 from remat.schedule.io import read_schedule
 
 LOG = Path(__file__).resolve().parents[1] / "out" / "scoreboard.jsonl"
@@ -125,7 +125,7 @@ def _told(task: Task, outcome: Outcome, shelf: Shelf, improved: list[Cell], rais
 
 
 def _methods(text: str) -> list[str]:
-    from remat.compare import Method
+    from remat.experiments.compare import Method
 
     methods = [word.strip() for word in text.split(",") if word.strip()]
     for method in methods:

@@ -15,15 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from remat import registry
 from remat.errors import FormatError, ProblemError
-from remat.files import check_output, read_text
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
+from remat.io.files import check_output, read_text
 from remat.problem import Problem
-from remat.progress import OnProgress
 from remat.schedule.io import read_schedule, write_schedule
+from remat.solving.progress import OnProgress
 
 if TYPE_CHECKING:
-    from remat.result import Result
+    from remat.solving.result import Result
 
 #: Largest configuration file that is read, in bytes.
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -61,7 +61,7 @@ class ProblemSection(_Section):
 
 
 class SolveSection(_Section):
-    """Who answers, and how long it may take; see :func:`remat.solve.solve`."""
+    """Who answers, and how long it may take; see :func:`remat.solve`."""
 
     method: str = "auto"
     """"auto", or a formulation or heuristic."""
@@ -209,17 +209,17 @@ class Config(_Section):
         Parameters
         ----------
         on_progress, log
-            As for :func:`remat.solve.solve`.
+            As for :func:`remat.solve`.
         problem : Problem, optional
             That of :meth:`make_problem`, where it has been made before.
 
         Raises
         ------
         RematError
-            As :func:`remat.solve.solve`, and for files that cannot be read or written; the latter before the solve.
+            As :func:`remat.solve`, and for files that cannot be read or written; the latter before the solve.
         """
         from remat.schedule.plots import SUFFIXES
-        from remat.solve import solve
+        from remat.solving.solve import solve
 
         chosen, output = self.solve, self.output
         inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)

@@ -76,7 +76,7 @@ def test_swapping_the_solver_or_the_formulation_is_one_line(run: Path) -> None:
 def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    import remat.solve  # noqa: F401
+    import remat.solving.solve  # noqa: F401
 
     graph = unit_chain(4)
     write_schedule(Schedule.reference(graph), run.parent / "start.json")
@@ -116,7 +116,7 @@ def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.Monk
         calls.append((arguments, named))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["remat.solve"], "solve", spy)
+    monkeypatch.setattr(sys.modules["remat.solving.solve"], "solve", spy)
     with pytest.raises(KeyboardInterrupt):
         Config.from_file(run).run()
     ((problem, method, backend), named) = calls[0]

@@ -10,11 +10,11 @@ import pytest
 
 from remat import Schedule, validate
 from remat.errors import FormatError, ProblemError
-from remat.formulations.base import Scope
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
 from remat.schedule import OrderRule
 from remat.schedule.io import write_schedule
+from remat.scope import Scope
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from remat.errors import FormatError
-from remat.files import read_text, write_atomic
-from remat.formulations.base import Scope
 from remat.graphs import ComputeGraph
-from remat.judge import covers
+from remat.io.files import read_text, write_atomic
 from remat.schedule import OrderRule, Schedule, validate
+from remat.scope import Scope, covers
 from scoreboard.records import Found, Record, better, certify, from_text, to_ops, to_text, with_bound
 from scoreboard.suite import BUDGETS, INSTANCES, ORDERS, Cell, Instance
 

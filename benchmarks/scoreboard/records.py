@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from remat.errors import FormatError
-from remat.files import parse_json
 from remat.graphs import ComputeGraph
+from remat.io.files import parse_json
 from remat.schedule import OrderRule, Schedule, validate
 from remat.schedule.certificate import Certificate, Rule, Verdict
 from scoreboard.suite import Cell

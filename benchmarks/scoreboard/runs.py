@@ -11,18 +11,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from remat.bounds.least_peak import Aim, explore
 from remat.bounds.report import best_bound
-from remat.compare import Method
+from remat.deadline import Deadline
 from remat.errors import FormatError
-from remat.files import parse_json, read_text
-from remat.formulations.base import Scope
-from remat.judge import one_line
-from remat.minimize import minimize
+from remat.experiments.compare import Method
+from remat.io.files import parse_json, read_text
+from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.solve import solve
-from remat.timing import Deadline
+from remat.scope import Scope
+from remat.solving.incumbents import one_line
+from remat.solving.min_peak import minimize
+from remat.solving.solve import solve
 from scoreboard.board import BEST, Board, Origin, Shelf
 from scoreboard.records import to_ops, to_schedule
 from scoreboard.suite import INSTANCES, Cell

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model, Record, violations
-from remat.timing import Deadline
 
 Values = NDArray[np.float64]
 
@@ -159,8 +159,8 @@ class SolveOptions:
     solver : mapping
         Passed to the solver untouched (names as in its manual).
     isolate : bool
-        Run the solver in a process of its own, by :class:`remat.backends.isolated.Isolated`. Looked at by
-        :func:`remat.solve.solve`, not by the backend itself.
+        Run the solver in a process of its own, by :class:`remat.backends.processes.isolated.Isolated`. Looked at by
+        :func:`remat.solve`, not by the backend itself.
     memory_limit : int or None
         Bytes that this process may hold; needs `isolate`, or a backend that has a process of its own anyway.
     """
@@ -258,7 +258,10 @@ class Backend(ABC):
     """Whether it runs its solver in a process of its own anyway, and keeps to `SolveOptions.memory_limit` there."""
 
     preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that a process of its own is to have imported from the start (:mod:`remat.backends.preloaded`)."""
+    """Modules that a process of its own is to have imported from the start.
+
+    See :mod:`remat.backends.processes.preloaded`.
+    """
 
     variant: str = ""
     """Which solver of a family; empty for a single solver."""

@@ -6,7 +6,7 @@ from remat.bounds.interval import interval_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.report import best_bound, bounds, bounds_in_turn
-from remat.bounds.staged import stage_bound, stage_bounds
+from remat.bounds.stage_bound import stage_bound, stage_bounds
 from remat.bounds.structural import structural_bound
 
 __all__ = [

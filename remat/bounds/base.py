@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.formulations.base import Scope
+from remat.scope import Scope
 
 
 class Measure(StrEnum):

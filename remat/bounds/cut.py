@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.flow import BoundaryNetwork
-from remat.formulations.base import Scope
+from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.timing import Deadline
+from remat.scope import Scope
 
 
 def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:

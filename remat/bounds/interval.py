@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound
-from remat.bounds.gaps import Gaps
-from remat.formulations.base import Scope
+from remat.bounds.retention_gaps import Gaps
+from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.timing import Deadline
+from remat.scope import Scope
 
 Int = NDArray[np.int64]
 
@@ -109,8 +109,8 @@ class _Segments:
 class IntervalRelaxation:
     """The interval relaxation of a problem with a fixed order.
 
-    Sets: gaps ``g = (t, a, b)`` of the tensors (see :class:`remat.bounds.gaps.Gaps`). For each op the ends of all
-    stretches of time in which it might have to run again cut time into segments ``i = [s, e)``.
+    Sets: gaps ``g = (t, a, b)`` of the tensors (see :class:`remat.bounds.retention_gaps.Gaps`). For each op the ends of
+    all stretches of time in which it might have to run again cut time into segments ``i = [s, e)``.
 
     Variables: ``r[o, i]``, op ``o`` runs again at least once in segment ``i``; ``d[g]``, the tensor is not retained
     all through gap ``g``; ``w[t, s]``, the tensor is retained from its last event to event ``s``.

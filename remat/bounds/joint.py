@@ -14,11 +14,11 @@ from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
-from remat.formulations.base import Scope
+from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.timing import Deadline
+from remat.scope import Scope
 
 Int = NDArray[np.int64]
 #: Ops with the largest cuts for which multipliers are tried, and multipliers tried for each in a first round.

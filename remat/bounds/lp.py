@@ -9,12 +9,12 @@ from typing import Any
 
 from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
-from remat.backends.running import OverdueError, time_limit
+from remat.backends.processes.running import OverdueError, time_limit
 from remat.bounds.base import Bound
+from remat.deadline import Deadline
 from remat.formulations.base import Formulation
 from remat.problem import Problem
 from remat.registry import load
-from remat.timing import Deadline
 
 
 def lp_relaxation(

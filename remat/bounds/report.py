@@ -10,12 +10,12 @@ from remat.bounds.cut import cut_bound
 from remat.bounds.interval import interval_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
-from remat.bounds.staged import stage_bounds
+from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.structural import structural_bound
-from remat.formulations.base import Scope
+from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.timing import Deadline
+from remat.scope import Scope
 
 
 def bounds(

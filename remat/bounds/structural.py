@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from remat.bounds.base import Bound, Measure
-from remat.formulations.base import Scope
 from remat.problem import Problem
 from remat.schedule import OrderRule
+from remat.scope import Scope
 
 
 def structural_bound(problem: Problem) -> Bound:

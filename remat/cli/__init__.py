@@ -59,7 +59,7 @@ def _remat(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the shell with `arguments` (default: those of the process) and return the exit code."""
     code = _main(arguments)
-    running = sys.modules.get("remat.backends.running")
+    running = sys.modules.get("remat.backends.processes.running")
     if arguments is None and running is not None and running.left_behind():
         # A solver that missed its deadline winds down in this process: there is nothing to wait for.
         with contextlib.suppress(OSError):

@@ -30,12 +30,12 @@ from remat.cli.common import (
 )
 from remat.cli.compare import Watched, methods_of
 from remat.errors import FormatError
-from remat.files import check_output, write_atomic
+from remat.io.files import check_output, write_atomic
 
 if TYPE_CHECKING:
-    from remat.batch_result import BatchResult, Probe
+    from remat.experiments.max_batch_result import BatchResult, Probe
     from remat.graphs import ComputeGraph
-    from remat.graphs.affine import AffineGraph
+    from remat.graphs.batch_scaling import AffineGraph
 
 TABLES = (".csv", ".json")
 
@@ -111,7 +111,7 @@ def command(
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
     """
-    from remat.batch import max_batch, read_memory
+    from remat.experiments.max_batch import max_batch, read_memory
     from remat.schedule.plots import SUFFIXES
 
     read_memory(memory)
@@ -169,7 +169,7 @@ def command(
         if done[-1].interrupted:
             break
     if plot is not None:
-        from remat.plots_compare import save_batch_plot
+        from remat.experiments.plots import save_batch_plot
 
         save_batch_plot(done, plot)
     print_batches(done)
@@ -192,7 +192,7 @@ def read_family(
     RematError
         If a file cannot be read, says nothing of its batch size, or has numbers that are not affine in it.
     """
-    from remat.graphs.affine import AffineGraph
+    from remat.graphs.batch_scaling import AffineGraph
     from remat.graphs.io import load_graph, read_graph
     from remat.graphs.zoo import ZOO
 
@@ -234,7 +234,7 @@ def _json(done: Sequence[BatchResult]) -> str:
 
 
 def _csv(done: Sequence[BatchResult]) -> str:
-    from remat.compare import csv_text
+    from remat.experiments.compare import csv_text
 
     return csv_text([{**answer.row(), "versions": {}} for answer in done])
 

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from remat.config import Config
     from remat.graphs import ComputeGraph
-    from remat.result import Result
+    from remat.solving.result import Result
 
 #: Exit codes; the last two as for a program that the signal ends: Ctrl-C, a reader that goes away.
 OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141

@@ -31,14 +31,14 @@ from remat.cli.common import (
     base_config,
     chosen,
 )
-from remat.files import check_output, write_atomic
+from remat.io.files import check_output, write_atomic
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from remat.compare import Comparison, Method, Run
     from remat.config import Config
-    from remat.progress import OnProgress
+    from remat.experiments.compare import Comparison, Method, Run
+    from remat.solving.progress import OnProgress
 
 
 def command(
@@ -89,7 +89,7 @@ def command(
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error in the input; 130: Ctrl-C.
     """
-    from remat.compare import compare
+    from remat.experiments.compare import compare
     from remat.schedule.plots import SUFFIXES
 
     run = base_config(config, graph, {
@@ -108,7 +108,7 @@ def command(
         if csv_file is not None:
             write_atomic(csv_file, comparison.to_csv())
         if plot is not None:
-            from remat.plots_compare import save_comparison_plot
+            from remat.experiments.plots import save_comparison_plot
 
             save_comparison_plot(comparison, plot)
 
@@ -136,7 +136,7 @@ def methods_of(given: list[str] | None, run: Config) -> list[Method]:
     """The methods by their words, with the options that the configuration has for them."""
     from dataclasses import replace
 
-    from remat.compare import Method
+    from remat.experiments.compare import Method
 
     words = [part for text in given or () for part in text.split(",")]
     methods = [Method.parse(word, run.solve.backend) for word in words or [run.solve.method]]
@@ -153,7 +153,7 @@ class Watched:
         self.quiet = quiet
 
     def __call__(self, line: str) -> AbstractContextManager[OnProgress | None]:
-        from remat.progress import Reporter
+        from remat.cli.reporter import Reporter
 
         if not self.quiet:
             print(line, file=sys.stderr, flush=True)

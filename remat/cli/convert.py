@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import Costs, Device, load_graph
-from remat.files import check_output
+from remat.io.files import check_output
 
 
 class Frees(StrEnum):

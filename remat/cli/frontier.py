@@ -33,11 +33,11 @@ from remat.cli.common import (
 )
 from remat.cli.compare import Watched, methods_of
 from remat.errors import ProblemError
-from remat.files import check_output, write_atomic
+from remat.io.files import check_output, write_atomic
 
 if TYPE_CHECKING:
-    from remat.frontier import Frontier
-    from remat.frontier_cell import Cell
+    from remat.experiments.frontier import Frontier
+    from remat.experiments.frontier_cell import Cell
 
 TABLES = (".csv", ".json")
 #: Most budgets that a range may stand for.
@@ -104,9 +104,9 @@ def command(
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
-    from remat.frontier import frontier
+    from remat.experiments.frontier import frontier
+    from remat.experiments.workers import WorkerPool, available_cores
     from remat.schedule.plots import SUFFIXES
-    from remat.workers import WorkerPool, available_cores
 
     if workers > 1 and threads is None and config is None:
         threads = max(1, available_cores() // workers)
@@ -147,7 +147,7 @@ def command(
             pool.stop()
     write(found)
     if plot is not None:
-        from remat.plots_compare import save_frontier_plot
+        from remat.experiments.plots import save_frontier_plot
 
         save_frontier_plot(found, plot)
     print_frontier(found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.errors import GraphError
-from remat.files import check_output
+from remat.io.files import check_output
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph

@@ -36,9 +36,9 @@ from remat.cli.common import (
 
 if TYPE_CHECKING:
     from remat.problem import Problem
-    from remat.result import Result
     from remat.schedule import Schedule
     from remat.schedule.certificate import Certificate
+    from remat.solving.result import Result
 
 
 def command(
@@ -74,7 +74,7 @@ def command(
     Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (after Ctrl-C, too); 1: none exists or
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
     """
-    from remat.progress import Reporter
+    from remat.cli.reporter import Reporter
     from remat.schedule.io import read_schedule
 
     options = {

@@ -50,12 +50,12 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
-    from remat.files import check_output
-    from remat.minimize import minimize
+    from remat.cli.reporter import Reporter
+    from remat.io.files import check_output
     from remat.problem import Problem
-    from remat.progress import Reporter
     from remat.schedule.io import write_schedule
     from remat.schedule.plots import SUFFIXES, save_plot
+    from remat.solving.min_peak import minimize
 
     check_output(output, (graph,))
     check_output(plot, (graph,), SUFFIXES)

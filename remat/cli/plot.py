@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import Budget, Graph, load_graph
-from remat.files import check_output
+from remat.io.files import check_output
 
 
 def command(

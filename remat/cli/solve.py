@@ -70,7 +70,7 @@ def command(
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
     """
-    from remat.progress import Reporter
+    from remat.cli.reporter import Reporter
 
     options = {
         "problem": chosen(

@@ -12,41 +12,10 @@ from numpy.typing import NDArray
 
 from remat.modeling import Model
 from remat.problem import Problem
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import Schedule
+from remat.scope import Scope
 
 Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Which schedules a claim of optimality or a bound speaks of.
-
-    Attributes
-    ----------
-    order : OrderRule
-        Fixed: first computations follow the reference order.
-    staged : bool
-        Whether recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
-        inside a stage every earlier op runs at most once, in the reference order.
-    max_computes : int or None
-        Largest number of computes of one op; None: not limited (beyond what stages allow).
-    notes : tuple of str
-        Further restrictions, in words.
-    """
-
-    order: OrderRule
-    staged: bool
-    max_computes: int | None = None
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        parts = ["fixed order" if self.order is OrderRule.FIXED else "any order"]
-        if self.staged:
-            parts.append("staged recomputation")
-        parts.append(
-            "any number of computes" if self.max_computes is None else f"≤ {self.max_computes} computes per op"
-        )
-        return ", ".join([*parts, *self.notes])
 
 
 @dataclass(frozen=True)

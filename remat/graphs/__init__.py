@@ -5,10 +5,11 @@ The zoo is in :mod:`remat.graphs.zoo`, families with known optima are in :mod:`r
 
 from remat.graphs.builder import GraphBuilder, single_output_graph
 from remat.graphs.exchange import from_networkx, to_networkx
-from remat.graphs.formats import GraphFormat, Source, graph_formats
+from remat.graphs.formats.base import GraphFormat, graph_formats
 from remat.graphs.graph import ComputeGraph, Op, StructuralBound, Tensor
 from remat.graphs.io import read_graph, write_graph
 from remat.graphs.layered import layered
+from remat.io.formats import Source
 
 __all__ = [
     "ComputeGraph",

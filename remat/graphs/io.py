@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from remat.errors import FormatError, GraphError
-from remat.files import write_atomic
-from remat.graphs.formats import Source, graph_formats
+from remat.graphs.formats.base import graph_formats
 from remat.graphs.graph import ComputeGraph
+from remat.io.files import write_atomic
+from remat.io.formats import Source
 
 
 def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:

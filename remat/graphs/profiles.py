@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from remat.errors import FormatError, GraphError
-from remat.files import parse_json, read_text
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
+from remat.io.files import parse_json, read_text
 
 NAME = "remat-costs"
 VERSION = 1

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from remat.formulations.base import Scope
+from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import Schedule
-from remat.timing import Deadline
+from remat.scope import Scope
 
 OnSchedule = Callable[[Schedule], bool]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.timing import Deadline
 
 
 @dataclass(frozen=True)

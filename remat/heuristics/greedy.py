@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.heuristics.base import Heuristic, Run
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
-from remat.timing import Deadline
 
 Int = NDArray[np.int64]
 

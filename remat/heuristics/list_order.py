@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from remat.heuristics.drops_search import pop, push
+from remat.heuristics.drops.search import pop, push
 
 
 @njit(cache=True)

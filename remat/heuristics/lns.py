@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason
-from remat.backends.running import OverdueError
+from remat.backends.processes.running import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Heuristic, Run
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
-from remat.heuristics.statement import Statement, staged
+from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.registry import load, make_backend
@@ -83,8 +83,8 @@ class Lns(Heuristic):
     """Large neighbourhood search (Shaw, CP 1998) with adaptive choice (Ropke and Pisinger, Transp. Sci. 40, 2006).
 
     Again and again a part of the schedule is chosen (:mod:`~remat.heuristics.neighbourhoods`), the model of a
-    registered formulation is restricted to it (:func:`remat.modeling.fix.restrict`), and a registered backend solves
-    what is left, from the schedule as it is. What comes out is decoded and validated. Kinds of parts that led to
+    registered formulation is restricted to it (:func:`remat.modeling.restriction.restrict`), and a registered backend
+    solves what is left, from the schedule as it is. What comes out is decoded and validated. Kinds of parts that led to
     something better are chosen more often, and parts grow while they are solved to the end and shrink while they are
     not. If the model of everything is solved to the end, so is the search.
 

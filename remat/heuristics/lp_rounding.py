@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs import Highs
-from remat.backends.running import OverdueError, time_limit
+from remat.backends.processes.running import OverdueError, time_limit
 from remat.errors import ProblemError
-from remat.formulations.base import Scope, Values
+from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
 from remat.heuristics.base import Heuristic, Run
@@ -24,6 +24,7 @@ from remat.modeling import Model
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.validate import validate
+from remat.scope import Scope
 
 Bits = NDArray[np.bool_]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from remat.errors import FormatError, ScheduleError
-from remat.files import write_atomic
 from remat.graphs import ComputeGraph
-from remat.graphs.formats import Source
-from remat.schedule.formats import schedule_formats
+from remat.io.files import write_atomic
+from remat.io.formats import Source
+from remat.schedule.formats.base import schedule_formats
 from remat.schedule.schedule import Schedule
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import FormatError
-from remat.files import write_atomic
 from remat.graphs import ComputeGraph
+from remat.io.files import write_atomic
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate
 

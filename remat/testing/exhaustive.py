@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from remat.errors import ProblemError
-from remat.formulations.base import Scope
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
+from remat.scope import Scope
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from unittest import SkipTest
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation, Scope
+from remat.formulations.base import Formulation
 from remat.modeling import Model, PlainLinear, Record, lower, violations
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, validate
+from remat.scope import Scope
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_graph
 from remat.testing.kit import USUAL, Effort, MakeFormulation, close, fail, require

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from remat.backends.base import Backend, Incumbent, OnIncumbent, RawResult, SolveOptions, Status, Values
+from remat.deadline import Deadline
 from remat.formulations.base import Formulation
 from remat.modeling import Model, violations
 from remat.problem import Problem
-from remat.timing import Deadline
 
 #: A class of formulations, or any callable that gives one: ``lambda problem: MyFormulation(problem, MyOptions(3))``.
 MakeFormulation = Callable[[Problem], Formulation]

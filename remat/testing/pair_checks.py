@@ -7,6 +7,7 @@ from functools import lru_cache
 from unittest import SkipTest
 
 from remat.backends.base import Backend, RawResult, Status, StopReason, Values
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import Run
@@ -27,7 +28,6 @@ from remat.testing.problems import (
     has_no_schedule,
     needs_recomputation,
 )
-from remat.timing import Deadline
 
 PairCheck = Callable[..., None]
 

@@ -17,7 +17,7 @@ from remat.backends.base import (
     Status,
     StopReason,
 )
-from remat.backends.running import run_interruptible
+from remat.backends.processes.running import run_interruptible
 from remat.errors import ModelError
 from remat.modeling import Linear
 
@@ -104,7 +104,7 @@ class Fragile(Backend):
 class Sown(Fragile):
     """The same faults, in a child that is forked from a process with these modules."""
 
-    preload = ("remat.backends.wire", "fragile_backend")
+    preload = ("remat.backends.processes.wire", "fragile_backend")
 
     def do_first_surroundings(self):
         raise RuntimeError(f"{os.environ.get('SEEN')} {Path.cwd()} {sys.path[0]}")

@@ -7,6 +7,7 @@ import pytest
 
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
+from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.modeling import (
     ALWAYS,
@@ -19,7 +20,6 @@ from remat.modeling import (
     Reservoir,
     violations,
 )
-from remat.timing import Deadline
 
 
 def options(seconds=30.0, **other):

@@ -8,12 +8,12 @@ from test_highs import best_by_hand, hard, tiny
 
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
+from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.formulations.checkmate import Checkmate
 from remat.graphs.families import unit_chain
 from remat.modeling import Clauses, Linear, Model, PlainLinear, lower, violations
 from remat.problem import Problem
-from remat.timing import Deadline
 
 
 def options(seconds=60.0, **solver):

@@ -14,7 +14,7 @@ from remat.backends.flatzinc.highs import ROWS, HighsSearch
 from remat.backends.flatzinc.options import Options
 from remat.backends.flatzinc.output import Printer, Verdict
 from remat.backends.flatzinc.parser import parse
-from remat.timing import Deadline
+from remat.deadline import Deadline
 
 WIDE, NARROW, WIDER = "-3..3", "-2..2", "-4..4"
 SMALL = "0..2"

@@ -11,9 +11,9 @@ import pytest
 
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.highs import Highs
+from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Linear, Model, violations
-from remat.timing import Deadline
 
 
 def options(seconds=None, **other):

@@ -16,7 +16,7 @@ CHILD = textwrap.dedent(
     from remat.backends.base import SolveOptions
     from remat.backends.highs import Highs
     from remat.modeling import Linear, Model
-    from remat.timing import Deadline
+    from remat.deadline import Deadline
 
     rng = np.random.default_rng(0)
     weight = rng.integers(0, 100, (40, 60))

@@ -17,10 +17,10 @@ from test_highs import best_by_hand, hard, tiny
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.backends.isolated import Isolated, family
+from remat.backends.processes.isolated import Isolated, family
+from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, violations
-from remat.timing import Deadline
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="looks at processes through /proc")
 
@@ -41,7 +41,7 @@ def small():
 def children():
     """Without the processes that stay to fork others."""
     found = family(os.getpid())[1:]
-    return {pid for pid in found if b"remat.backends.preloaded" not in _command(pid) or _grandchild(pid)}
+    return {pid for pid in found if b"remat.backends.processes.preloaded" not in _command(pid) or _grandchild(pid)}
 
 
 def _command(pid):

@@ -14,6 +14,7 @@ from remat.backends.base import AvailabilityState, SolveOptions, Status, StopRea
 from remat.backends.cp_sat import CpSat
 from remat.backends.minizinc import MiniZinc
 from remat.backends.minizinc.program import RecordProgram, to_json
+from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
@@ -23,7 +24,6 @@ from remat.problem import Problem
 from remat.testing import optimum, random_budget, random_graph
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import KINDS, tiny_models
-from remat.timing import Deadline
 
 
 def solver(variant):
@@ -372,7 +372,7 @@ def test_the_texts_are_accepted_by_the_program_alone():
     """Without data: syntax and types."""
     solver("gecode")
     from remat.backends.minizinc.program import HERE
-    from remat.formulations.retention_minizinc import TEXT
+    from remat.formulations.retention_intervals.minizinc import TEXT
     from remat.modeling.minizinc import LIBRARY
 
     for text in (HERE / "whole_cost.mzn", HERE / "real_cost.mzn", TEXT):

@@ -10,9 +10,9 @@ import pytest
 
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.minizinc import MiniZinc, driver
+from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.modeling import Model
-from remat.timing import Deadline
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a shell script")
 

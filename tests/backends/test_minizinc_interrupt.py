@@ -15,7 +15,7 @@ CHILD = textwrap.dedent(
     from remat.backends.base import SolveOptions
     from remat.backends.minizinc import MiniZinc
     from remat.testing.backend_checks import knapsack
-    from remat.timing import Deadline
+    from remat.deadline import Deadline
 
     def tell(incumbent):
         print("incumbent", incumbent.objective, flush=True)

@@ -13,11 +13,11 @@ import pytest
 from fragile_backend import Sown
 from test_isolated import small
 
-from remat.backends import preloaded
 from remat.backends.base import SolveOptions, Status, StopReason
-from remat.backends.isolated import Isolated, family
+from remat.backends.processes import preloaded
+from remat.backends.processes.isolated import Isolated, family
+from remat.deadline import Deadline
 from remat.errors import BackendError
-from remat.timing import Deadline
 
 pytestmark = pytest.mark.skipif(not preloaded.possible(), reason="children are forked on Linux alone")
 
@@ -125,9 +125,9 @@ PROGRAM = textwrap.dedent(
     """
     import os, sys
     from fragile_backend import Sown
-    from remat.backends import preloaded
+    from remat.backends.processes import preloaded
     from remat.backends.base import SolveOptions
-    from remat.backends.isolated import Isolated
+    from remat.backends.processes.isolated import Isolated
     from remat.modeling import Model
 
     def run():

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from test_highs import best_by_hand, hard, tiny
 
-from remat.backends import pyomo as module
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.highs import Highs
-from remat.backends.pyomo import Pyomo, export
-from remat.backends.pyomo_run import PyomoRun
+from remat.backends.pyomo import backend as module
+from remat.backends.pyomo.backend import Pyomo, export
+from remat.backends.pyomo.run import PyomoRun
+from remat.deadline import Deadline
 from remat.errors import BackendError, FormatError, ModelError
 from remat.modeling import Linear, Model, violations
-from remat.timing import Deadline
 
 SOLVERS = ["cbc", "highs", "glpk", "scip"]
 
@@ -147,7 +147,7 @@ def test_options_reach_the_solver_untouched():
 
 
 def test_wrong_solutions_are_errors(monkeypatch):
-    from remat.backends import pyomo_run
+    from remat.backends.pyomo import run as pyomo_run
 
     genuine = pyomo_run._Call._values
     monkeypatch.setattr(pyomo_run._Call, "_values", lambda self: genuine(self) + 0.4)
@@ -158,7 +158,7 @@ def test_wrong_solutions_are_errors(monkeypatch):
 
 def test_what_a_stopped_solver_leaves_is_no_solution_of_its_own(monkeypatch):
     """CBC writes down the values of the relaxation where the deadline comes before its first solution."""
-    from remat.backends import pyomo_run
+    from remat.backends.pyomo import run as pyomo_run
 
     monkeypatch.setattr(pyomo_run._Call, "_values", lambda self: np.full(60, 0.5))
     for hint, status in ((np.zeros(60), Status.FEASIBLE), (None, Status.UNKNOWN)):

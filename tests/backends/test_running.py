@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from test_highs import tiny
 
-from remat.backends import wire
 from remat.backends.base import SolveOptions, Status, StopReason, unbuilt
-from remat.backends.running import GRACE, OverdueError, left_behind, run_interruptible, time_limit
+from remat.backends.processes import wire
+from remat.backends.processes.running import GRACE, OverdueError, left_behind, run_interruptible, time_limit
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import Linear, Model
-from remat.timing import Deadline
 
 
 def test_work_that_ends_in_time():

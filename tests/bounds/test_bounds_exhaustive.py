@@ -11,12 +11,12 @@ from small_graphs import KNOWN, LIBERIS_LANE, least_peak
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds import Bound, bounds, cut_bound, interval_bound, joint_bound, stage_bound, structural_bound
-from remat.bounds.cutoff import cheaper_than
+from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.report import best_bound
-from remat.bounds.stages import StageRelaxation
-from remat.formulations.base import Scope
+from remat.bounds.stage_relaxation import StageRelaxation
 from remat.graphs import ComputeGraph, Op
 from remat.problem import Problem
+from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
 
 #: Ops of the graphs looked at, at most: the search is exponential.

@@ -5,9 +5,10 @@ import pytest
 
 from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs import Highs
-from remat.backends.highs_relax import safe_bound
+from remat.backends.highs.relaxation import safe_bound
 from remat.bounds.base import Bound
 from remat.bounds.lp import lp_relaxation
+from remat.deadline import Deadline
 from remat.errors import BackendError, RematError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
@@ -19,7 +20,6 @@ from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_budget, random_graph
-from remat.timing import Deadline
 
 ALGORITHMS = ["simplex", "ipm", "pdlp"]
 

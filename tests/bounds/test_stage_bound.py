@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from remat.bounds import best_bound, bounds_in_turn, stage_bound, stage_bounds
-from remat.bounds.peaks import prominent_peaks
-from remat.bounds.stages import StageRelaxation
+from remat.bounds.peak_steps import prominent_peaks
+from remat.bounds.stage_relaxation import StageRelaxation
 from remat.graphs import layered
 from remat.graphs.families import unit_chain
 from remat.problem import Problem

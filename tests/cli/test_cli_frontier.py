@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from remat.cli import main
-from remat.graphs.affine import AffineGraph
+from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.io import read_graph, write_graph
 from remat.problem import Problem

@@ -14,9 +14,9 @@ from remat.graphs.io import write_graph
 #: A backend that finds what the hint says and then broods until it is told to stop, as a native solver does.
 PROGRAM = """
 import sys, threading
-import remat.solve as unused
+import remat.solving.solve as unused
 from remat.backends.base import *
-from remat.backends.running import run_interruptible
+from remat.backends.processes.running import run_interruptible
 from remat.cli import main
 
 class Brooding(Backend):
@@ -37,7 +37,7 @@ class Brooding(Backend):
         stopped = run_interruptible(work, done.set)
         return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if stopped else StopReason.OTHER)
 
-module = sys.modules["remat.solve"]
+module = sys.modules["remat.solving.solve"]
 genuine = module.make_backend
 module.make_backend = lambda name: Brooding() if name == "brooding" else genuine(name)
 module.START_HEURISTICS = {}

@@ -7,15 +7,15 @@ import pytest
 from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.formulations.base import Scope
+from remat.deadline import Deadline
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.schedule import OrderRule, validate
+from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-from remat.timing import Deadline
 
 
 def solved(formulation, backend):

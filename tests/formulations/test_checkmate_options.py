@@ -7,14 +7,14 @@ from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.bounds import lp_relaxation
+from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.base import Scope
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.schedule import OrderRule
+from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-from remat.timing import Deadline
 
 
 def free(problem, stages=None):

@@ -11,8 +11,9 @@ from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.bounds import joint_bound
+from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.base import Part, Scope
+from remat.formulations.base import Part
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
@@ -22,8 +23,8 @@ from remat.heuristics.greedy import Greedy
 from remat.heuristics.retention import schedule_for
 from remat.modeling import violations
 from remat.schedule import OrderRule
+from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-from remat.timing import Deadline
 
 KINDS = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
 

@@ -8,6 +8,7 @@ import pytest
 
 from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
 from remat.backends.base import SolveOptions
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
@@ -17,7 +18,6 @@ from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.registry import make_backend
 from remat.testing.graphs import random_graph
-from remat.timing import Deadline
 
 
 def retention(problem, copies=30, **options):

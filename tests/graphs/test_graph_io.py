@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphFormat, Op, Tensor, formats, graph_formats, read_graph, write_graph
-from remat.graphs.dot import graph_to_dot
 from remat.graphs.families import unit_chain
+from remat.graphs.formats.dot import graph_to_dot
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,8 +6,8 @@ import pytest
 
 from remat.errors import FormatError, GraphError, RematError
 from remat.graphs import layered, read_graph
-from remat.graphs.formats import Source
-from remat.graphs.node_link import FORMAT, graph_from_node_link
+from remat.graphs.formats.node_link import FORMAT, graph_from_node_link
+from remat.io.formats import Source
 
 
 def checkmate():

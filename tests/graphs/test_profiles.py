@@ -8,13 +8,13 @@ import pytest
 from remat.cli import main
 from remat.config import Config
 from remat.errors import FormatError, GraphError
-from remat.formulations.base import Scope
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import read_graph, write_graph
 from remat.graphs.profiles import CostSet, Profile, read_profile, with_costs
 from remat.problem import Problem
 from remat.schedule import OrderRule
+from remat.scope import Scope
 from remat.testing import optimum
 
 

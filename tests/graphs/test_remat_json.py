@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from remat.errors import FormatError, GraphError, RematError
 from remat.graphs import ComputeGraph, Op, Tensor, layered, read_graph, write_graph
 from remat.graphs.families import u_chain, unit_chain
-from remat.graphs.remat_json import graph_from_document, graph_to_text
+from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
 from remat.graphs.zoo import unet
 
-SCHEMA = json.loads(files("remat.graphs").joinpath("graph.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(files("remat.graphs.formats").joinpath("graph.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
@@ -267,9 +267,9 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 @given(st.randoms(use_true_random=False), st.sampled_from([graph_to_text(unit_chain(2)), json.dumps(document())]))
 def test_mutated_files_read_or_raise_one_clear_line(rng, text):
-    from remat.graphs.formats import Source
-    from remat.graphs.node_link import FORMAT as NODE_LINK
-    from remat.graphs.remat_json import FORMAT
+    from remat.graphs.formats.node_link import FORMAT as NODE_LINK
+    from remat.graphs.formats.remat_json import FORMAT
+    from remat.io.formats import Source
 
     for _ in range(10):
         source = Source("culprit", mutated(text.encode(), rng))

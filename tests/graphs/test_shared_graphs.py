@@ -7,13 +7,13 @@ import jsonschema
 import pytest
 
 from remat.graphs import read_graph
-from remat.graphs.remat_json import graph_from_document, graph_to_text
+from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
 
 pytestmark = pytest.mark.shared
 
 
 def test_facts(shared):
-    schema = json.loads(files("remat.graphs").joinpath("graph.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(files("remat.graphs.formats").joinpath("graph.schema.json").read_text(encoding="utf-8"))
     validator = jsonschema.Draft202012Validator(schema)
     paths = sorted((shared / "data" / "graphs").glob("*.json"))
     assert len(paths) >= 29

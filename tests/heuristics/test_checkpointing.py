@@ -8,6 +8,7 @@ import pytest
 
 from remat import registry
 from remat.cli import main
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
@@ -20,7 +21,6 @@ from remat.heuristics.checkpointing.choices import all_forward_ops, articulation
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
 from remat.schedule import Verdict, simulate, validate
-from remat.timing import Deadline
 
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
 ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")

@@ -10,7 +10,7 @@ import pytest
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import Run
-from remat.heuristics.drops import Drops, DropsOptions, orders, tables
+from remat.heuristics.drops.heuristic import Drops, DropsOptions, orders, tables
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
@@ -26,7 +26,7 @@ def problem_of(seed: int, order: str = "fixed") -> Problem:
 
 
 def test_memory_is_that_of_the_simulation() -> None:
-    from remat.heuristics.drops_kernel import BUDGET, EXCESS, change, sequence
+    from remat.heuristics.drops.kernel import BUDGET, EXCESS, change, sequence
 
     for seed in SEEDS:
         problem = problem_of(seed)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from remat import GraphBuilder, Problem, Schedule, solve, validate
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import Run
 from remat.heuristics.eviction import Eviction, EvictionOptions
 from remat.testing.graphs import random_graph
-from remat.timing import Deadline
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])

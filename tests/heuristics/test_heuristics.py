@@ -6,18 +6,18 @@ import threading
 import numpy as np
 import pytest
 
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations import Scope
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
-from remat.heuristics.annealing import MOST_RUNS, Annealing, AnnealingOptions, _Search
+from remat.heuristics.annealing.heuristic import MOST_RUNS, Annealing, AnnealingOptions, _Search
 from remat.heuristics.base import Run
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
 from remat.schedule import OrderRule, Rule, Schedule, simulate, validate
 from remat.testing import optimum, random_budget, random_graph
-from remat.timing import Deadline
 
 SHORT = AnnealingOptions(moves=30_000)
 
@@ -64,8 +64,8 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
 @pytest.mark.parametrize("fixed", [False, True])
 def test_incremental_memory_is_that_of_the_simulation(fixed):
     """After thousands of moves the segment tree still holds what a simulation of its schedule says, and the sum too."""
-    from remat.heuristics.annealing_moves import anneal
-    from remat.heuristics.annealing_state import COST, HIGHEST, REPEATED, SOFT, fill, plant
+    from remat.heuristics.annealing.moves import anneal
+    from remat.heuristics.annealing.state import COST, HIGHEST, REPEATED, SOFT, fill, plant
 
     recomputed = 0
     for seed in range(6):

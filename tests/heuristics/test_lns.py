@@ -5,6 +5,7 @@ import pytest
 
 from remat.backends.base import RawResult, SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
+from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError, RematError
 from remat.formulations import Part, Scope
 from remat.formulations.checkmate import Checkmate
@@ -15,13 +16,12 @@ from remat.heuristics import lns as module
 from remat.heuristics.base import Run
 from remat.heuristics.lns import Lns, LnsOptions
 from remat.heuristics.neighbourhoods import KINDS, LEAST, Landscape, Portfolio
-from remat.heuristics.statement import Statement, staged
+from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import violations
-from remat.modeling.fix import restrict
+from remat.modeling.restriction import restrict
 from remat.problem import Problem
 from remat.schedule import OrderRule, Rule, Schedule, validate
 from remat.testing import optimum, random_budget, random_graph
-from remat.timing import Deadline
 
 
 def judged(problem, schedule):

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from remat import Problem, read_graph, simulate, solve, validate
+from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.base import Scope
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import Run
 from remat.heuristics.lp_rounding import LpRounding, LpRoundingOptions
 from remat.schedule import OrderRule
+from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-from remat.timing import Deadline
 
 #: As in the paper: one relaxation, one threshold, nothing mended.
 PAPER = LpRoundingOptions("checkmate", allowances=(0.1,), thresholds=(0.5,), samples=0, mend=False)

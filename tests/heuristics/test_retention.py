@@ -11,7 +11,7 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.schedule import Rules, validate
-from remat.schedule.checkmate import schedule_from_matrices
+from remat.schedule.formats.checkmate import schedule_from_matrices
 from remat.testing import random_graph
 
 

@@ -13,8 +13,8 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.schedule import Schedule, read_schedule, simulate, validate, with_frees, write_schedule
 from remat.schedule.early_frees import with_early_frees
+from remat.schedule.formats.plan_files import plan_from_document, plan_from_text, plan_to_json, plan_to_text
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan
-from remat.schedule.plan_files import plan_from_document, plan_from_text, plan_to_json, plan_to_text
 
 randoms = st.randoms(use_true_random=False)
 calm = settings(max_examples=40)

@@ -11,12 +11,12 @@ from small_graphs import KNOWN
 from remat.backends.base import Backend, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.errors import ProblemError
-from remat.formulations.base import Scope
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule, validate
+from remat.scope import Scope
 from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
 from remat.testing.problems import FREE, PLAIN, cases, needs_recomputation
 

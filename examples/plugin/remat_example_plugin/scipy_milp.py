@@ -18,7 +18,7 @@ from remat.backends.base import (
     StopReason,
     checked_hint,
 )
-from remat.backends.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
 from remat.modeling import PlainLinear, lower, violations
 from remat.modeling.matrix import to_matrix
 

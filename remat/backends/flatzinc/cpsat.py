@@ -14,8 +14,8 @@ from remat.backends.flatzinc.driver import Search, main
 from remat.backends.flatzinc.model import FlatZinc, Variable
 from remat.backends.flatzinc.options import Options
 from remat.backends.flatzinc.output import Printer, Verdict
+from remat.deadline import Deadline
 from remat.errors import ModelError
-from remat.timing import Deadline
 
 #: Bounds from here on are CP-SAT's way of saying that it has none.
 NO_BOUND = 2**62

@@ -10,8 +10,8 @@ from remat.backends.flatzinc.cpsat_builtins import BUILTINS, RELATIONS
 from remat.backends.flatzinc.cpsat_globals import GLOBALS
 from remat.backends.flatzinc.cpsat_model import CpSatBuilder
 from remat.backends.flatzinc.refusals import refuse
+from remat.deadline import Deadline
 from remat.errors import ModelError
-from remat.timing import Deadline
 
 KNOWN = BUILTINS | GLOBALS
 

@@ -13,9 +13,9 @@ from remat.backends.flatzinc.model import FlatZinc
 from remat.backends.flatzinc.options import Options, parse_options
 from remat.backends.flatzinc.output import Printer, Verdict
 from remat.backends.flatzinc.parser import parse
+from remat.deadline import Deadline
 from remat.errors import RematError
-from remat.files import read_text
-from remat.timing import Deadline
+from remat.io.files import read_text
 
 #: Seconds that a solver has to end after it was asked to; then what is known is printed without it.
 GRACE = 1.0

@@ -19,9 +19,9 @@ from remat.backends.flatzinc.model import Constraint, FlatZinc, IntSet, Variable
 from remat.backends.flatzinc.options import Options
 from remat.backends.flatzinc.output import Printer, Verdict
 from remat.backends.flatzinc.refusals import constant_set, items, number, refuse, unfit
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import Domain, Kind, Linear, Model
-from remat.timing import Deadline
 
 #: Bounds given to an integer variable that has none.
 UNBOUNDED = 2**31

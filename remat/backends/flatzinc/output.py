@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from remat.backends.flatzinc.model import FlatZinc, Output, Variable, VarKind
 from remat.backends.flatzinc.options import Options
-from remat.timing import Deadline
+from remat.deadline import Deadline
 
 SEPARATOR = "----------"
 #: Least seconds between two reports of a bound alone.

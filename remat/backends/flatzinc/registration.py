@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from remat.errors import BackendError, FormatError
-from remat.files import read_json, write_atomic
+from remat.io.files import read_json, write_atomic
 
 SHARE = Path(__file__).resolve().parent / "share"
 #: Configuration file of each program, the module that it runs, and its folder of MiniZinc predicates, if any.

@@ -30,7 +30,7 @@ from remat.backends.base import (
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import Program, RecordProgram, to_json
-from remat.backends.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
 from remat.modeling import (
     AllDifferent,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from remat.timing import Deadline
+from remat.deadline import Deadline
 
 #: Seconds between the polite request to end and the one that cannot be refused.
 GRACE = 0.3

@@ -12,7 +12,7 @@ from remat.heuristics.base import Heuristic, Run
 from remat.heuristics.retention import Bits, recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
-from remat.schedule.checkmate import schedule_from_matrices
+from remat.schedule.formats.checkmate import schedule_from_matrices
 
 
 @dataclass(frozen=True)

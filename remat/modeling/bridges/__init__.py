@@ -3,11 +3,11 @@
 from remat.modeling.bridges.all_different import AllDifferentToLinear
 from remat.modeling.bridges.base import Bridge, PlainLinear, kind_of
 from remat.modeling.bridges.clauses import ClausesToLinear
+from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.cumulative import CumulativeToLinear
 from remat.modeling.bridges.domain import DomainToLinear
 from remat.modeling.bridges.enforced import EnforcedToLinear
 from remat.modeling.bridges.reservoir import ReservoirToLinear
-from remat.modeling.bridges.workshop import Workshop
 
 #: All bridges; where two have the same cost the earlier one is taken.
 BRIDGES: tuple[Bridge, ...] = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from remat.modeling.records import ALWAYS, Linear, Record
 
 if TYPE_CHECKING:
-    from remat.modeling.bridges.workshop import Workshop
+    from remat.modeling.bridges.context import Workshop
 
 
 class PlainLinear(Linear):

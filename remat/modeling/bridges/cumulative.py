@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
 from remat.modeling.bridges.order import ENCODABLE
-from remat.modeling.bridges.workshop import Workshop
 from remat.modeling.records import ALWAYS, Clauses, Cumulative, Linear, Record
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from remat.modeling.bridges.base import Bridge, PlainLinear
-from remat.modeling.bridges.workshop import Workshop
+from remat.modeling.bridges.context import Workshop
 from remat.modeling.records import Domain, Linear, Record
 
 

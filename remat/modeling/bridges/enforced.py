@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
-from remat.modeling.bridges.workshop import Workshop
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
 
 Float = NDArray[np.float64]

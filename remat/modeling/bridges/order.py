@@ -13,7 +13,7 @@ from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Domain, Linear, Record
 
 if TYPE_CHECKING:
-    from remat.modeling.bridges.workshop import Workshop
+    from remat.modeling.bridges.context import Workshop
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]

@@ -1,0 +1,398 @@
+"""HiGHS: linear programmes, mixed-integer or not, handed over by arrays."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from remat.backends.base import (
+    Availability,
+    Backend,
+    Incumbent,
+    OnBound,
+    OnIncumbent,
+    RawResult,
+    SolveOptions,
+    Status,
+    StopReason,
+    Values,
+    checked_hint,
+    unbuilt,
+    wheel_availability,
+)
+from remat.backends.highs.threads import SCHEDULER, cores
+from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.rounding import rounded
+from remat.errors import BackendError
+from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
+from remat.modeling.matrix import Matrix, to_matrix
+
+if TYPE_CHECKING:
+    from remat.backends.highs.relaxation import Relaxation
+
+#: Versions of highspy that are right and can share a process with ortools (see pyproject.toml).
+VERSIONS = ">=1.12,<1.13"
+
+
+class Highs(Backend):
+    """HiGHS through its array interface.
+
+    Values of integer variables are rounded to the nearest integer, and the objective is computed from them. The
+    constant of the objective stays outside the solver: its gaps refer to the terms of the model only. When every
+    solution has a cost that is a multiple of some number, bounds are rounded up to the next multiple.
+    """
+
+    name: ClassVar[str] = "highs"
+    native: ClassVar = frozenset({PlainLinear})
+    preload: ClassVar[tuple[str, ...]] = (__name__, "highspy")
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return wheel_availability("highspy", VERSIONS)
+
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        availability = self.availability()
+        if not availability.ready:
+            raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
+        began = time.monotonic()
+        versions = {"highspy": importlib.metadata.version("highspy")}
+        values = None if hint is None else checked_hint(hint, model)
+        try:
+            with time_limit(options.deadline):
+                lowered = lower(model, self.native)
+                run = _Run(lowered, to_matrix(lowered.model), options, on_incumbent, on_bound)
+                run.load()
+                if values is not None:
+                    run.start_from(values)
+        except OverdueError:
+            return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - began, versions=versions)
+        build_seconds = time.monotonic() - began
+        began = time.monotonic()
+        run.solve()
+        return run.result(build_seconds, time.monotonic() - began, versions)
+
+    def relax(self, model: Model, options: SolveOptions, algorithm: str = "simplex") -> Relaxation:
+        """Solve the linear relaxation of `model`: every integer variable may take any value within its bounds.
+
+        Parameters
+        ----------
+        options : SolveOptions
+            At the deadline the duals of that moment still give a bound.
+        algorithm : {"simplex", "ipm", "pdlp"}
+            The last two without crossover, unless ``options.solver`` asks for it.
+
+        Returns
+        -------
+        Relaxation
+            Its bound is computed from the duals here, so that it holds for unconverged and wrong ones too.
+
+        Raises
+        ------
+        ModelError
+            If the model cannot be expressed in linear rows.
+        BackendError
+            If HiGHS is not available, or there is no such algorithm or option.
+        """
+        from remat.backends.highs.relaxation import ALGORITHMS, relax
+
+        availability = self.availability()
+        if not availability.ready:
+            raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
+        if algorithm not in ALGORITHMS:
+            raise BackendError(
+                f"HiGHS has no algorithm {algorithm!r} for relaxations; known are {', '.join(ALGORITHMS)}"
+            )
+        import highspy
+
+        began = time.monotonic()
+        lowered = lower(model, self.native)
+        matrix = to_matrix(lowered.model)
+        versions = {"highspy": importlib.metadata.version("highspy")}
+        return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
+
+
+def _common_step(model: Model) -> float:
+    """The largest number of which the objective's terms always are a multiple in the best solution; 0 if unknown."""
+    used = model.objective.coefficient != 0
+    index, coefficient = model.objective.index[used], model.objective.coefficient[used]
+    integral = (model.kind[index] != Kind.CONTINUOUS.value).all() and (coefficient == np.rint(coefficient)).all()
+    if not integral or not len(index) or np.abs(coefficient).max() > 2**53:
+        return 0.0
+    return float(np.gcd.reduce(np.abs(coefficient).astype(np.int64)))
+
+
+@dataclass
+class _Run:
+    """One solve: the solver object, what its callbacks have seen, and what came of it."""
+
+    lowered: Lowered
+    matrix: Matrix
+    options: SolveOptions
+    on_incumbent: OnIncumbent | None
+    on_bound: OnBound | None
+    incumbents: list[Incumbent] = field(default_factory=list)
+    bound: float | None = None
+    stop: StopReason | None = None
+    failure: BaseException | None = None
+    left_behind: bool = False  # it missed its deadline: what it still says is not heard
+
+    def __post_init__(self) -> None:
+        import highspy
+
+        self._highspy = highspy
+        self._solver = highspy.Highs()
+        self._step = _common_step(self.lowered.source)
+        kinds = self._kinds = highspy.cb.HighsCallbackType
+        self._logging, self._improving = int(kinds.kCallbackLogging), int(kinds.kCallbackMipImprovingSolution)
+        self._mip_kinds = {self._improving, int(kinds.kCallbackMipInterrupt)}
+        self._objective_gone = False
+        self._log_rest = ""
+
+    # -- before ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Set the options and hand the matrix over."""
+        log = self.options.log is not None
+        self._solver.setCallback(self._called, None)
+        if log:  # before output_flag, or the first lines go to the console
+            self._solver.startCallback(self._kinds.kCallbackLogging)
+        settings: dict[str, Any] = {
+            "output_flag": log,
+            "log_to_console": log,  # goes to the callback instead, but without it there is no log at all
+            "random_seed": self.options.seed,
+            "mip_rel_gap": float(self.options.relative_gap),
+        }
+        if self._step:
+            settings["mip_abs_gap"] = 0.99 * self._step  # no solution lies between
+        for name, value in {**settings, **self.options.solver}.items():
+            self._set(name, value)
+        matrix = self.matrix
+        rows, columns = matrix.shape
+        lower, upper, cost, integral = matrix.lower, matrix.upper, matrix.cost, matrix.integral
+        if not columns:  # HiGHS does not look at the rows of a model without columns
+            lower = upper = cost = np.zeros(1)
+            integral, columns = np.zeros(1, dtype=np.int32), 1
+        status = self._solver.passModel(
+            columns, rows, len(matrix.values), int(self._highspy.MatrixFormat.kRowwise),
+            int(self._highspy.ObjSense.kMinimize), 0.0, cost, lower, upper, matrix.row_lower, matrix.row_upper,
+            matrix.indptr, matrix.indices, matrix.values, integral,
+        )  # fmt: skip
+        if status == self._highspy.HighsStatus.kError:
+            raise BackendError(f"HiGHS does not take model {self.lowered.source.name!r}")
+
+    def _set(self, name: str, value: Any) -> None:
+        if self._solver.getOptionType(name)[0] == self._highspy.HighsStatus.kError:
+            raise BackendError(f"HiGHS has no option {name!r}")
+        if self._solver.setOptionValue(name, value) == self._highspy.HighsStatus.kError:
+            raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
+
+    def start_from(self, hint: Values) -> None:
+        """Hand over a starting solution; what is NaN or out of bounds is left to the solver.
+
+        A hint that satisfies the model is an incumbent at once: it must survive even if the solver never looks at it.
+        """
+        if not violations(self.lowered.source, hint):
+            self._found(hint, None)
+        values = self.lowered.extend(hint)
+        known = ~np.isnan(values)
+        known[known] = (values[known] >= self.matrix.lower[known]) & (values[known] <= self.matrix.upper[known])
+        index = np.flatnonzero(known).astype(np.int32)
+        if len(index):
+            self._solver.setSolution(len(index), index, values[known])
+
+    # -- during ----------------------------------------------------------------------------------------------------
+
+    def solve(self) -> None:
+        """Run the solver in a thread of its own until it ends or is asked to stop."""
+        if self.options.deadline.expired:
+            self._ask_to_stop(StopReason.DEADLINE)
+        if self.stop:
+            return
+        solver, kinds = self._solver, self._kinds
+        solver.startCallback(kinds.kCallbackMipImprovingSolution)
+        solver.startCallback(kinds.kCallbackMipInterrupt)
+        solver.startCallback(kinds.kCallbackSimplexInterrupt)
+        solver.startCallback(kinds.kCallbackIpmInterrupt)
+        own = int(self.options.solver.get("threads", 0))
+        self._set("threads", SCHEDULER.enter(self._highspy, own or self.options.threads or cores()))
+        try:
+            if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
+                self.stop = self.stop or StopReason.INTERRUPTED
+        except OverdueError:
+            self.left_behind = True
+        if self._log_rest and self.options.log:
+            self.options.log(self._log_rest)
+        if self.failure:
+            raise self.failure
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        finally:  # in the solver's own thread, which may have been left behind
+            SCHEDULER.leave()
+            self._solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
+
+    def _run(self) -> None:
+        limit = min(self.options.deadline.remaining, float(self.options.solver.get("time_limit", np.inf)))
+        self._set("time_limit", limit)
+        self._solver.run()
+        statuses = self._highspy.HighsModelStatus
+        unclear = {statuses.kUnboundedOrInfeasible}
+        if self.matrix.integral.any():
+            unclear.add(statuses.kUnbounded)  # said of the relaxation
+        if self._solver.getModelStatus() in unclear and not self.stop:
+            # which of the two: without an objective only infeasible is left
+            columns = self._solver.getNumCol()
+            self._solver.changeColsCost(columns, np.arange(columns, dtype=np.int32), np.zeros(columns))
+            self._objective_gone = True
+            self._solver.run()
+
+    def _ask_to_stop(self, reason: StopReason) -> None:
+        self.stop = self.stop or (StopReason.DEADLINE if self.options.deadline.expired else reason)
+
+    def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
+        """Every callback of the solver; runs in its thread."""
+        try:
+            if self.left_behind:
+                self._ask_to_stop(StopReason.DEADLINE)
+            elif kind == self._logging:
+                self._log(message)
+            elif not self._objective_gone:
+                self._look(kind, out)
+            if self.options.deadline.expired:
+                self._ask_to_stop(StopReason.DEADLINE)
+        except BaseException as error:  # must not pass through the solver; raised when it has ended
+            self.failure = self.failure or error
+            self._ask_to_stop(StopReason.OTHER)
+        if self.stop and data_in is not None:
+            data_in.user_interrupt = True
+
+    def _look(self, kind: int, out: Any) -> None:
+        """Note a better bound or a better solution."""
+        if kind not in self._mip_kinds:
+            return
+        bound = self._outer_bound(out.mip_dual_bound)
+        if bound is not None and (self.bound is None or bound > self.bound):
+            self.bound = bound
+            if self.on_bound:
+                self.on_bound(self.options.deadline.elapsed, bound)
+        if kind == self._improving:
+            self._found(np.array(out.mip_solution), self.bound)
+
+    def _found(self, values: Values, bound: float | None) -> str:
+        """Take a solution if it is better than the last; what is wrong with it, if anything."""
+        source = self.lowered.source
+        values, wrong = rounded(source, values, "HiGHS")
+        if wrong:
+            return wrong
+        objective = source.objective.value(values)
+        if not self.incumbents or objective < self.incumbents[-1].objective:
+            self.incumbents.append(Incumbent(self.options.deadline.elapsed, objective, bound, values))
+            if self.on_incumbent and self.on_incumbent(self.incumbents[-1]):
+                self._ask_to_stop(StopReason.INTERRUPTED)
+        return ""
+
+    def _outer_bound(self, bound: float) -> float | None:
+        """The solver's bound as one of the model's objective, rounded up where that is sound."""
+        if not np.isfinite(bound) or abs(bound) >= self._highspy.kHighsInf:
+            return None
+        if self._step:
+            tolerance = 1e-6 * self._step + 1e-12 * abs(bound)
+            bound = max(bound, float(np.ceil((bound - tolerance) / self._step)) * self._step)
+        return bound + self.matrix.offset
+
+    def _log(self, message: str) -> None:
+        *lines, self._log_rest = (self._log_rest + message).split("\n")
+        for line in lines:
+            if self.options.log:
+                self.options.log(line)
+
+    # -- after -----------------------------------------------------------------------------------------------------
+
+    def result(self, build_seconds: float, solve_seconds: float, versions: Mapping[str, str]) -> RawResult:
+        """What the solver found, in the words of all backends."""
+        message = ""
+        if self.left_behind:
+            best = self.incumbents[-1] if self.incumbents else None
+            status, stop = Status.FEASIBLE if best else Status.UNKNOWN, StopReason.DEADLINE
+        else:
+            status, stop, best, message = self._last_words()
+        return RawResult(
+            status=status,
+            stop=stop,
+            objective=best.objective if best else None,
+            bound=self.bound,
+            values=best.values if best else None,
+            incumbents=tuple(self.incumbents),
+            build_seconds=build_seconds,
+            solve_seconds=solve_seconds,
+            versions=versions,
+            message=message,
+        )
+
+    def _last_words(self) -> tuple[Status, StopReason, Incumbent | None, str]:
+        """Status, reason, best solution and complaint of a solver that has ended."""
+        solver, statuses = self._solver, self._highspy.HighsModelStatus
+        model_status, info = solver.getModelStatus(), solver.getInfo()
+        message = ""
+        if info.primal_solution_status == self._highspy.kSolutionStatusFeasible and not self._objective_gone:
+            message = self._found(np.array(solver.getSolution().col_value), self.bound)
+        best = self.incumbents[-1] if self.incumbents else None
+        self._last_bound(model_status, info, best)
+        status, stop = self._verdict(model_status, best)
+        if status is Status.ERROR and not message:
+            message = f"HiGHS ended with status {solver.modelStatusToString(model_status)!r}"
+            if model_status == statuses.kInfeasible:
+                message += ", but there is a solution"
+            elif model_status == statuses.kUnbounded or self._objective_gone:
+                message = "the objective is unbounded"
+        return status, stop, best, message
+
+    def _last_bound(self, model_status: Any, info: Any, best: Incumbent | None) -> None:
+        statuses = self._highspy.HighsModelStatus
+        if self._objective_gone or model_status in {statuses.kInfeasible, statuses.kNotset}:
+            self.bound = None
+            return
+        if self.matrix.integral.any():
+            bound = self._outer_bound(info.mip_dual_bound)
+            self.bound = bound if self.bound is None else max(self.bound, bound if bound is not None else -np.inf)
+        elif model_status == statuses.kOptimal and best:
+            self.bound = best.objective
+        if best and self.bound is not None:
+            self.bound = min(self.bound, best.objective)
+
+    def _verdict(self, model_status: Any, best: Incumbent | None) -> tuple[Status, StopReason]:
+        statuses = self._highspy.HighsModelStatus
+        if best and self.bound is not None and best.objective - self.bound <= 1e-6 + 1e-9 * abs(best.objective):
+            self.bound = best.objective
+            return Status.OPTIMAL, StopReason.FINISHED
+        if model_status == statuses.kInfeasible:
+            return (Status.ERROR, StopReason.OTHER) if best else (Status.INFEASIBLE, StopReason.FINISHED)
+        if model_status == statuses.kUnbounded:
+            return Status.ERROR, StopReason.OTHER
+        some = Status.FEASIBLE if best else Status.UNKNOWN
+        if self.stop:
+            return some, self.stop
+        if model_status == statuses.kTimeLimit:
+            return some, StopReason.DEADLINE
+        if model_status == statuses.kInterrupt:
+            return some, StopReason.INTERRUPTED
+        if model_status == statuses.kOptimal and best and not self._objective_gone:
+            return some, StopReason.GAP
+        limits = {
+            statuses.kObjectiveBound, statuses.kObjectiveTarget, statuses.kIterationLimit,
+            statuses.kSolutionLimit, statuses.kMemoryLimit, statuses.kUnknown,
+        }  # fmt: skip
+        return (some if best or model_status in limits else Status.ERROR), StopReason.OTHER

@@ -1,0 +1,227 @@
+"""The linear relaxation of a model by HiGHS, with a bound that does not depend on HiGHS being right."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from remat.backends.base import SolveOptions, StopReason
+from remat.backends.processes.running import OverdueError, run_interruptible
+from remat.errors import BackendError
+from remat.modeling import Lowered
+from remat.modeling.matrix import Matrix
+
+Float = NDArray[np.float64]
+
+#: Ways to solve a linear programme, by the names of HiGHS's option ``solver``.
+ALGORITHMS = ("simplex", "ipm", "pdlp")
+#: Relative error of one floating-point operation.
+UNIT = 2.0**-53
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """What is known of a linear relaxation.
+
+    Attributes
+    ----------
+    bound : float or None
+        No solution of the relaxation, so none of the model either, has an objective below this; see
+        :func:`safe_bound`. None where the duals prove nothing.
+    infeasible : bool
+        Whether it is proved that there is no solution at all, by a ray of the dual.
+    objective : float or None
+        The primal objective that HiGHS gives; approximate, and no bound.
+    stop : StopReason
+    duals : mapping of str to float64 array
+        For each record of the lowered model, the dual value of each of its rows: what the objective rises by when the
+        row's active side rises by one. Rows of records with the same name follow each other.
+    values : float64 array, shape (variables of the model,), or None
+        A best solution of the relaxation; None where HiGHS did not come to an end.
+    lowered : Lowered
+    build_seconds, solve_seconds : float
+    versions : mapping of str to str
+    """
+
+    bound: float | None
+    infeasible: bool
+    objective: float | None
+    stop: StopReason
+    duals: Mapping[str, Float] = field(repr=False)
+    values: Float | None = field(repr=False)
+    lowered: Lowered = field(repr=False)
+    build_seconds: float
+    solve_seconds: float
+    versions: Mapping[str, str]
+
+
+def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
+    """A lower bound on ``offset + cost x`` over all x of the linear relaxation, from any row duals `y`.
+
+    For every y, weak duality gives ``cost x = y A x + (cost − y A) x >= sum_i min over row i of y_i r + sum_j min over
+    column j of d_j x_j``; the minima are at the sides of the row and the bounds of the column that the signs choose.
+    So nothing is asked of y: how good it is decides only how good the bound is. Rounding errors of this computation
+    are estimated and taken off (Neumaier and Shcherbina 2004, Safe bounds in linear and mixed-integer linear
+    programming, section 3, with error terms in place of directed rounding).
+
+    Parameters
+    ----------
+    ray : bool
+        Leave out cost and offset: a positive value then proves that the relaxation has no solution (Farkas).
+
+    Returns
+    -------
+    float
+        Minus infinity where an infinite bound of a column meets a reduced cost of the wrong sign.
+
+    Examples
+    --------
+    >>> from remat.modeling import Linear, Model
+    >>> from remat.modeling.matrix import to_matrix
+    >>> m = Model("two")
+    >>> x = m.integers("x", 2, 0, 10)
+    >>> m.add(Linear.rows("sum", [0, 0], x.index, [2, 2], lower=[7]))
+    >>> m.minimize(x.index, [1, 3])
+    >>> round(safe_bound(to_matrix(m), np.array([0.5])), 9), round(safe_bound(to_matrix(m), np.array([0.4])), 9)
+    (3.5, 2.8)
+    """
+    rows, columns = matrix.shape
+    y = np.where(np.isfinite(y), y, 0.0)
+    y = np.where(((y > 0) & np.isneginf(matrix.row_lower)) | ((y < 0) & np.isposinf(matrix.row_upper)), 0.0, y)
+    a = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
+    cost = np.zeros(columns) if ray else matrix.cost
+    d = cost - a.T @ y
+    # |computed d − d| <= (count + 2) UNIT (|cost| + |A|ᵀ|y|), a sum of count products and one difference
+    count = np.bincount(matrix.indices, minlength=columns)
+    error = 2 * (count + 3) * UNIT * (np.abs(cost) + abs(a).T @ np.abs(y))
+    side = np.where(y > 0, matrix.row_lower, matrix.row_upper)
+    from_rows = y[y != 0] * side[y != 0]
+    low, high = d - error, d + error
+    with np.errstate(invalid="ignore", over="ignore"):
+        # the least of d x over d in [low, high], x in its bounds; where d may be 0, 0 times infinity counts as 0
+        ends = [_product(d_, x_) for d_ in (low, high) for x_ in (matrix.lower, matrix.upper)]
+    from_columns = np.minimum.reduce(ends) if columns else np.zeros(0)
+    if not np.isfinite(from_columns).all():
+        return -math.inf
+    terms = np.concatenate([from_rows, from_columns, [0.0 if ray else matrix.offset]])
+    # fsum adds without error; each product may be off by one unit in its last place
+    total = math.fsum(terms) - 2 * UNIT * math.fsum(np.abs(terms))
+    return math.nextafter(total, -math.inf)
+
+
+def _product(a: Float, b: Float) -> Float:
+    return np.where((a == 0) | (b == 0), 0.0, a * b)
+
+
+def relax(
+    highspy: Any,
+    lowered: Lowered,
+    matrix: Matrix,
+    options: SolveOptions,
+    algorithm: str,
+    *,
+    began: float,
+    versions: Mapping[str, str],
+) -> Relaxation:
+    """See :meth:`remat.backends.highs.Highs.relax`."""
+    solver = highspy.Highs()
+    given = {
+        "output_flag": False,
+        "solver": algorithm,
+        "random_seed": options.seed,
+        **({} if algorithm == "simplex" else {"run_crossover": "off"}),
+        **({} if options.threads is None else {"threads": options.threads}),
+        **options.solver,
+    }
+    for name, value in given.items():
+        if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:
+            raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
+    rows, columns = matrix.shape
+    status = solver.passModel(
+        columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize), 0.0,
+        matrix.cost, matrix.lower, matrix.upper, matrix.row_lower, matrix.row_upper,
+        matrix.indptr, matrix.indices, matrix.values, np.zeros(columns, dtype=np.int32),
+    )  # fmt: skip
+    if status == highspy.HighsStatus.kError:
+        raise BackendError(f"HiGHS does not take model {lowered.source.name!r}")
+    build_seconds, began = time.monotonic() - began, time.monotonic()
+    stop, infeasible, bound, objective = StopReason.FINISHED, False, None, None
+    duals, values = np.zeros(rows), None
+    try:
+        if _run(solver, options):
+            stop = StopReason.INTERRUPTED
+        ended, statuses = solver.getModelStatus(), highspy.HighsModelStatus
+        if ended in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
+            infeasible = _proves_infeasible(solver, matrix, options)
+            stop = StopReason.FINISHED if infeasible else StopReason.OTHER
+        else:
+            solution = solver.getSolution()
+            if solution.dual_valid or len(solution.row_dual) == rows:
+                duals = np.array(solution.row_dual, dtype=np.float64)
+            if ended in {statuses.kOptimal, statuses.kModelEmpty}:
+                objective = solver.getInfo().objective_function_value + matrix.offset
+                values = np.array(solution.col_value, dtype=np.float64)[: lowered.source.num_vars]
+            elif stop is StopReason.FINISHED:
+                stop = StopReason.DEADLINE if options.deadline.expired else StopReason.OTHER
+    except OverdueError:
+        stop = StopReason.DEADLINE
+    if not infeasible:
+        bound = _best_bound(matrix, duals)
+    return Relaxation(
+        bound, infeasible, objective, stop, _by_record(lowered, duals), values, lowered, build_seconds,
+        time.monotonic() - began, versions,
+    )  # fmt: skip
+
+
+def _best_bound(matrix: Matrix, duals: Float) -> float | None:
+    """The best safe bound near these duals, or without any.
+
+    Where a column without a bound has reduced cost 0, rounding errors alone make that the wrong sign; duals shrunk a
+    little leave it a little of its cost.
+    """
+    value = safe_bound(matrix, duals)
+    for shrink in (1e-12, 1e-9, 1e-6):
+        if math.isinf(value):
+            value = safe_bound(matrix, (1 - shrink) * duals)
+    value = max(value, safe_bound(matrix, np.zeros(len(duals))))
+    return value if math.isfinite(value) else None
+
+
+def _run(solver: Any, options: SolveOptions) -> bool:
+    """Let it run to its end or the deadline; whether Ctrl-C came."""
+    if math.isfinite(options.deadline.seconds):
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, options.deadline.remaining))
+    return run_interruptible(solver.run, solver.cancelSolve, options.deadline)
+
+
+def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bool:
+    """Whether a ray of the dual, checked here, shows that there is no solution."""
+    for again in (False, True):
+        if again:  # presolve leaves no ray; the simplex method by itself does
+            solver.clearSolver()
+            solver.setOptionValue("presolve", "off")
+            solver.setOptionValue("solver", "simplex")
+            _run(solver, options)
+        _, exists = solver.getDualRayExist()
+        if exists:
+            _, _, ray = solver.getDualRay()
+            ray = np.array(ray, dtype=np.float64)
+            if len(ray) == matrix.shape[0] and max(safe_bound(matrix, y, ray=True) for y in (ray, -ray)) > 0:
+                return True
+    return False
+
+
+def _by_record(lowered: Lowered, duals: Float) -> dict[str, Float]:
+    found: dict[str, list[Float]] = {}
+    first = 0
+    for record in lowered.model.records:
+        found.setdefault(record.name, []).append(duals[first : first + len(record)])
+        first += len(record)
+    return {name: np.concatenate(parts) for name, parts in found.items()}

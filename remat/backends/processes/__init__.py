@@ -1,0 +1,1 @@
+"""Solvers in threads and processes that end when they must."""

@@ -1,0 +1,202 @@
+"""Pyomo: any MILP solver that it knows, behind one interface."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from remat.backends.base import (
+    Availability,
+    AvailabilityState,
+    Backend,
+    OnBound,
+    OnIncumbent,
+    RawResult,
+    SolveOptions,
+    Values,
+    wheel_availability,
+)
+from remat.backends.processes.isolated import Isolated
+from remat.backends.processes.running import OverdueError, time_limit
+from remat.errors import BackendError, ModelError
+from remat.modeling import Model, PlainLinear, lower
+
+#: Rows above which building the Pyomo model takes longer than most would expect; it goes on all the same.
+MANY_ROWS = 100_000
+#: Pyomo has the interface `pyomo.contrib.solver` in this form since then.
+VERSIONS = ">=6.9.4"
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How Pyomo reaches one solver, and what the common options are called there.
+
+    Attributes
+    ----------
+    modern : str
+        Its name in Pyomo's newer interface, ``pyomo.contrib.solver``; empty if it has none.
+    module : str
+        The Python package that the newer interface needs.
+    legacy : str
+        Its name in the older interface, ``pyomo.environ.SolverFactory``; empty to use the newer one only.
+    programs : tuple of str
+        Programs of which the older interface needs one.
+    gap, threads, seed : str
+        Names of these options; empty where the interface has a field for them, or the solver has no such option.
+    install : str
+        What to do to get it.
+    whole_seconds : bool
+        Whether its limit of time must be a whole number.
+    """
+
+    modern: str = ""
+    module: str = ""
+    legacy: str = ""
+    programs: tuple[str, ...] = ()
+    gap: str = ""
+    threads: str = ""
+    seed: str = ""
+    install: str = ""
+    whole_seconds: bool = False
+
+
+SOLVERS = {
+    "highs": Solver(modern="highs", module="highspy", seed="random_seed", install="pip install 'highspy<1.13'"),
+    "cbc": Solver(
+        legacy="cbc", programs=("cbc",), gap="ratio", threads="threads", seed="randomCbcSeed",
+        install="pip install cbcbox, or put a cbc program on the path",
+    ),
+    "glpk": Solver(
+        legacy="glpk", programs=("glpsol",), gap="mipgap", seed="seed", whole_seconds=True,
+        install="apt install glpk-utils",
+    ),
+    "gurobi": Solver(
+        modern="gurobi_direct", module="gurobipy", seed="Seed", install="pip install gurobipy, and a licence"
+    ),
+    "scip": Solver(
+        modern="scip_direct", module="pyscipopt", seed="randomization/randomseedshift", install="pip install pyscipopt"
+    ),
+    "cplex": Solver(
+        legacy="cplex", programs=("cplex",), gap="mip_tolerances_mipgap", threads="threads", seed="randomseed",
+        install="CPLEX, with its cplex program on the path",
+    ),
+    "xpress": Solver(
+        legacy="xpress", programs=("optimizer",), gap="miprelstop", threads="threads", seed="randomseed",
+        install="Xpress, with its optimizer program on the path",
+    ),
+}  # fmt: skip
+#: What plain ``pyomo`` stands for.
+DEFAULT = "highs"
+
+
+class Pyomo(Backend):
+    """Any MILP solver that Pyomo knows: ``pyomo:cbc``, ``pyomo:highs``, ``pyomo:glpk``, ``pyomo:gurobi``, ...
+
+    The lowered matrix becomes a Pyomo model, in a process of its own (see
+    :class:`~remat.backends.processes.isolated.Isolated`): Pyomo takes over standard output while a solver runs, and
+    solver and all are killed if they miss the deadline. The deadline covers building, which takes about 60 µs for a
+    row (10 s for 10⁵ rows, the writing of a file included).
+
+    What comes back is what the solver returns at its end, so there is one incumbent (and the hint, if it is a
+    solution). A starting solution is handed over where Pyomo can do that for the solver (CBC, Gurobi, CPLEX). Bounds
+    that were read from printed text are rounded outward by what the text may have cut off.
+
+    ``SolveOptions.solver`` goes to the solver untouched; threads, seed and gap where the solver has such options (see
+    :data:`SOLVERS`). Names not listed there are looked up in Pyomo's older interface.
+    """
+
+    name: ClassVar[str] = "pyomo"
+    native: ClassVar = frozenset({PlainLinear})
+    own_process: ClassVar[bool] = True
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return wheel_availability("pyomo", VERSIONS, "remat[pyomo]")
+
+    @classmethod
+    def variants(cls) -> tuple[str, ...]:
+        return tuple(SOLVERS)
+
+    def ready(self) -> Availability:
+        general = self.availability()
+        if not general.ready:
+            return general
+        name = self.variant or DEFAULT
+        solver = SOLVERS.get(name)
+        if solver is None:
+            from remat.backends.pyomo.run import known_to_pyomo
+
+            reason = known_to_pyomo(name)
+            state = AvailabilityState.NOT_INSTALLED if reason else AvailabilityState.READY
+            return Availability(state, reason or f"{name} through {general.reason}")
+        if solver.module and importlib.util.find_spec(solver.module) is not None:
+            return Availability(AvailabilityState.READY, f"{name} through {general.reason}")
+        if solver.programs and program(name):
+            return Availability(AvailabilityState.READY, f"{name} ({program(name)}) through {general.reason}")
+        return Availability(AvailabilityState.NOT_INSTALLED, f"{name} is not installed: {solver.install}")
+
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        from remat.backends.pyomo.run import PyomoRun
+
+        state = self.ready()
+        if not state.ready:
+            raise BackendError(f"backend {self.full_name!r} cannot be used: {state.reason}")
+        if hint is not None and hint.shape != (model.num_vars,):
+            raise ModelError(
+                f"the hint has shape {hint.shape}, but model {model.name!r} has {model.num_vars} variables"
+            )
+        rows = 0
+        with contextlib.suppress(OverdueError), time_limit(options.deadline):
+            rows = lower(model, self.native).model.num_constraints
+        if rows > MANY_ROWS:
+            text = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
+            warnings.warn(text, stacklevel=2)
+            if options.log:
+                options.log(text)
+        return Isolated(PyomoRun(self.variant)).solve(model, options, hint, on_incumbent, on_bound)
+
+
+def program(name: str) -> str | None:
+    """Path of the program of a solver, if there is one; CBC may come from the package `cbcbox`."""
+    found = next(filter(None, map(shutil.which, SOLVERS[name].programs)), None)
+    if found is None and name == "cbc" and importlib.util.find_spec("cbcbox") is not None:
+        import cbcbox
+
+        path = str(cbcbox.cbc_bin_path())
+        found = path if Path(path).exists() else None
+    return found
+
+
+def export(model: Model, path: str | Path) -> None:
+    """Write `model` for other programs: ``.lp``, ``.mps`` or ``.nl``, by the suffix of `path`.
+
+    Records that are not linear go through bridges. Variables are called ``x0``, ``x1``, ... in the order of the
+    lowered model and rows by ``r0``, ``r1``, ...: no name of a user's gets into the file.
+
+    Raises
+    ------
+    BackendError
+        If Pyomo is not there, or the suffix is another one.
+    FormatError
+        If the file cannot be written.
+    ModelError
+        If the model cannot be expressed in linear rows, or has a row without coefficients that cannot hold.
+    """
+    state = Pyomo.availability()
+    if not state.ready:
+        raise BackendError(f"a model is exported by pyomo: {state.reason}")
+    from remat.backends.pyomo.translation import write
+
+    write(model, Path(path))

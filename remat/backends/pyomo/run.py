@@ -1,0 +1,328 @@
+"""One solve by Pyomo, in the process that it has for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import math
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.processes.isolated import family
+from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.pyomo.backend import DEFAULT, SOLVERS, Pyomo, Solver, program
+from remat.backends.rounding import rounded
+from remat.modeling import Lowered, Model, lower, violations
+from remat.modeling.matrix import Matrix, to_matrix
+
+#: Seconds before the deadline at which the solver is told to stop: what is read and sent then takes time too.
+READING = 0.25
+#: Share of a bound that printed text may have cut off (six digits).
+CUT_OFF = 1e-5
+
+
+def known_to_pyomo(name: str) -> str:
+    """Why that solver cannot be used through Pyomo's older interface; empty if it can."""
+    import pyomo.environ as pyo
+
+    logging.getLogger("pyomo").setLevel(logging.CRITICAL)
+    try:
+        available = bool(pyo.SolverFactory(name).available(exception_flag=False))
+    except Exception as error:
+        return " ".join(str(error).split())[:200]
+    return (
+        ""
+        if available
+        else f"Pyomo has no usable solver {name!r}; known are {', '.join(SOLVERS)} and others of its own"
+    )
+
+
+@dataclass
+class _Answer:
+    """What the solver said, in the words of all backends.
+
+    Attributes
+    ----------
+    proved : Status or None
+        ``OPTIMAL`` (perhaps within the gap) or ``INFEASIBLE``.
+    stop : StopReason
+        Where nothing is proved.
+    """
+
+    proved: Status | None = None
+    stop: StopReason = StopReason.OTHER
+    values: Values | None = None
+    bound: float | None = None
+    message: str = ""
+
+
+class PyomoRun(Pyomo):
+    """Pyomo in this very process; see :class:`~remat.backends.pyomo.Pyomo`, which makes one for it."""
+
+    preload: ClassVar[tuple[str, ...]] = (__name__, "remat.backends.pyomo.translation", "pyomo.environ")
+
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        name = self.variant or DEFAULT
+        versions = {"pyomo": importlib.metadata.version("pyomo")}
+        best: list[Incumbent] = []
+
+        def found(values: Values, bound: float | None) -> None:
+            best.append(Incumbent(options.deadline.elapsed, model.objective.value(values), bound, values))
+            if on_incumbent:
+                on_incumbent(best[-1])
+
+        began = time.monotonic()
+        if hint is not None and not violations(model, hint):
+            found(hint, None)
+        call: _Call | None = None
+        answer = _Answer(stop=StopReason.DEADLINE)
+        with contextlib.suppress(OverdueError):
+            with time_limit(options.deadline.earlier(options.deadline.remaining - READING)):
+                lowered = lower(model, self.native)
+                matrix = to_matrix(lowered.model)
+                answer = _without_solver(matrix) or answer
+                if answer.proved is None:
+                    call = _Call(name, lowered, matrix, options, hint)
+            built = time.monotonic() - began
+            if call is not None:
+                answer = call.run()
+                versions |= call.versions
+        ended = time.monotonic()
+        built = built if call is not None or answer.proved else ended - began
+        if answer.values is not None:
+            values, wrong = rounded(model, answer.values, name)
+            wrong = wrong or "; ".join(violations(model, values)[:1])
+            stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
+            if wrong and not stopped:
+                return RawResult(Status.ERROR, StopReason.OTHER, message=f"{name} gives a wrong solution: {wrong}")
+            # CBC, stopped before it has a solution, may write down that of the relaxation
+            if not wrong and (not best or model.objective.value(values) < best[-1].objective):
+                found(values, answer.bound)
+        return _result(answer, best, options.relative_gap, (built, ended - began - built), versions)
+
+
+def _result(
+    answer: _Answer, best: list[Incumbent], gap: float, seconds: tuple[float, float], versions: Mapping[str, str]
+) -> RawResult:
+    last = best[-1] if best else None
+    bound = answer.bound
+    if last is not None and bound is not None:
+        bound = min(bound, last.objective)
+    status, stop, message = Status.FEASIBLE if last else Status.UNKNOWN, answer.stop, answer.message
+    if answer.proved is Status.INFEASIBLE:
+        status, stop = Status.INFEASIBLE, StopReason.FINISHED
+        if last is not None:
+            status, stop, message = Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
+    elif last is not None and bound is not None and last.objective - bound <= 1e-6 + 1e-9 * abs(last.objective):
+        status, stop, bound = Status.OPTIMAL, StopReason.FINISHED, last.objective
+    elif answer.proved is Status.OPTIMAL:
+        stop = StopReason.GAP if gap > 0 else StopReason.OTHER
+    elif message and last is None:
+        status = Status.ERROR
+    return RawResult(
+        status,
+        stop,
+        last.objective if last else None,
+        None if status is Status.INFEASIBLE else bound,
+        last.values if last else None,
+        tuple(best),
+        *seconds,
+        versions,
+        message,
+    )
+
+
+def _without_solver(matrix: Matrix) -> _Answer | None:
+    """The answer where a row without coefficients cannot hold, or where there is nothing to choose."""
+    from remat.backends.pyomo.translation import impossible_row
+
+    if impossible_row(matrix):
+        return _Answer(Status.INFEASIBLE)
+    if len(matrix.values):
+        return None
+    # bounds alone: CBC's reader loses variables that are in no row
+    whole, cost = matrix.integral > 0, matrix.cost
+    low = np.where(whole, np.ceil(matrix.lower), matrix.lower)
+    high = np.where(whole, np.floor(matrix.upper), matrix.upper)
+    if (low > high).any():
+        return _Answer(Status.INFEASIBLE)
+    values = np.where(cost > 0, low, np.where(cost < 0, high, np.where(np.isfinite(low), low, np.minimum(high, 0))))
+    if not np.isfinite(values).all():  # unbounded, which is for the solver to say
+        return None
+    return _Answer(Status.OPTIMAL, values=values, bound=matrix.offset + float(cost @ values))
+
+
+class _Call:
+    """A Pyomo model, and one call of a solver for it."""
+
+    def __init__(self, name: str, lowered: Lowered, matrix: Matrix, options: SolveOptions, hint: Values | None) -> None:
+        from remat.backends.pyomo.translation import Lines, to_pyomo
+
+        logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # what it has to say is in its results
+        self.name, self.matrix, self.options = name, matrix, options
+        self.solver = SOLVERS.get(name, Solver(legacy=name))
+        self.model, self.x = to_pyomo(matrix)
+        self.lines = Lines(options.log)
+        self.versions: dict[str, str] = {}
+        self.answer = _Answer(stop=StopReason.DEADLINE)
+        self.asked: StopReason | None = None
+        self.hinted = hint is not None
+        if hint is not None:
+            start = lowered.extend(hint)
+            for variable, value in zip(self.x, start.tolist(), strict=True):
+                if not math.isnan(value):
+                    variable.set_value(value, skip_validation=True)
+
+    def run(self) -> _Answer:
+        """Let the solver run until it ends or is told to; what it says."""
+        work = self._modern if self.solver.modern else self._legacy
+        with contextlib.suppress(OverdueError):
+            if run_interruptible(work, self._ask_to_stop, self.options.deadline):
+                self.asked = StopReason.INTERRUPTED
+        if self.answer.proved is None and self.asked:
+            self.answer.stop = self.asked
+        elif self.answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
+            self.answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
+        return self.answer
+
+    def _ask_to_stop(self) -> None:
+        """Ctrl-C or the deadline: pass it on to the solver's process, once; it writes its best then."""
+        if self.asked is None:
+            self.asked = StopReason.DEADLINE if self.options.deadline.expired else StopReason.INTERRUPTED
+            for pid in family(os.getpid())[1:]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGINT)
+            inside = getattr(getattr(self, "opt", None), "_solver_model", None)
+            if inside is not None and hasattr(inside, "cancelSolve"):
+                inside.cancelSolve()
+
+    def _seconds(self) -> float | None:
+        left = self.options.deadline.remaining
+        if math.isinf(left):
+            return None
+        return max(1, int(left - READING)) if self.solver.whole_seconds else max(0.05, left - READING)
+
+    # -- the newer interface ---------------------------------------------------------------------------------------
+
+    def _modern(self) -> None:
+        from pyomo.contrib.solver.common.factory import SolverFactory
+        from pyomo.contrib.solver.common.results import SolutionStatus, TerminationCondition
+
+        opt = self.opt = SolverFactory(self.solver.modern)
+        chosen = dict(self.options.solver)
+        if self.solver.seed:
+            chosen = {self.solver.seed: self.options.seed} | chosen
+        result = opt.solve(
+            self.model, load_solutions=False, raise_exception_on_nonoptimal_result=False, tee=[self.lines],
+            time_limit=self._seconds(), threads=self.options.threads, rel_gap=self.options.relative_gap,
+            solver_options=chosen,
+        )  # fmt: skip
+        version = result.solver_version or ()
+        self.versions[self.name] = ".".join(map(str, version))
+        answer, condition = _Answer(), result.termination_condition
+        if result.solution_status in {SolutionStatus.optimal, SolutionStatus.feasible}:
+            result.solution_loader.load_vars()
+            answer.values = self._values()
+        answer.bound = self._bound(result.objective_bound)
+        bounded = np.isfinite(self.matrix.lower).all() and np.isfinite(self.matrix.upper).all()
+        if condition == TerminationCondition.convergenceCriteriaSatisfied and answer.values is not None:
+            answer.proved = Status.OPTIMAL
+        elif condition == TerminationCondition.provenInfeasible or (
+            bounded and condition == TerminationCondition.infeasibleOrUnbounded
+        ):
+            answer.proved, answer.bound = Status.INFEASIBLE, None
+        elif condition == TerminationCondition.maxTimeLimit:
+            answer.stop = StopReason.DEADLINE
+        elif condition == TerminationCondition.interrupted:
+            answer.stop = StopReason.INTERRUPTED
+        elif answer.values is None and self.asked is None:
+            answer.message = f"{self.name} ended with {condition.name}"
+        self.answer = answer
+
+    # -- the older interface ---------------------------------------------------------------------------------------
+
+    def _legacy(self) -> None:
+        import pyomo.environ as pyo
+        from pyomo.opt import SolverStatus, TerminationCondition
+
+        chosen = {"executable": program(self.name)} if self.solver.programs else {}
+        opt = self.opt = pyo.SolverFactory(self.solver.legacy, **chosen)
+        version = ".".join(map(str, opt.version() or ("unknown",)))
+        if self.name == "cbc" and (opt.version() or (0,))[0] < 2:  # a build between releases says no number
+            version, opt._version = f"{version} (unreleased)", (3, 0, 0, 0)
+        self.versions[self.name] = version
+        wanted = {
+            self.solver.gap: self.options.relative_gap,
+            self.solver.threads: self.options.threads,
+            self.solver.seed: self.options.seed,
+        }
+        for option, value in {**{k: v for k, v in wanted.items() if k and v}, **self.options.solver}.items():
+            opt.options[option] = value
+        settings: dict[str, Any] = {}
+        seconds = self._seconds()
+        if seconds is not None:
+            settings["timelimit"] = seconds
+        if self.hinted and opt.warm_start_capable():
+            settings["warmstart"] = True
+        with contextlib.redirect_stdout(self.lines):
+            results = opt.solve(self.model, load_solutions=False, tee=True, **settings)
+        answer, condition = _Answer(), results.solver.termination_condition
+        if len(results.solution) and len(results.solution(0).variable):
+            self.model.solutions.load_from(results)
+            answer.values = self._values()
+        if condition == TerminationCondition.optimal and answer.values is not None:
+            answer.proved = Status.OPTIMAL
+            exact = self.options.relative_gap <= 0
+            cost = float(self.matrix.cost @ answer.values)
+            answer.bound = cost + self.matrix.offset if exact else self._printed(results)
+        elif condition == TerminationCondition.infeasible:
+            answer.proved = Status.INFEASIBLE
+        else:
+            answer.bound = self._printed(results)
+            if condition == TerminationCondition.maxTimeLimit:
+                answer.stop = StopReason.DEADLINE
+            elif results.solver.status == SolverStatus.error or (answer.values is None and self.asked is None):
+                answer.message = f"{self.name} ended with {condition}"
+        self.answer = answer
+
+    def _printed(self, results: Any) -> float | None:
+        """A bound that was read from text, rounded outward."""
+        bound = results.problem.lower_bound
+        if not isinstance(bound, int | float) or not math.isfinite(bound):
+            lines = [re.fullmatch(r"Lower bound:\s+(\S+)", line.strip()) for line in self.lines.seen]
+            matches = [match for match in lines if match]
+            try:
+                bound = float(matches[-1][1]) if matches else None
+            except ValueError:
+                bound = None
+        return None if bound is None else self._bound(bound - CUT_OFF * abs(bound))
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    def _bound(self, bound: float | None) -> float | None:
+        """The solver's bound as one of the model's objective."""
+        if bound is None or not math.isfinite(bound) or abs(bound) >= 1e30:
+            return None
+        return float(bound) + self.matrix.offset
+
+    def _values(self) -> Values:
+        """What the variables have been set to; those in no row and no cost are unknown to the solver, and free."""
+        values = np.array([math.nan if variable.value is None else variable.value for variable in self.x])
+        some = np.where(np.isfinite(self.matrix.lower), self.matrix.lower, np.minimum(self.matrix.upper, 0))
+        return np.where(np.isnan(values), some, values)

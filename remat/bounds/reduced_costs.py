@@ -1,0 +1,62 @@
+"""What a known cost rules out: bounds of variables from reduced costs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.backends.highs.relaxation import Relaxation, safe_bound
+from remat.modeling import Kind, Linear, Model
+from remat.modeling.matrix import to_matrix
+
+
+def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
+    """`model` with a row that asks for an objective of at most `cost`, and what follows from it for single variables.
+
+    By weak duality the objective is at least the bound from the duals, plus the reduced cost of each 0/1 variable that
+    is not at the side its reduced cost prefers. Where that exceeds `cost`, the variable is fixed (Dantzig, Fulkerson
+    and Johnson 1954, Solution of a large-scale traveling-salesman problem).
+
+    Parameters
+    ----------
+    relaxation : Relaxation
+        Of the same model.
+    cost : float
+        A whole number where all costs are.
+    """
+    from scipy import sparse
+
+    matrix = to_matrix(relaxation.lowered.model)
+    y = _in_order(relaxation)
+    rows = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    reduced = (matrix.cost - rows.T @ y)[: model.num_vars]
+    # Far more room than what rounding may have changed.
+    room = cost - safe_bound(matrix, y) + 1e-6 * (1 + abs(cost))
+    dear = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)
+    index = np.flatnonzero(dear)
+    side = (reduced[index] < 0).astype(np.float64)
+    smaller = model.copy(f"{model.name} below {cost:.12g}")
+    objective = model.objective
+    smaller.add(
+        Linear.rows(
+            "cheaper",
+            np.zeros(len(objective.index), np.int64),
+            objective.index,
+            objective.coefficient,
+            upper=[cost - objective.constant],
+            num_rows=1,
+        )
+    )
+    smaller.add(Linear.rows("too dear otherwise", np.arange(len(index)), index, 1, lower=side, upper=side))
+    return smaller
+
+
+def _in_order(relaxation: Relaxation) -> NDArray[np.float64]:
+    """The duals of all rows, in the order of the rows."""
+    used: dict[str, int] = {}
+    parts = [np.zeros(0)]
+    for record in relaxation.lowered.model.records:
+        first = used.get(record.name, 0)
+        used[record.name] = first + len(record)
+        parts.append(relaxation.duals[record.name][first : used[record.name]])
+    return np.concatenate(parts)

@@ -1,0 +1,219 @@
+"""Stage bound: a bound on cost for a fixed order of first computes and any recomputation, refined step by step."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from remat.backends.base import SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.bounds.base import Bound
+from remat.bounds.cut import step_memory
+from remat.bounds.peak_steps import prominent_peaks
+from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.stage_relaxation import StageRelaxation
+from remat.deadline import Deadline
+from remat.problem import Problem
+from remat.schedule import OrderRule
+from remat.scope import Scope
+
+#: Linear relaxations tried in a row without success, and the share of the time for all of them.
+LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
+#: Seconds for each integer programme where there is no deadline.
+PATIENCE = 20.0
+#: Largest number of ops times events for which an integer programme is tried, and for which one is tried at once.
+MOST_WORK, SMALL_WORK = 15_000, 400
+
+
+def stage_bound(
+    problem: Problem,
+    *,
+    integer: bool = True,
+    enough: int | None = None,
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+) -> Bound:
+    """The last of :func:`stage_bounds`, which is the best.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> stage_bound(Problem(unit_chain(8), 4)).value  # the optimum; the interval relaxation says 23
+    26
+    """
+    *_, last = stage_bounds(problem, integer=integer, enough=enough, deadline=deadline, threads=threads)
+    return last
+
+
+def stage_bounds(
+    problem: Problem,
+    *,
+    integer: bool = True,
+    enough: int | None = None,
+    deadline: float | Deadline | None = None,
+    threads: int | None = None,
+) -> Iterator[Bound]:
+    """Better and better bounds on cost for the reference order of first computes.
+
+    They come from :class:`remat.bounds.stage_relaxation.StageRelaxation` with few events first, at the peaks of
+    memory: a local search looks for the events whose linear relaxation is best (those bounds do not depend on the
+    solver being right); then come integer programmes for these, for the steps after and before them too, and at
+    last for every step at which the reference order without recomputation exceeds the budget.
+
+    Parameters
+    ----------
+    integer : bool
+        Go on to integer programmes.
+    enough : int, optional
+        Cost of a schedule that is known. The search ends when no schedule can be cheaper, and whatever would cost at
+        least as much is left out of the programmes, which makes them far easier.
+    deadline : float, Deadline or None
+        Seconds for all, or a deadline whose clock runs already; without one, each integer programme has
+        :data:`PATIENCE` seconds.
+    threads : int, optional
+
+    Yields
+    ------
+    Bound
+        Each better than the one before; at least one, if only the base cost.
+    """
+    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    search = _Search(problem, enough, clock, threads)
+    yield search.best
+    if problem.budget_bytes is None or not search.peaks:
+        return
+    if not (integer and search.small):
+        yield from search.linear()
+    if integer:
+        yield from search.integer()
+
+
+@dataclass(eq=False)
+class _Search:
+    """The best bound so far, and how it is improved."""
+
+    problem: Problem
+    enough: int | None
+    clock: Deadline
+    threads: int | None
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        limit = problem.max_computes
+        notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
+        self.best = Bound(
+            problem.graph.base_cost,
+            "the stage bound",
+            Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes),
+            problem.graph.base_cost,
+        )
+        self.memory = step_memory(problem)
+        self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
+        self.peaks = prominent_peaks(self.memory, self.above)
+        self.events: list[int] = []
+
+    @property
+    def small(self) -> bool:
+        """Whether the programme with all steps over the budget is solved as soon as one with a few."""
+        return len(self.memory) * int((self.memory > self.above).sum()) <= SMALL_WORK
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no time left, nothing to improve, or no need to."""
+        value = self.best.value
+        return self.clock.expired or value is None or (self.enough is not None and value >= self.enough)
+
+    def linear(self) -> Iterator[Bound]:
+        """Linear relaxations, in a local search for the events of the best one."""
+        share = self.clock.earlier(LINEAR_SHARE * self.clock.remaining)
+        rng = random.Random(0)
+        over = np.flatnonzero(self.memory > self.above).tolist()
+        excess = [int(self.memory[k]) - self.above for k in over]
+        top, failed = -1.0, 0
+        events, waiting = self.peaks[:1], self.peaks[1:6]
+        while failed < LINEAR_TRIALS and not self.done and not (share.expired and self.events):
+            relaxation = StageRelaxation(self.problem, events)
+            limit = share if self.events else self.clock
+            found = Highs().relax(relaxation.build(), SolveOptions(limit, self.threads))
+            if found.infeasible:
+                yield self._infeasible(found.versions)
+                return
+            failed += 1
+            if found.bound is not None and found.bound > top + 1e-6 * abs(top):
+                top, self.events, failed = found.bound, events, 0
+                yield from self._better(relaxation.unit, found.bound, found.versions)
+            elif found.bound is not None and found.bound >= top - 1e-9 * abs(top) and len(events) < len(self.events):
+                self.events = events  # as good, and smaller
+            if waiting:
+                events = sorted({*self.events, waiting.pop(0)})
+            else:
+                events = self._neighbour(rng, over, excess)
+
+    def _neighbour(self, rng: random.Random, over: list[int], excess: list[int]) -> list[int]:
+        """The best events so far with one more, one moved, or one less."""
+        events, kind = set(self.events), rng.random()
+        if kind < 0.5 or not events:
+            events.add(rng.choices(over, excess)[0])
+            return sorted(events)
+        event = rng.choice(sorted(events))
+        events.remove(event)
+        if kind < 0.75 or not events:
+            events.add(min(max(event + rng.choice([-3, -2, -1, 1, 2, 3]), 0), len(self.memory) - 1))
+        return sorted(events)
+
+    def integer(self) -> Iterator[Bound]:
+        """Integer programmes, from the events of the best linear relaxation to all."""
+        best, n = set(self.events), len(self.memory)
+        after, before = {min(k + 1, n - 1) for k in best}, {max(k - 1, 0) for k in best}
+        every = best | after | before | set(np.flatnonzero(self.memory > self.above).tolist())
+        if not best:
+            after = {min(k + 1, n - 1) for k in every}
+        plan = [sorted(which) for which in (best, best | after, best | after | before, every | after) if which]
+        most = MOST_WORK // n
+        plan = [events for k, events in enumerate(plan) if len(events) <= most and events not in plan[:k]]
+        for left, events in zip(range(len(plan) - 1, -1, -1), plan, strict=True):
+            if self.done:
+                return
+            seconds = self.clock.remaining / (1 if left == 0 else 3)
+            if math.isinf(seconds):
+                seconds = PATIENCE
+            call = SolveOptions(self.clock.earlier(seconds), self.threads)
+            relaxation = StageRelaxation(self.problem, events)
+            model, base, unit = relaxation.build(), self.best.base_cost, relaxation.unit
+            if self.enough is not None:
+                linear = Highs().relax(model, call)
+                if linear.infeasible:
+                    yield self._infeasible(linear.versions)
+                    return
+                model = cheaper_than(model, linear, (self.enough - 1 - base) // unit)
+                if call.deadline.expired:
+                    continue
+            result = Highs().solve(model, call)
+            if result.status is Status.INFEASIBLE and self.enough is None:
+                yield self._infeasible(result.versions)
+                return
+            extra = None if result.bound is None else result.bound - 1e-6 - 1e-9 * abs(result.bound)
+            if result.status is Status.INFEASIBLE and self.enough is not None:
+                extra = (self.enough - base) / unit
+            if extra is not None:
+                yield from self._better(unit, extra, result.versions)
+
+    def _better(self, unit: int, extra: float, versions: object) -> Iterator[Bound]:
+        value = self.best.base_cost + unit * max(0, math.ceil(extra))
+        if self.enough is not None:
+            value = min(value, max(self.enough, self.best.base_cost))
+        if self.best.value is not None and value > self.best.value:
+            yield self._found(value=value, versions=versions)
+
+    def _infeasible(self, versions: object) -> Bound:
+        return self._found(value=None, infeasible=True, versions=versions)
+
+    def _found(self, **changes: object) -> Bound:
+        self.best = replace(self.best, seconds=time.monotonic() - self.began, **changes)  # type: ignore[arg-type]
+        return self.best

@@ -1,0 +1,104 @@
+"""A reporter that shows progress on a terminal or in a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from remat.solving.progress import PeakProgress, Progress, describe
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+class Reporter:
+    """Shows progress: one live line on a terminal, a plain line now and then elsewhere, nothing when quiet.
+
+    Use it as a context manager and pass it to :func:`remat.solve` as `on_progress`. The elapsed time goes on while the
+    solver is silent.
+
+    Parameters
+    ----------
+    quiet : bool
+        Show nothing.
+    stream : text file, optional
+        Default: standard error.
+    interval : float
+        Seconds between plain lines while nothing but the time changes; changes come at most ten times as often.
+    """
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None, interval: float = 10.0) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._mode = "quiet" if quiet else "live" if self._stream.isatty() else "plain"
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._moment: Progress | PeakProgress | None = None
+        self._heard = 0.0
+        self._printed = -float("inf")
+        self._pending = False
+        self._done = threading.Event()
+        self._ticker: threading.Thread | None = None
+        self._live: _Live | None = None
+
+    def __call__(self, moment: Progress | PeakProgress) -> None:
+        with self._lock:
+            self._moment, self._heard, self._pending = moment, time.monotonic(), True
+
+    def __enter__(self) -> Reporter:
+        if self._mode == "live":
+            self._live = _Live(self._line, self._stream)
+            self._live.start()
+        elif self._mode == "plain":
+            self._ticker = threading.Thread(target=self._tick, daemon=True, name="remat-progress")
+            self._ticker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        if self._live is not None:
+            self._live.stop()
+
+    def _line(self) -> str | None:
+        """The present line; its time is that of the last news plus what has passed since."""
+        with self._lock:
+            if self._moment is None:
+                return None
+            return describe(self._moment, self._moment.elapsed + time.monotonic() - self._heard)
+
+    def _tick(self) -> None:
+        while not self._done.wait(min(0.1, self._interval / 10)):
+            now = time.monotonic()
+            wait = self._interval / 10 if self._pending else self._interval
+            if now - self._printed >= wait and (line := self._line()) is not None:
+                self._printed, self._pending = now, False
+                try:
+                    print(line, file=self._stream, flush=True)
+                except (OSError, ValueError):  # the log is gone; that is no reason to lose a solve
+                    return
+
+
+class _Live:
+    """A line on a terminal that is drawn again four times a second, whether or not there is news."""
+
+    def __init__(self, line: Callable[[], str | None], stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._text = line
+        self._live = Live(
+            get_renderable=self._render, console=Console(file=stream), refresh_per_second=4, transient=True
+        )
+        self.start, self.stop = self._live.start, self._live.stop
+
+    def _render(self) -> Text:
+        from rich.text import Text
+
+        return Text(self._text() or "", no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,1 @@
+"""Many solves: comparisons, frontiers, largest batches, and their pictures."""

@@ -1,0 +1,378 @@
+"""A matrix of methods and budgets, run one after the other under equal limits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat import registry
+from remat.errors import ProblemError
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.schedule.validate import validate
+from remat.solving.auto import AUTO
+from remat.solving.backend_call import call_options
+from remat.solving.incumbents import one_line
+from remat.solving.progress import OnProgress
+from remat.solving.result import Result
+from remat.solving.solve import solve
+
+#: Called with a line that says which run begins; what it returns is held open during the run and told of its progress.
+Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Who answers: ``auto``, a formulation with a backend, or a heuristic.
+
+    Attributes
+    ----------
+    name : str
+        ``auto``, or that of a formulation or a heuristic.
+    backend : str
+        As name or name:variant; empty for a heuristic.
+    options : optional
+        Options of the formulation.
+    solver_options : mapping
+        Passed to the solver untouched.
+    label : str
+        How it is called in tables and pictures; ``name/backend`` where nothing is given.
+    """
+
+    name: str
+    backend: str = ""
+    options: Any = None
+    solver_options: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", f"{self.name}/{self.backend}" if self.backend else self.name)
+
+    @classmethod
+    def parse(cls, text: str, backend: str = "cp-sat") -> Method:
+        """From ``FORMULATION/BACKEND``, ``FORMULATION`` (by `backend`), ``HEURISTIC``, ``auto`` or ``auto/BACKEND``.
+
+        Raises
+        ------
+        RematError
+            If there is no formulation, heuristic or backend of that name, or a heuristic is given a backend.
+
+        Examples
+        --------
+        >>> Method.parse("checkmate/highs")
+        Method(name='checkmate', backend='highs', options=None, solver_options={}, label='checkmate/highs')
+        >>> Method.parse("checkmate").label, Method.parse("greedy").label
+        ('checkmate/cp-sat', 'greedy')
+        """
+        name, slash, solver = text.strip().partition("/")
+        if name in registry.heuristics():
+            if slash:
+                raise ProblemError(f"method {text!r}: heuristic {name!r} works without a backend")
+            return cls(name)
+        if slash and not solver:
+            raise ProblemError(f"method {text!r} names no backend after the slash")
+        if name != AUTO:
+            registry.load("formulations", name)
+        label = text.strip() if name == AUTO else ""
+        return cls(name, registry.make_backend(solver or backend).full_name, label=label)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One cell of the matrix.
+
+    Attributes
+    ----------
+    method : Method
+    problem : Problem
+    result : Result or None
+        None where the method failed.
+    error : str
+        Why it failed, in one line.
+    """
+
+    method: Method
+    problem: Problem
+    result: Result | None
+    error: str = ""
+
+    @property
+    def budget(self) -> str:
+        """The budget as it was asked for."""
+        return "no budget" if self.problem.budget is None else str(self.problem.budget)
+
+    @property
+    def seconds_to_best(self) -> float | None:
+        """When the best schedule was found, None without one."""
+        if self.result is None or self.result.objective is None:
+            return None
+        return next(point.time for point in self.result.incumbents if point.objective == self.result.objective)
+
+    def row(self) -> dict[str, Any]:
+        """What is to be known of the run, in JSON values; only what ends in ``seconds`` depends on the clock."""
+        answer, found = self.result, None if self.result is None else self.result.certificate
+        times = {} if answer is None else answer.timings
+        return {
+            "method": self.method.label,
+            "budget": self.budget,
+            "budget_bytes": self.problem.budget_bytes,
+            "status": "failed" if answer is None else str(answer.status),
+            "stop": None if answer is None else str(answer.stop),
+            "overhead_percent": None if found is None else found.overhead,
+            "cost": None if found is None else found.cost,
+            "peak": None if found is None else found.peak,
+            "bound": None if answer is None else answer.bound,
+            "gap": None if answer is None else answer.gap,
+            "scope": None if answer is None else str(answer.scope),
+            "source": None if answer is None else answer.source,
+            "recomputations": None if found is None else found.recomputations,
+            "to_best_seconds": self.seconds_to_best,
+            "build_seconds": times.get("build"),
+            "solve_seconds": times.get("solve"),
+            "total_seconds": times.get("total"),
+            "variables": None if answer is None else answer.variables,
+            "constraints": None if answer is None else answer.constraints,
+            "versions": {} if answer is None else dict(answer.versions),
+            "message": self.error if answer is None else answer.message,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a matrix, budget by budget, and the limits they had.
+
+    Attributes
+    ----------
+    problem : Problem
+        Graph and rules.
+    runs : tuple of Run
+    limits : mapping
+        ``time_limit`` (seconds for each run or None), ``threads``, ``seed``, ``gap``, ``isolate``, ``memory_limit``.
+    interrupted : bool
+        Whether Ctrl-C ended the matrix before its last run.
+    """
+
+    problem: Problem
+    runs: tuple[Run, ...]
+    limits: Mapping[str, Any]
+    interrupted: bool = False
+
+    def by_budget(self) -> list[list[Run]]:
+        """The runs of each budget."""
+        groups: dict[str, list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault(run.budget, []).append(run)
+        return list(groups.values())
+
+    def to_json(self) -> str:
+        """The text of a JSON file: graph, rules, limits, and for each run its row and its incumbents."""
+        runs = []
+        for run in self.runs:
+            points = () if run.result is None else run.result.incumbents
+            incumbents = [{"seconds": p.time, "cost": p.objective, "bound": p.bound} for p in points]
+            runs.append({**run.row(), "incumbents": incumbents})
+        content = {
+            **question(self.problem, self.limits),
+            "interrupted": self.interrupted,
+            "runs": runs,
+        }
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    def to_csv(self) -> str:
+        """The text of a CSV file: one line for each run, unknown values empty."""
+        return csv_text([run.row() for run in self.runs])
+
+
+def compare(
+    problem: Problem,
+    budgets: Sequence[str | int | float | None],
+    methods: Sequence[Method | str],
+    *,
+    time_limit: float | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    relative_gap: float = 0.0,
+    isolate: bool = False,
+    memory_limit: int | str | None = None,
+    watch: Watch | None = None,
+    on_run: Callable[[Comparison], object] | None = None,
+) -> Comparison:
+    """Run every method at every budget, one after the other, each with the same limits.
+
+    A method that fails takes up its cell with the reason, and the others go on. Ctrl-C ends the matrix; what is done
+    by then is kept, and so is what the interrupted method had found.
+
+    Parameters
+    ----------
+    problem : Problem
+        Graph and rules; its own budget is not looked at.
+    budgets : sequence of str, int, float or None
+        As for :class:`remat.problem.Problem`.
+    methods : sequence of Method or str
+        A str is read by :meth:`Method.parse`.
+    time_limit, threads, seed, relative_gap, isolate, memory_limit
+        Of each run, as for :func:`remat.solve`.
+    watch : callable, optional
+        See :data:`Watch`.
+    on_run : callable, optional
+        Receives the comparison so far after every run.
+
+    Raises
+    ------
+    RematError
+        Before the first run, for a budget that cannot be read, a limit out of range, a name that is not registered,
+        or a method or budget that stands twice.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> matrix = compare(Problem(unit_chain(4)), [5, 6], ["checkmate/highs", "greedy"], time_limit=60, threads=1)
+    >>> [(run.budget, run.method.label, run.result.objective) for run in matrix.runs]
+    [('5', 'checkmate/highs', 10), ('5', 'greedy', 10), ('6', 'checkmate/highs', 9), ('6', 'greedy', 9)]
+    """
+    chosen = chosen_methods(methods)
+    problems = [replace(problem, budget=budget) for budget in budgets]
+    check_names("budget", [str(budget) for budget in budgets])
+    # Compiles the simulation, so that the first run does not pay for all.
+    validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
+    limits = checked_limits(
+        time_limit=time_limit, threads=threads, seed=seed, gap=relative_gap, isolate=isolate, memory_limit=memory_limit
+    )
+    done = Comparison(problem, (), limits)
+    cells = [(one, method) for one in problems for method in chosen]
+    for number, (one, method) in enumerate(cells, 1):
+        try:
+            with (watch or unwatched)(f"[{number}/{len(cells)}] {_budget(one)}, {method.label}") as on_progress:
+                run = run_method(method, one, done.limits, on_progress)
+        except KeyboardInterrupt:
+            return replace(done, interrupted=True)
+        stopped = run.result is not None and run.result.stop == "interrupted"
+        done = replace(done, runs=(*done.runs, run), interrupted=stopped and number < len(cells))
+        if on_run is not None:
+            on_run(done)
+        if stopped:
+            break
+    return done
+
+
+def run_method(
+    method: Method,
+    problem: Problem,
+    limits: Mapping[str, Any],
+    on_progress: OnProgress | None = None,
+    warm_start: Schedule | None = None,
+) -> Run:
+    """Let one method answer one problem; where it fails, whatever the reason, the run says why.
+
+    Parameters
+    ----------
+    limits : mapping
+        Of :func:`checked_limits`.
+    on_progress, warm_start
+        As for :func:`remat.solve`.
+    """
+    try:
+        result = solve(
+            problem, method.name, method.backend or "cp-sat", deadline=limits["time_limit"], warm_start=warm_start,
+            threads=limits["threads"], seed=limits["seed"], relative_gap=limits["gap"], options=method.options,
+            solver_options=method.solver_options, on_progress=on_progress, isolate=limits["isolate"],
+            memory_limit=limits["memory_limit"],
+        )  # fmt: skip
+    except Exception as error:  # whatever a plug-in does, the others have their turn
+        return Run(method, problem, None, one_line(error))
+    return Run(method, problem, result)
+
+
+def chosen_methods(methods: Sequence[Method | str]) -> list[Method]:
+    """The methods, words read by :meth:`Method.parse`.
+
+    Raises
+    ------
+    RematError
+        For a name that is not registered; a ProblemError if there is no method, or one stands twice.
+    """
+    chosen = [Method.parse(method) if isinstance(method, str) else method for method in methods]
+    check_names("method", [method.label for method in chosen])
+    return chosen
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Refuse an empty list, and a name that stands twice."""
+    if not names:
+        raise ProblemError(f"there is no {what} to compare")
+    for name in names:
+        if names.count(name) > 1:
+            raise ProblemError(f"{what} {name!r} stands twice in the comparison")
+
+
+def checked_limits(
+    *,
+    time_limit: float | None,
+    threads: int | None,
+    seed: int,
+    gap: float,
+    isolate: bool,
+    memory_limit: int | str | None,
+) -> dict[str, Any]:
+    """The limits of each run by name, as :attr:`Comparison.limits` has them.
+
+    Raises
+    ------
+    ProblemError
+        Naming one that is out of range.
+    """
+    call_options(
+        time_limit, threads=threads, seed=seed, relative_gap=gap, log=None, solver=None, isolate=isolate,
+        memory_limit=memory_limit,
+    )  # fmt: skip
+    return {
+        "time_limit": time_limit, "threads": threads, "seed": seed, "gap": gap, "isolate": isolate,
+        "memory_limit": memory_limit,
+    }  # fmt: skip
+
+
+def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Graph, rules and limits in JSON values: what is asked, but for budgets and methods."""
+    graph, most = problem.graph, problem.max_computes
+    return {
+        "graph": {
+            "name": graph.name,
+            "digest": graph.digest,
+            "ops": len(graph.ops),
+            "base_cost": graph.base_cost,
+            "cost_unit": graph.cost_unit,
+            "reference_peak": problem.reference_peak,
+        },
+        "rules": {
+            "order": str(problem.rules.order),
+            "max_computes": dict(most) if isinstance(most, Mapping) else most,
+            "keep": sorted(problem.keep),
+            "count_constant_memory": problem.count_constant_memory,
+        },
+        "limits": dict(limits),
+    }
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())})
+    return text.getvalue()
+
+
+def _budget(problem: Problem) -> str:
+    return "no budget" if problem.budget is None else f"budget {problem.budget}"
+
+
+def unwatched(_line: str) -> AbstractContextManager[OnProgress | None]:
+    """A watch that shows nothing."""
+    return nullcontext()

@@ -1,0 +1,356 @@
+"""Overhead against budget for a set of methods: each budget starts from the schedule of its neighbour below."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat.errors import BackendError, ProblemError
+from remat.experiments.compare import (
+    Method,
+    Run,
+    Watch,
+    check_names,
+    checked_limits,
+    chosen_methods,
+    csv_text,
+    question,
+    run_method,
+    unwatched,
+)
+from remat.experiments.frontier_cell import Cell, Folder
+from remat.experiments.workers import WorkerPool
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.schedule.validate import validate
+from remat.scope import covers
+from remat.solving.incumbents import structural_peak
+
+#: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
+GRACE = 15.0
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What each method reached at each budget.
+
+    Attributes
+    ----------
+    problem : Problem
+        Graph and rules.
+    methods : tuple of Method
+    budgets : tuple of int
+        Bytes, ascending.
+    cells : mapping of (method label, budget in bytes) to Cell
+        Those that are done, and what an interruption left of the others.
+    limits : mapping
+        As :attr:`remat.experiments.compare.Comparison.limits`; of each cell.
+    interrupted : bool
+        Whether Ctrl-C came before the last cell.
+    resumed : int
+        How many cells were taken from the state folder.
+    """
+
+    problem: Problem
+    methods: tuple[Method, ...]
+    budgets: tuple[int, ...]
+    cells: Mapping[tuple[str, int], Cell]
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+    resumed: int = 0
+
+    def of(self, method: Method | str) -> list[Cell]:
+        """The cells of a method that are there, from the smallest budget upward."""
+        label = method if isinstance(method, str) else method.label
+        return [self.cells[label, budget] for budget in self.budgets if (label, budget) in self.cells]
+
+    def bound(self, cell: Cell) -> int | None:
+        """Cost that no schedule in the method's scope can beat at that budget; None: no schedule exists there.
+
+        Whatever fits a budget fits a larger one. So what is proved of a larger budget holds here as well.
+        """
+        above = [other for other in self.of(cell.method) if other.budget >= cell.budget]
+        if any(other.status == "infeasible" for other in above):
+            return None
+        return max([self.problem.graph.base_cost, *(other.bound for other in above if other.bound is not None)])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: method by method, budgets ascending; JSON values, unknown is None."""
+        return [
+            {**cell.row, "frontier_bound": self.bound(cell), "found_at": cell.found_at}
+            for method in self.methods
+            for cell in self.of(method)
+        ]
+
+    def to_csv(self) -> str:
+        """The text of a CSV file: one line for each cell."""
+        return csv_text(self.rows())
+
+    def to_json(self) -> str:
+        """The text of a JSON file: graph, rules, limits and the table."""
+        content = {
+            **question(self.problem, self.limits),
+            "structural_peak": structural_peak(self.problem)[0],
+            "interrupted": self.interrupted,
+            "cells": self.rows(),
+        }
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def frontier(
+    problem: Problem,
+    budgets: Sequence[str | int | float],
+    methods: Sequence[Method | str],
+    *,
+    time_limit: float | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    relative_gap: float = 0.0,
+    isolate: bool = False,
+    memory_limit: int | str | None = None,
+    state: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    watch: Watch | None = None,
+    on_cell: Callable[[Frontier, Cell], object] | None = None,
+) -> Frontier:
+    """The trade-off between memory and overhead, for each method.
+
+    A method goes from the smallest budget upward and starts each from the schedule that it had for the one below,
+    which is valid there, too: overheads never rise with the budget, and a heuristic profits from its own earlier
+    answers. Methods do not know of each other.
+
+    Parameters
+    ----------
+    problem : Problem
+        Graph and rules; its own budget is not looked at.
+    budgets : sequence of str, int or float
+        As for :class:`remat.problem.Problem`, in any order.
+    methods : sequence of Method or str
+        A str is read by :meth:`remat.experiments.compare.Method.parse`.
+    time_limit, threads, seed, relative_gap, isolate, memory_limit
+        Of each cell, as for :func:`remat.solve`.
+    state : path, optional
+        A folder that has, or gets, a file for each cell that is done. What it has is not done again, unless a budget
+        that was added below found something cheaper. Its schedules are validated before they count.
+    executor : concurrent.futures.Executor, optional
+        Runs cells at the same time, one of each method: a pool of processes
+        (:class:`remat.experiments.workers.WorkerPool`), or one that speaks for a cluster (dask's
+        ``client.get_executor()``). It is not shut down. None: one cell after the other, here.
+    watch : callable, optional
+        See :data:`remat.experiments.compare.Watch`; told only of cells that run here.
+    on_cell : callable, optional
+        Receives the frontier so far and the cell that was done.
+
+    Returns
+    -------
+    Frontier
+        After Ctrl-C with what was done by then. A cell that was cut short is in it and not in the state folder.
+
+    Raises
+    ------
+    RematError
+        Before the first cell, for a budget that cannot be read, a limit out of range, a name that is not registered,
+        a method or budget that stands twice, or a state folder of another question.
+    BackendError
+        If what a method proved at one budget contradicts the schedule that it found itself at a smaller one; names
+        both. If a worker process dies.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> found = frontier(Problem(unit_chain(8)), [4, 5, 6], ["checkmate/highs", "greedy"], threads=1)
+    >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
+    [(4, 'optimal', 26), (5, 'optimal', 22), (6, 'optimal', 21)]
+    """
+    chosen = tuple(chosen_methods(methods))
+    problems = _problems(problem, budgets)
+    limits = checked_limits(
+        time_limit=time_limit, threads=threads, seed=seed, gap=relative_gap, isolate=isolate, memory_limit=memory_limit
+    )
+    folder = None if state is None else Folder.open(state, problem, limits)
+    # Compiles the simulation, so that the first cell does not pay for all.
+    validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
+    work = _Work(Frontier(problem, chosen, tuple(problems), {}, limits), problems, folder, on_cell)
+    try:
+        if executor is None:
+            work.here(watch or unwatched)
+        else:
+            work.elsewhere(executor)
+    except KeyboardInterrupt:
+        work.so_far = replace(work.so_far, interrupted=True)
+    return work.so_far
+
+
+def solve_cell(method: Method, problem: Problem, limits: Mapping[str, Any], below: Cell | None, **more: Any) -> Cell:
+    """One cell, started from the schedule of the budget `below`; everything it takes and gives can be sent elsewhere.
+
+    Parameters
+    ----------
+    more
+        ``on_progress``, where the cell runs here.
+    """
+    start = None if below is None else below.schedule
+    run = run_method(method, problem, limits, warm_start=start, **more)
+    budget, result = problem.budget_bytes, run.result
+    assert budget is not None
+    if result is None:
+        if start is not None:
+            assert below is not None
+            run = replace(run, error=f"{run.error} (the warm start is what was found at budget {below.budget:,} bytes)")
+        return Cell(method.label, budget, _row(run))
+    found_at = None if result.schedule is None else budget
+    source = result.source
+    if below is not None and source.startswith("the warm start"):
+        found_at, source = below.found_at, below.source
+    return Cell(
+        method.label, budget, {**_row(run), "source": source}, result.schedule, found_at,
+        own=source == f"{result.method} by {result.backend}", complete=covers(result.scope, problem),
+    )  # fmt: skip
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """The row of a run, in the form that it has after a stay in a file."""
+    row = run.row()
+    return {**row, "versions": dict(sorted(row["versions"].items()))}
+
+
+class _Work:
+    """One call of :func:`frontier`; its state is the frontier so far."""
+
+    def __init__(
+        self,
+        so_far: Frontier,
+        problems: Mapping[int, Problem],
+        folder: Folder | None,
+        on_cell: Callable[[Frontier, Cell], object] | None,
+    ) -> None:
+        self.so_far, self.problems, self.folder, self.on_cell = so_far, problems, folder, on_cell
+
+    def here(self, watch: Watch) -> None:
+        """Method by method, in this process."""
+        total = len(self.so_far.methods) * len(self.problems)
+        for method in self.so_far.methods:
+            while (budget := self._next(method)) is not None:
+                number = len(self.so_far.cells) + 1
+                line = f"[{number}/{total}] {method.label}, budget {self.problems[budget].budget}"
+                with watch(line) as on_progress:
+                    cell = solve_cell(
+                        method, self.problems[budget], self.so_far.limits, self._below(method, budget),
+                        on_progress=on_progress,
+                    )  # fmt: skip
+                self._take(method, cell)
+                if cell.interrupted:
+                    raise KeyboardInterrupt
+
+    def elsewhere(self, executor: Executor) -> None:
+        """One cell of each method at a time, in the hands of `executor`."""
+        running: dict[Future[Cell], Method] = {}
+
+        def submit(method: Method) -> None:
+            if (budget := self._next(method)) is not None:
+                job = executor.submit(
+                    solve_cell, method, self.problems[budget], self.so_far.limits, self._below(method, budget)
+                )
+                running[job] = method
+
+        try:
+            for method in self.so_far.methods:
+                submit(method)
+            while running:
+                for job in wait(running, return_when=FIRST_COMPLETED).done:
+                    method = running.pop(job)
+                    cell = _answer(job, method)
+                    self._take(method, cell)
+                    if cell.interrupted:
+                        raise KeyboardInterrupt
+                    submit(method)
+        except KeyboardInterrupt:
+            if isinstance(executor, WorkerPool):
+                executor.interrupt()
+            self._collect(running)
+            raise
+        finally:
+            for job in running:
+                job.cancel()
+
+    def _collect(self, running: Mapping[Future[Cell], Method]) -> None:
+        """After Ctrl-C: what the cells that ran had found, as far as they end by themselves."""
+        for job in running:
+            job.cancel()
+        for job in wait(running, timeout=GRACE).done:
+            if not job.cancelled() and job.exception() is None:
+                self._take(running[job], job.result())
+
+    def _next(self, method: Method) -> int | None:
+        """The next budget of a method that is to be solved; what the folder has is taken on the way."""
+        for budget, problem in self.problems.items():
+            if (method.label, budget) in self.so_far.cells:
+                continue
+            known = None if self.folder is None else self.folder.read(method, problem)
+            if known is None:
+                return budget
+            below = self._below(method, budget)
+            if below is not None and below.cost is not None and (known.cost is None or known.cost > below.cost):
+                _check(below, known)
+                return budget  # done before there was a neighbour with something cheaper
+            self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)
+            self._take(method, known, fresh=False)
+        return None
+
+    def _below(self, method: Method, budget: int) -> Cell | None:
+        """The cell of the next smaller budget that has a schedule."""
+        smaller = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
+        return smaller[-1] if smaller else None
+
+    def _take(self, method: Method, cell: Cell, fresh: bool = True) -> None:
+        for below in self.so_far.of(method):
+            if below.budget < cell.budget:
+                _check(below, cell)
+        if fresh and self.folder is not None and not cell.interrupted and cell.status != "failed":
+            self.folder.write(method, cell)
+        self.so_far = replace(self.so_far, cells={**self.so_far.cells, (cell.method, cell.budget): cell})
+        if self.on_cell is not None:
+            self.on_cell(self.so_far, cell)
+
+
+def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[int, Problem]:
+    """The problem of each budget in bytes, ascending."""
+    asked = [replace(problem, budget=budget) for budget in budgets]
+    sizes = []
+    for one in asked:
+        if one.budget_bytes is None:
+            raise ProblemError("a frontier needs budgets; 'no budget' has no place on its axis")
+        sizes.append(one.budget_bytes)
+    check_names("budget", [f"{size:,} bytes" for size in sizes])
+    return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))
+
+
+def _answer(job: Future[Cell], method: Method) -> Cell:
+    """What came back from an executor."""
+    try:
+        return job.result()
+    except CancelledError:
+        raise KeyboardInterrupt from None
+    except Exception as error:  # solve_cell() reports failures of methods itself; this is one of the executor
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BackendError(f"the executor lost a run of {method.label}: {line}; what was done before is kept") from None
+
+
+def _check(small: Cell, large: Cell) -> None:
+    """Refuse a proof that a schedule for a smaller budget contradicts.
+
+    A claim covers the schedule if it is about all schedules, or if the schedule is the method's own.
+    """
+    if small.cost is None or not (large.complete or small.own):
+        return
+    place = f"of {large.method}: at budget {small.budget:,} bytes it has a schedule that costs {small.cost:,}"
+    if large.status == "infeasible":
+        raise BackendError(f"the frontier {place}, and at {large.budget:,} bytes it claims that there is none")
+    if large.bound is not None and large.bound > small.cost:
+        raise BackendError(
+            f"the frontier {place}, and at {large.budget:,} bytes it claims that none costs less than {large.bound:,}"
+        )

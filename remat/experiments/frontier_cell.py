@@ -1,0 +1,224 @@
+"""A cell of a frontier, and the folder in which cells outlive the process that computed them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from remat.errors import FormatError, RematError, ScheduleError
+from remat.experiments.compare import Method, Run, question
+from remat.io.files import read_json, write_atomic
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
+from remat.schedule.validate import validate
+
+NAME, VERSION = "remat-frontier", 1
+#: What a cell's file has besides format and version.
+_KEYS = ("method", "row", "found_at", "own", "complete", "schedule")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one method reached at one budget.
+
+    Attributes
+    ----------
+    method : str
+        Its label.
+    budget : int
+        Bytes.
+    row : mapping
+        As :meth:`remat.experiments.compare.Run.row`.
+    schedule : Schedule or None
+    found_at : int or None
+        The budget in bytes at which the schedule was found: this one or a smaller one. None without a schedule.
+    own : bool
+        Whether the schedule is the formulation's own, so that its claims cover it.
+    complete : bool
+        Whether bound and status speak of every schedule within the rules.
+    """
+
+    method: str
+    budget: int
+    row: Mapping[str, Any] = field(repr=False)
+    schedule: Schedule | None = field(default=None, repr=False)
+    found_at: int | None = None
+    own: bool = False
+    complete: bool = False
+
+    @property
+    def status(self) -> str:
+        """``optimal``, ``feasible``, ``infeasible``, ``unknown`` or ``failed``."""
+        return str(self.row["status"])
+
+    @property
+    def cost(self) -> int | None:
+        """Certified cost of the schedule."""
+        cost: int | None = self.row["cost"]
+        return cost
+
+    @property
+    def bound(self) -> int | None:
+        """Cost that no schedule in the scope can beat; None where the method failed."""
+        bound: int | None = self.row["bound"]
+        return bound
+
+    @property
+    def source(self) -> str:
+        """Who made the schedule; empty without one."""
+        return str(self.row["source"] or "")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C cut it short."""
+        return bool(self.row["stop"] == "interrupted")
+
+
+class Folder:
+    """One canonical file for each cell that is done, and one that says which question they answer.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], problem: Problem, limits: Mapping[str, Any]) -> Folder:
+        """The folder, made where there is none.
+
+        Raises
+        ------
+        FormatError
+            Naming the folder, if it cannot be written or what it has belongs to another graph, other rules or limits.
+        """
+        folder = cls(Path(path))
+        asked = {"format": NAME, "version": VERSION, **question(problem, limits)}
+        asked = json.loads(json.dumps(asked))
+        file = folder.path / "question.json"
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+        if file.exists():
+            known = read_json(file)
+            difference = _difference(known, asked)
+            if difference:
+                raise FormatError(
+                    f"{path}: answers another question ({difference}); name another folder or remove this one"
+                )
+        elif any(folder.path.iterdir()):
+            raise FormatError(f"{path}: is neither empty nor the state of a frontier (there is no question.json)")
+        else:
+            write_atomic(file, _text(asked))
+        return folder
+
+    def read(self, method: Method, problem: Problem) -> Cell | None:
+        """The cell, its schedule validated; None if it is not done.
+
+        Raises
+        ------
+        FormatError
+            Naming the file, if it is not well formed, its schedule is not what it says, or the method has other
+            options by now.
+        """
+        assert problem.budget_bytes is not None
+        file = self._file(method, problem.budget_bytes)
+        if not file.exists():
+            return None
+        document = read_json(file)
+        try:
+            cell = _cell(document, method, problem)
+        except (ScheduleError, FormatError, KeyError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, RematError) else "it is not what this program writes"
+            raise FormatError(f"{file}: {why}; remove the file to have it done again") from None
+        return cell
+
+    def write(self, method: Method, cell: Cell) -> None:
+        """Write a cell that is done, whole or not at all.
+
+        Raises
+        ------
+        FormatError
+            Naming the file, if it cannot be written.
+        """
+        schedule = None if cell.schedule is None else json.loads(schedule_to_text(cell.schedule))
+        content = {
+            "format": NAME, "version": VERSION, "method": _described(method), "row": dict(cell.row),
+            "found_at": cell.found_at, "own": cell.own, "complete": cell.complete, "schedule": schedule,
+        }  # fmt: skip
+        write_atomic(self._file(method, cell.budget), _text(content))
+
+    def _file(self, method: Method, budget: int) -> Path:
+        """Readable for a person; the digest keeps labels apart that look alike without their signs."""
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", method.label).strip("-")[:60]
+        digest = hashlib.sha256(method.label.encode()).hexdigest()[:8]
+        return self.path / f"{slug}-{digest}-{budget}.json"
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def _described(method: Method) -> dict[str, Any]:
+    """What the result of a method depends on, in JSON values."""
+    options = None if method.options is None else repr(method.options)
+    solver = {str(name): value if isinstance(value, str | int | float | bool) else repr(value)
+              for name, value in method.solver_options.items()}  # fmt: skip
+    return {"name": method.name, "backend": method.backend, "options": options, "solver_options": solver}
+
+
+def _difference(known: Any, asked: Mapping[str, Any]) -> str:
+    """The first thing in which two questions differ, empty if nothing does."""
+    if not isinstance(known, dict) or known.get("format") != NAME or known.get("version") != VERSION:
+        return f"it is not the state of a {NAME}, version {VERSION}"
+    for section, values in asked.items():
+        theirs = known.get(section)
+        for key, value in values.items() if isinstance(values, dict) else ():
+            before = theirs.get(key) if isinstance(theirs, dict) else None
+            if before != value:
+                return f"{section} {key.replace('_', ' ')} was {_short(before)}, now it is {_short(value)}"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _cell(document: Any, method: Method, problem: Problem) -> Cell:
+    """The cell of a file's content, its schedule certified anew."""
+    if document["format"] != NAME or document["version"] != VERSION or set(document) != {"format", "version", *_KEYS}:
+        raise ValueError
+    if document["method"] != _described(method):
+        raise FormatError(f"method {method.label} had other options ({_short(document['method'])})")
+    row, schedule, keys = document["row"], None, Run(method, problem, None).row()
+    if set(row) != set(keys):
+        raise ValueError
+    row = {key: row[key] for key in keys}
+    if document["schedule"] is not None:
+        schedule = schedule_from_document(document["schedule"])
+        certificate = validate(problem.graph, schedule, problem.rules)
+        if not certificate.accepted:
+            raise FormatError(f"its schedule is not valid: {certificate.first}")
+        if (certificate.cost, certificate.peak) != (row["cost"], row["peak"]):
+            raise FormatError(f"its schedule costs {certificate.cost:,} and not what the file says")
+    elif row["cost"] is not None:
+        raise FormatError("its schedule is missing")
+    cell = Cell(
+        method.label, row["budget_bytes"], row, schedule, document["found_at"],
+        bool(document["own"]), bool(document["complete"]),
+    )  # fmt: skip
+    proved = cell.cost is not None and cell.cost == cell.bound
+    if cell.budget != problem.budget_bytes or (cell.status == "optimal") != proved or not isinstance(cell.bound, int):
+        raise ValueError
+    return cell

@@ -1,0 +1,314 @@
+"""The largest batch that fits a memory within one extra forward pass, by certified solves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from remat import registry
+from remat.errors import BackendError, ProblemError
+from remat.experiments.compare import Method, checked_limits, run_method
+from remat.experiments.max_batch_result import BatchResult, Probe, Verdict
+from remat.graphs import ComputeGraph
+from remat.graphs.batch_scaling import AffineGraph
+from remat.problem import Problem, parse_budget
+from remat.schedule import OrderRule, Schedule
+from remat.schedule.simulate import simulate
+from remat.schedule.validate import validate
+from remat.scope import covers
+from remat.solving.incumbents import structural_peak
+from remat.solving.progress import OnProgress, Progress
+
+#: The heuristic that climbs before a formulation bisects what is left, where it is registered.
+START = "greedy"
+
+
+def max_batch(
+    family: AffineGraph,
+    memory: int | str,
+    method: Method | str = "checkmate/highs",
+    *,
+    order: OrderRule | str = OrderRule.FIXED,
+    max_computes: int | Mapping[str, int] | None = None,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = True,
+    time_limit: float | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    isolate: bool = False,
+    memory_limit: int | str | None = None,
+    on_progress: OnProgress | None = None,
+    on_probe: Callable[[Probe], object] | None = None,
+) -> BatchResult:
+    """The largest batch that fits `memory` at the cost of one extra forward pass at most (Jain et al. 2020, eq. 10).
+
+    Their programme has the batch size as a variable, and so products of variables. Here each batch size that is tried
+    is a problem of its own, and few have to be tried:
+
+    * With costs in fixed proportion, the relative cost of a schedule is the same at every batch size, and its memory at
+      each step grows with the batch. So **a schedule for B + 1 is one for B**: what fits goes down to 1, what is proved
+      not to fit goes up, and bisection between the two is exact for a method that proves. A family whose costs keep no
+      proportion is refused.
+    * For one schedule the largest batch follows from its memory at each step, which is affine: each success reaches
+      up to there at once, and so does the reference order without recomputation, where the search begins.
+    * Before a formulation is asked, the greedy heuristic climbs as far as it can. Above is the structural bound.
+
+    A solve stops as soon as it has a schedule that is cheap enough. Where it ends without one and without a proof, the
+    search goes on below, and the answer says that larger batches are not ruled out. For a heuristic the argument does
+    not hold of *its answers*: it is asked upward from its last success, by steps that double, and from its first
+    failure on in between, until it finds none at the next batch size. It may have missed larger ones.
+
+    Parameters
+    ----------
+    family : AffineGraph
+    memory : int or str
+        Bytes, or ``"16GiB"``.
+    method : Method or str
+        As for :func:`remat.experiments.compare.compare`.
+    order, max_computes, keep, count_constant_memory
+        As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
+        counts unless told otherwise.
+    time_limit, threads, seed, isolate, memory_limit
+        Of each probe, as for :func:`remat.solve`.
+    on_progress : callable, optional
+        Of each solve.
+    on_probe : callable, optional
+        Receives every batch size that was tried.
+
+    Returns
+    -------
+    BatchResult
+        After Ctrl-C with what was known by then.
+
+    Raises
+    ------
+    ProblemError
+        If nothing grows with the batch, no op is of phase ``forward``, costs keep no proportion (naming the op),
+        or `memory` cannot be read.
+    BackendError
+        If a proof of the method at one batch size contradicts a schedule at a larger one; names both.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> chain = AffineGraph.scaled(unit_chain(8), 1)
+    >>> answer = max_batch(chain, 50, "checkmate/highs", threads=1)
+    >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
+    (10, 5, True, 220, 'too dear')
+    """
+    chosen = Method.parse(method) if isinstance(method, str) else method
+    size = read_memory(memory)
+    if not family.grows:
+        raise ProblemError(f"no memory of {family.name} grows with the batch size")
+    if not any(op.phase == "forward" for op in family.pattern.ops):
+        raise ProblemError(f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known")
+    uneven = family.uneven_op()
+    if uneven is not None:
+        raise ProblemError(
+            f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
+            "use the costs of one batch size"
+        )
+    limits = checked_limits(
+        time_limit=time_limit, threads=threads, seed=seed, gap=0.0, isolate=isolate, memory_limit=memory_limit
+    )
+
+    def problem(batch: int) -> Problem:
+        return Problem(family.at(batch), size, order, max_computes, keep, count_constant_memory)
+
+    search = _Search(family, chosen, size, limits=limits, problem=problem, on_progress=on_progress, on_probe=on_probe)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        search.interrupted = True
+    return search.result()
+
+
+def read_memory(memory: int | str) -> int:
+    """A memory in bytes.
+
+    Raises
+    ------
+    ProblemError
+        If it is not ``123456`` or ``"16GiB"``.
+    """
+    if isinstance(memory, float) or (isinstance(memory, str) and "%" in memory):
+        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)")
+    return parse_budget(memory, 0)
+
+
+class _Reached(KeyboardInterrupt):
+    """Ends a solve that has what is needed; like every Ctrl-C it leaves the best schedule."""
+
+
+class _Search:
+    """One call of :func:`max_batch`."""
+
+    def __init__(
+        self,
+        family: AffineGraph,
+        method: Method,
+        memory: int,
+        *,
+        limits: Mapping[str, Any],
+        problem: Callable[[int], Problem],
+        on_progress: OnProgress | None,
+        on_probe: Callable[[Probe], object] | None,
+    ) -> None:
+        self.family, self.method, self.memory, self.limits = family, method, memory, limits
+        self.problem, self.on_progress, self.on_probe = problem, on_progress, on_probe
+        self.interrupted = False
+        #: What the method said of each batch size; and everything that was tried, the start heuristic's too.
+        self.probes: dict[int, Probe] = {}
+        self.log: list[Probe] = []
+        #: Largest batch size known to fit, with its schedule.
+        self.best, self.schedule, self.source = 0, Schedule.reference(family.pattern), ""
+        self.limit = self._structural_limit()
+        self.plain = self._reach(self.schedule)
+        if self.plain:
+            self.best, self.source = self.plain, "reference order"
+
+    def run(self) -> None:
+        """Try batch sizes until the next one is known not to fit, or the method finds none there."""
+        self._try(self.limit + 1, self.method, self.probes)
+        if self.method.name in registry.heuristics():
+            self._climb(self.method, self.probes)
+            return
+        if START in registry.heuristics():
+            self._climb(Method(START), dict(self.probes))
+        while (self.best + 1) not in self.probes:
+            above = min(batch for batch in self.probes if batch > self.best)
+            self._try((self.best + above) // 2, self.method, self.probes)
+
+    def _climb(self, method: Method, tried: dict[int, Probe]) -> None:
+        """Upward by steps that double up to the first failure, from there on in between."""
+        step = 1
+        while (self.best + 1) not in tried:
+            above = min(batch for batch in tried if batch > self.best)
+            batch = min(self.best + step, above - 1) if step else (self.best + above) // 2
+            step = 2 * step if self._try(batch, method, tried) else 0
+
+    def result(self) -> BatchResult:
+        """What is known now, certified."""
+        graph = schedule = certificate = None
+        if self.best:
+            problem = self.problem(self.best)
+            graph, schedule = problem.graph, _signed(self.schedule, problem.graph)
+            certificate = validate(graph, schedule, problem.rules)
+            if not certificate.accepted or certificate.cost > _most(graph):
+                raise BackendError(f"the schedule of {self.source} changed its verdict at batch size {self.best}")
+        proved = [probe.batch for probe in self.probes.values() if probe.verdict.proved and probe.batch > self.best]
+        return BatchResult(
+            self.family, self.memory, self.method, self.best, graph, schedule, certificate, self.plain,
+            self.probes.get(self.best + 1), min(proved, default=self.limit + 1) - 1,
+            tuple(self.log), self.source, self.limits, self.interrupted,
+        )  # fmt: skip
+
+    def _try(self, batch: int, method: Method, tried: dict[int, Probe]) -> bool:
+        """Let a method solve one batch size, and note in `tried` what came; whether it fits."""
+        problem = self.problem(batch)
+        most, reached = _most(problem.graph), False
+
+        def enough(moment: Progress) -> None:
+            nonlocal reached
+            if self.on_progress is not None:
+                self.on_progress(moment)
+            if moment.objective is not None and moment.objective <= most:
+                reached = True
+                raise _Reached
+
+        start = _signed(self.schedule, problem.graph) if self.source else None
+        run = run_method(method, problem, self.limits, enough, start)
+        result = run.result
+        if result is not None and result.stop == "interrupted" and not reached:
+            raise KeyboardInterrupt
+        if result is None:
+            probe = Probe(batch, Verdict.FAILED, most, method.label, why=f"{method.label} failed: {run.error}")
+        else:
+            verdict = Verdict.NOT_FOUND
+            why = f"{method.label} found none, which proves nothing"
+            if result.objective is not None and result.objective <= most:
+                verdict, why = Verdict.FITS, ""
+            elif result.status == "infeasible":
+                verdict, why = Verdict.INFEASIBLE, result.message.partition("; ")[0]
+            elif result.bound > most:
+                verdict = Verdict.TOO_DEAR
+                why = f"every schedule costs at least {result.bound:,}, one extra forward pass allows {most:,}"
+            elif result.stop == "deadline":
+                why = f"{method.label} found none in time"
+            probe = Probe(
+                batch, verdict, most, method.label, result.objective, result.bound, str(result.scope),
+                covers(result.scope, problem), result.timings["total"], result.source, why,
+            )  # fmt: skip
+        tried[batch] = probe
+        self.log.append(probe)
+        fits = probe.verdict is Verdict.FITS
+        if fits:
+            assert result is not None and result.schedule is not None
+            self._take(batch, result.schedule, result.source)
+        if self.on_probe is not None:
+            self.on_probe(probe)
+        return fits
+
+    def _take(self, batch: int, schedule: Schedule, source: str) -> None:
+        """Take note of a schedule that fits, and of how far it is good; what is proved must not contradict it."""
+        if source.startswith("the warm start"):
+            source = self.source
+        if schedule.has_frees:  # less is held if everything is freed at its last use
+            schedule = schedule.without_frees()
+        reach = self._reach(schedule)
+        own = source == f"{self.method.name} by {self.method.backend}"
+        for probe in self.probes.values():
+            if probe.verdict.proved and probe.batch <= reach and (probe.complete or own):
+                raise BackendError(
+                    f"{self.method.label} proved that batch size {probe.batch:,} does not fit ({probe.verdict}), "
+                    f"but its schedule for {batch:,} is good up to {reach:,}"
+                )
+        self.best, self.schedule, self.source = reach, schedule, source
+
+    def _reach(self, schedule: Schedule) -> int:
+        """The largest batch size at which `schedule` keeps the memory; 0: none."""
+        one, two = (self._memory(schedule, batch) for batch in (1, 2))
+        slope = two - one
+        constant = one - slope
+        if (constant > self.memory).any():
+            return 0
+        rows = slope > 0  # what grows is held at one step at least
+        return int(((self.memory - constant[rows]) // slope[rows]).min())
+
+    def _memory(self, schedule: Schedule, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        problem = self.problem(batch)
+        done = simulate(
+            problem.graph, _signed(schedule, problem.graph), keep=problem.keep,
+            count_constant_memory=problem.count_constant_memory,
+        )  # fmt: skip
+        return done.memory[done.is_compute]
+
+    def _structural_limit(self) -> int:
+        """The largest batch size at which each op has room."""
+
+        def fits(batch: int) -> bool:
+            return structural_peak(self.problem(batch))[0] <= self.memory
+
+        if not fits(1):
+            return 0
+        high = 2
+        while fits(high):
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+def _most(graph: ComputeGraph) -> int:
+    """Each op once, and the forward pass again: the right-hand side of eq. 10."""
+    return graph.base_cost + sum(op.cost for op in graph.ops if op.phase == "forward")
+
+
+def _signed(schedule: Schedule, graph: ComputeGraph) -> Schedule:
+    """The same steps for the graph at another batch size."""
+    return replace(schedule, graph=graph.name, graph_digest=graph.digest)

@@ -1,0 +1,160 @@
+"""What is known of batch sizes: each one that was tried, and the largest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from remat.experiments.compare import Method
+from remat.graphs import ComputeGraph
+from remat.graphs.batch_scaling import AffineGraph
+from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate
+
+
+class Verdict(StrEnum):
+    """What is known of a batch size."""
+
+    FITS = "fits"
+    """A certified schedule keeps memory and cost."""
+    INFEASIBLE = "infeasible"
+    """No schedule in the scope keeps the memory."""
+    TOO_DEAR = "too dear"
+    """Every schedule in the scope that keeps the memory costs more than one extra forward pass."""
+    NOT_FOUND = "not found"
+    """The method found none, which proves nothing."""
+    FAILED = "failed"
+    """The method failed."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether it rules the batch size out."""
+        return self in (Verdict.INFEASIBLE, Verdict.TOO_DEAR)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A batch size that was tried.
+
+    Attributes
+    ----------
+    batch : int
+    verdict : Verdict
+    most : int
+        What a schedule may cost: each op once, and the forward pass again.
+    method : str
+        Label of who was asked.
+    cost, bound : int or None
+        Certified cost of the best schedule within the memory; what none in the scope can beat.
+    scope : str
+        The schedules that verdict and bound speak of.
+    complete : bool
+        Whether these are all schedules within the rules.
+    seconds : float
+    source : str
+        Who made the schedule.
+    why : str
+        In words, where the batch does not fit.
+    """
+
+    batch: int
+    verdict: Verdict
+    most: int
+    method: str
+    cost: int | None = None
+    bound: int | None = None
+    scope: str = ""
+    complete: bool = False
+    seconds: float = 0.0
+    source: str = ""
+    why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        return {**asdict(self), "verdict": str(self.verdict)}
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The answer of :func:`max_batch`.
+
+    Attributes
+    ----------
+    family : AffineGraph
+    memory : int
+        Bytes.
+    method : Method
+    batch : int
+        Largest batch size with a certified schedule; 0 where not even 1 has one.
+    graph : ComputeGraph or None
+        The graph at that batch size.
+    schedule, certificate : optional
+        Cost and memory of the schedule there.
+    plain : int
+        Largest batch size of the reference order without recomputation.
+    reason : Probe or None
+        What is known of ``batch + 1``; None after Ctrl-C before it was tried.
+    upper : int
+        No batch size above it fits, in the scope of the method.
+    probes : tuple of Probe
+        All batch sizes that were tried, in that order, the start heuristic's included.
+    source : str
+        Who made the schedule.
+    limits : mapping
+        Of each probe.
+    interrupted : bool
+    """
+
+    family: AffineGraph
+    memory: int
+    method: Method
+    batch: int
+    graph: ComputeGraph | None = field(repr=False)
+    schedule: Schedule | None = field(repr=False)
+    certificate: Certificate | None = field(repr=False)
+    plain: int
+    reason: Probe | None
+    upper: int
+    probes: tuple[Probe, ...] = field(repr=False)
+    source: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    interrupted: bool = False
+
+    @property
+    def proved(self) -> bool:
+        """Whether no larger batch fits, in the scope of the method."""
+        return self.upper == self.batch
+
+    @property
+    def claim(self) -> str:
+        """What is known of larger batches, in a sentence."""
+        if self.reason is None:
+            return f"interrupted; {self.upper:,} is the most that is not ruled out"
+        text = f"at {self.reason.batch:,} {self.reason.why}"
+        if self.reason.verdict.proved:
+            return f"{text} ({self.reason.scope})"
+        return f"{text}; {self.upper:,} is the most that is not ruled out"
+
+    def row(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        found, reason = self.certificate, self.reason
+        return {
+            "network": self.family.name,
+            "method": self.method.label,
+            "memory": self.memory,
+            "batch": self.batch,
+            "upper": self.upper,
+            "proved": self.proved,
+            "reason": None if reason is None else str(reason.verdict),
+            "scope": None if reason is None else reason.scope,
+            "plain_batch": self.plain,
+            "overhead_percent": None if found is None else found.overhead,
+            "peak": None if found is None else found.peak,
+            "source": self.source,
+            "probes": len(self.probes),
+            "seconds": sum(probe.seconds for probe in self.probes),
+            "interrupted": self.interrupted,
+            "claim": self.claim,
+        }

@@ -1,0 +1,266 @@
+"""Pictures of several methods: overhead against time, overhead against budget, largest batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remat.experiments.compare import Comparison, Run
+from remat.experiments.frontier import Frontier
+from remat.experiments.max_batch_result import BatchResult
+from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.solving.incumbents import structural_peak
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's colours, which colour-blind people can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def plot_comparison(comparison: Comparison) -> Figure:
+    """Overhead of the best schedule (steps) and of the bound (dashed) against time.
+
+    A method that found nothing has only its bound; one that failed or proved that there is
+    none is only named in the legend. Where computing each op
+    once costs nothing, costs take the place of overheads.
+
+    Returns
+    -------
+    matplotlib Figure
+        One panel for each budget, one below the other.
+    """
+    groups = comparison.by_budget()
+    figure = empty_figure((9, 0.6 + 3.4 * max(len(groups), 1)))
+    methods = list(dict.fromkeys(run.method.label for run in comparison.runs))
+    for axes, runs in zip(figure.subplots(max(len(groups), 1), 1, squeeze=False)[:, 0], groups, strict=False):
+        for run in runs:
+            _draw(axes, run, methods.index(run.method.label))
+        axes.set_title(_title(runs[0]), fontsize="medium")
+        top = axes.get_ylim()[1]
+        axes.set_ylim(-0.03 * top, top)
+        axes.set_xlim(left=0)
+        axes.set_ylabel("overhead (%)" if comparison.problem.graph.base_cost else "cost")
+        axes.legend(fontsize="small", frameon=False)
+        axes.grid(alpha=0.3)
+        axes.set_xlabel("seconds")
+    return figure
+
+
+def save_comparison_plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Write :func:`plot_comparison` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    write_figure(path, lambda: plot_comparison(comparison))
+
+
+def plot_frontier(frontier: Frontier) -> Figure:
+    """Overhead against budget, like Fig. 5 of Jain et al. (2020), with what is proved.
+
+    A line goes on to the right of a schedule, which is good for every larger budget, up to a better one; a filled mark
+    is a proved optimum of the method's scope. The dashed line below it is the bound, which goes on to the left, where
+    it holds as well. A cross on the axis is a budget for which the method has no schedule, thick where it proved that
+    there is none. No schedule exists in the grey part, for the structural bound. Where computing each op once costs
+    nothing, costs take the place of overheads.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    problem, figure = frontier.problem, empty_figure((9, 5))
+    axes = figure.subplots()
+    scale, unit = size_unit(max(*frontier.budgets, problem.reference_peak))
+    edges = [budget / scale for budget in frontier.budgets]
+    margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
+    axes.set_xlim(edges[0] - margin, edges[-1] + margin)
+    without = [method.label for method in frontier.methods
+               if any(cell.cost is None and cell.status != "failed" for cell in frontier.of(method))]  # fmt: skip
+    strip = 0.03 + 0.035 * len(without)
+    for number, method in enumerate(frontier.methods):
+        _draw_frontier(axes, frontier, number, method.label, scale)
+        if method.label in without:
+            height = strip - 0.035 * (without.index(method.label) + 0.7)
+            _draw_crosses(axes, frontier, number, scale=scale, height=height)
+    top = max(axes.get_ylim()[1], 1e-9)
+    axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method that has some
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
+    axes.axhline(0, color="#222222", linewidth=0.6)
+    structural = structural_peak(problem)[0] / scale
+    if structural > edges[0] - margin:
+        axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
+    axes.set_xlabel(f"budget ({unit})")
+    axes.set_ylabel("overhead (%)" if problem.graph.base_cost else "cost")
+    axes.set_title(plain_text(problem.graph.name) + ": bounds dashed, proved optima filled", fontsize="medium")
+    if problem.reference_peak:
+        share = 100 * scale / problem.reference_peak
+        there, back = partial(np.multiply, share), partial(np.multiply, 1 / share)
+        axes.secondary_xaxis("top", functions=(there, back)).set_xlabel("% of the reference peak", fontsize="small")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    return figure
+
+
+def save_frontier_plot(frontier: Frontier, path: str | os.PathLike[str]) -> None:
+    """Write :func:`plot_frontier` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    write_figure(path, lambda: plot_frontier(frontier))
+
+
+def plot_batches(results: Sequence[BatchResult]) -> Figure:
+    """Largest batch sizes as bars, network by network, like Fig. 6 of Jain et al. (2020).
+
+    The first bar of a network is the reference order without recomputation, the others are the methods; their height
+    is relative to the first, their number the batch size. The outline above a bar ends where larger batches are ruled
+    out. Where some network has no batch size without recomputation, heights are batch sizes.
+
+    Parameters
+    ----------
+    results : sequence of BatchResult
+        Of one memory; at least one.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    from matplotlib.patches import Patch
+
+    networks = list(dict.fromkeys(result.family.name for result in results))
+    methods = list(dict.fromkeys(result.method.label for result in results))
+    figure = empty_figure((max(6.0, 1.6 + 0.55 * len(networks) * (len(methods) + 1.8)), 4.8))
+    axes = figure.subplots()
+    plain = {result.family.name: result.plain for result in results}
+    relative = all(plain.values())
+    width = 0.8 / (len(methods) + 1)
+    bars = [("no recomputation", "#999999", {name: (size, size) for name, size in plain.items()})]
+    for number, label in enumerate(methods):
+        mine = {one.family.name: (one.batch, one.upper) for one in results if one.method.label == label}
+        bars.append((label, _COLOURS[number % len(_COLOURS)], mine))
+    handles = []
+    for number, (label, colour, sizes) in enumerate(bars):
+        for name, (batch, upper) in sizes.items():
+            x, unit = networks.index(name) + (number - len(methods) / 2) * width, plain[name] if relative else 1
+            axes.bar(x, batch / unit, 0.92 * width, color=colour)
+            if upper > batch:
+                axes.bar(x, (upper - batch) / unit, 0.92 * width, batch / unit, color="none", edgecolor=colour,
+                         linestyle=":", linewidth=1.0)  # fmt: skip
+            axes.annotate(f"{batch:,}", (x, batch / unit), (0, 3), textcoords="offset points", ha="center",
+                          fontsize="small", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.2})  # fmt: skip
+        handles.append(Patch(color=colour, label=plain_text(label)))
+    if any(result.upper > result.batch for result in results):
+        handles.append(Patch(facecolor="none", edgecolor="#000000", linestyle=":", label="not ruled out"))
+    axes.set_xticks(range(len(networks)), [plain_text(name) for name in networks])
+    axes.margins(y=0.12)
+    axes.set_ylabel("batch size / without recomputation" if relative else "batch size")
+    scale, unit_name = size_unit(results[0].memory)
+    axes.set_title(f"Largest batch in {results[0].memory / scale:.4g} {unit_name} with one extra forward pass at most",
+                   fontsize="medium")  # fmt: skip
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    return figure
+
+
+def save_batch_plot(results: Sequence[BatchResult], path: str | os.PathLike[str]) -> None:
+    """Write :func:`plot_batches` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    write_figure(path, lambda: plot_batches(results))
+
+
+def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scale: int) -> None:
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    base, cells = frontier.problem.graph.base_cost, frontier.of(label)
+    right = frontier.budgets[-1] / scale
+    # Methods that agree lie upon each other; the earlier ones show around the later ones.
+    width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)
+
+    def height(cost: int) -> float:
+        return _height(cost, base)
+
+    found = [(cell.budget / scale, height(cell.cost), cell.status == "optimal")
+             for cell in cells if cell.cost is not None]  # fmt: skip
+    if found:
+        axes.step([x for x, *_ in found] + [right], [y for _, y, _ in found] + [found[-1][1]], where="post",
+                  color=colour, linewidth=width)  # fmt: skip
+        for proved in (True, False):
+            some = [(x, y) for x, y, optimal in found if optimal is proved]
+            axes.plot(*np.array(some).reshape(-1, 2).T, color=colour, marker=marker, linestyle="none", markersize=size,
+                      markerfacecolor=colour if proved else "white", zorder=3)  # fmt: skip
+    # An empty line for the legend: one entry for line and marks.
+    failed = ": failed" if not found and any(cell.status == "failed" for cell in cells) else ""
+    axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width, label=plain_text(label) + failed)
+    bounds = [(cell.budget / scale, bound) for cell in cells if (bound := frontier.bound(cell)) is not None]
+    if any(bound > base for _, bound in bounds):
+        axes.step([x for x, _ in bounds], [height(bound) for _, bound in bounds], where="pre", color=colour,
+                  linestyle="--", linewidth=1)  # fmt: skip
+
+
+def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, height: float) -> None:
+    """Budgets without a schedule, at a height in shares of the axis."""
+    label = frontier.methods[number].label
+    cells = [cell for cell in frontier.of(label) if cell.cost is None and cell.status != "failed"]
+    for thick, none in ((2.5, True), (1.0, False)):
+        at = [cell.budget / scale for cell in cells if (frontier.bound(cell) is None) is none]
+        axes.plot(at, [height] * len(at), color=_COLOURS[number % len(_COLOURS)], marker="x", markersize=5,
+                  markeredgewidth=thick, linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
+
+
+def _height(cost: int, base: int) -> float:
+    """Overhead in %, or the cost where computing each op once costs nothing."""
+    return 100 * (cost - base) / base if base else float(cost)
+
+
+def _draw(axes: Axes, run: Run, number: int) -> None:
+    colour, label = _COLOURS[number % len(_COLOURS)], run.method.label
+    if run.result is None:
+        axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: failed")
+        return
+    if run.result.status == "infeasible":
+        axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: infeasible")
+        return
+    base, points = run.problem.graph.base_cost, run.result.incumbents
+
+    def height(cost: int) -> float:
+        return _height(cost, base)
+
+    end = max([run.result.timings["total"], *(point.time for point in points)])
+    found = [(point.time, height(point.objective)) for point in points if point.objective is not None]
+    status = str(run.result.status)
+    if found:
+        # a marker where something better came, and the line on to the end of the run
+        fresh = [k for k, (_, y) in enumerate(found) if k == 0 or y < found[k - 1][1]]
+        axes.step(
+            [x for x, _ in found] + [end], [y for _, y in found] + [found[-1][1]], where="post", color=colour,
+            marker=_MARKERS[number % len(_MARKERS)], markersize=5, markevery=fresh,
+            label=f"{label}: {status}, {found[-1][1]:.4g}{' %' if base else ''}",
+        )  # fmt: skip
+    bounds = [(0.0, height(base)), *((point.time, height(point.bound)) for point in points)]
+    bounds.append((end, height(run.result.bound)))
+    axes.step(
+        *zip(*bounds, strict=True), where="post", color=colour, linestyle="--", linewidth=1,
+        label=None if found else f"{label}: {status} (bound)",
+    )  # fmt: skip
+
+
+def _title(run: Run) -> str:
+    name = plain_text(run.problem.graph.name)
+    return f"{name}, " + ("no budget" if run.problem.budget is None else f"budget {run.budget}") + "; bounds dashed"

@@ -1,0 +1,106 @@
+"""A process pool whose tasks can be interrupted like work in this process, and that leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.process
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
+
+from remat.errors import ProblemError
+
+#: Seconds that workers have to end by themselves when the pool is left by an exception, before they are killed.
+GRACE = 5.0
+
+_T = TypeVar("_T")
+
+
+class WorkerPool(ProcessPoolExecutor):
+    """Fresh processes (nothing forked) for :func:`remat.experiments.frontier.frontier`; use it as a context manager.
+
+    Ctrl-C at a terminal does not reach the workers, but :meth:`interrupt` does: a task that runs may still return what
+    it has, and workers without a task take no notice. Left by an exception, the pool ends its workers, and a worker
+    ends when its parent is gone.
+
+    Parameters
+    ----------
+    workers : int
+        How many tasks run at the same time.
+
+    Raises
+    ------
+    ProblemError
+        For fewer than one worker.
+    """
+
+    def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise ProblemError(f"the number of workers must be at least 1, not {workers}")
+        self._others = set(multiprocessing.active_children())
+        super().__init__(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+
+    def submit(self, task: Callable[..., _T], /, *arguments: Any, **options: Any) -> Future[_T]:
+        """As for every executor; the task runs where Ctrl-C is heard."""
+        return super().submit(_run, task, *arguments, **options)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.shutdown()
+        else:
+            self.stop()
+
+    def interrupt(self) -> None:
+        """Ctrl-C for every task that runs."""
+        for process in self._mine():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid or 0, signal.SIGINT)
+
+    def stop(self) -> None:
+        """End the workers, whatever they do; first gently."""
+        mine = self._mine()
+        self.shutdown(wait=False, cancel_futures=True)
+        self.interrupt()
+        until = time.monotonic() + GRACE
+        for process in mine:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+
+    def _mine(self) -> set[multiprocessing.process.BaseProcess]:
+        return set(multiprocessing.active_children()) - self._others
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _begin() -> None:
+    """In a worker, before its first task."""
+    os.setpgid(0, 0)  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True, name="remat-parent").start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(task: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the one that solvers know how to replace
+    try:
+        return task(*arguments, **options)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,6 @@
+"""Checkmate's mixed integer program and its options."""
+
+from remat.formulations.checkmate.formulation import Checkmate
+from remat.formulations.checkmate.layout import CheckmateOptions
+
+__all__ = ["Checkmate", "CheckmateOptions"]

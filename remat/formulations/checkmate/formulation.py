@@ -1,0 +1,432 @@
+"""Checkmate's mixed integer program: recompute, retain and free, stage by stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.base import Formulation, Leeway, Part, Values
+from remat.formulations.checkmate.layout import CheckmateLayout, CheckmateOptions
+from remat.formulations.retention_intervals.layout import expand
+from remat.formulations.sequence import (
+    Instances,
+    check_limits,
+    op_sequence,
+    stages_of,
+    useful_schedule,
+)
+from remat.formulations.stages.rows import at_most
+from remat.modeling import Linear, Model, Vars
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+from remat.scope import Scope
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of variables, in the order in which they are made."""
+
+    R: Vars
+    S: Vars
+    FREE: Vars
+    U: Vars
+    transient: Vars
+
+
+class Checkmate(Formulation):
+    r"""Checkmate's MILP (Jain et al., MLSys 2020, eq. 9), by default with frontier-advancing stages.
+
+    **Sets.** Ops 0..n−1 in the reference order; stages k = 0..n−1, of which stage k ends with the first compute of op
+    k, and in which every op j ≤ k may run once, in order. Tensors t with size m_t and writer p(t); U(t) its readers.
+
+    **Variables.** R[k,j] ∈ {0,1}, j ≤ k: op j runs in stage k. S[k,t] ∈ {0,1}, k > p(t): t is retained from stage k−1
+    into stage k. FREE[k,t,l] ∈ {0,1}: t is freed right after op l, which reads it, in stage k. U[k,j] ∈ [0, budget]:
+    memory held while op j runs in stage k.
+
+    **Constraints**, in the paper's numbering::
+
+        (1a) minimise  sum_{k,j} C_j R[k,j]
+        (1b) R[k,j] ≤ R[k,p(t)] + S[k,t]                          for every t that op j reads
+        (1c) S[k,t] ≤ R[k−1,p(t)] + S[k−1,t]
+        (2)  U[k,0] = M_held + sum_t m_t S[k,t] + m(0) R[k,0]      m(j): bytes of the outputs of op j
+        (3)  U[k,j+1] = U[k,j] − sum_{t read by j} m_t FREE[k,t,j] + m(j+1) R[k,j+1]
+        (7b) 1 − FREE[k,t,l] ≤ h;   (7c) κ (1 − FREE[k,t,l]) ≥ h
+             with h = (1 − R[k,l]) + S[k+1,t] + sum_{j ∈ U(t), l < j ≤ k} R[k,j],  κ = its largest value
+        (8a) R[k,k] = 1;   (8b) S[k,t] only for k > p(t);   (8c) R[k,j] only for j ≤ k
+        (9)  U[k,j] + w_j R[k,j] ≤ budget                         w_j: workspace
+
+    **Free stages** (`CheckmateOptions.frontier` = false): T stages k, in each of which any op may run once, in the
+    reference order; R[k,j] and S[k,t] for all j and k > 0. First computes have no order then. In place of (8a)-(8c)::
+
+        (1d) nothing is retained into stage 0
+        (1e) sum_k R[k,j] ≥ 1                                     for every op j whose outputs nobody reads
+
+    FREE[k,t,p(t)], the freeing of a result nobody uses, is 0 in an optimum for ops with one output (§4.8) and left
+    out; it is there for ops with several outputs, which regenerate all of them when one is wanted. A tensor that an
+    op reads twice is one dependency, so it is freed once.
+
+    **Extensions.** Tensors to be kept: S[n,t] = 1. Graph inputs are part of M_held. Limits of computes:
+    sum_k R[k,j] ≤ C_j. An accumulation buffer is filled once: S[k,t] = 1 from its first writer's stage to its last
+    one's, S[k,t] ≤ S[k−1,t] afterwards, its readers need S[k,t]; a writer that runs again while the buffer is gone
+    holds its bytes for that one step.
+
+    Sizes are divided by their greatest common divisor, with the budget rounded down.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> print(Checkmate(Problem(unit_chain(8), 4)).build())  # doctest: +ELLIPSIS
+    model checkmate: ...
+    """
+
+    name = "checkmate"
+    options_type = CheckmateOptions
+
+    def __init__(self, problem: Problem, options: CheckmateOptions | None = None) -> None:
+        super().__init__(problem)
+        self.options = options or CheckmateOptions()
+        if self.options.frontier and problem.order is not OrderRule.FIXED:
+            raise ProblemError(
+                "the checkmate formulation with frontier-advancing stages keeps the reference order; ask for order "
+                "'fixed', or for the option frontier = false"
+            )
+        if not self.options.frontier and problem.order is not OrderRule.FREE:
+            raise ProblemError("without frontier-advancing stages first computes have no order; ask for order 'free'")
+        n = len(problem.graph.ops)
+        self.layout = CheckmateLayout(problem, None if self.options.frontier else self.options.stages or n)
+        buffers = np.flatnonzero(self.layout.is_buffer)
+        if len(buffers) and not self.options.frontier:
+            name = problem.graph.tensors[buffers[0]].name
+            raise ProblemError(f"without frontier-advancing stages accumulation buffer {name!r} cannot be stated")
+
+    def scope(self) -> Scope:
+        limits = [limit for limit in self.problem.compute_limits if limit is not None]
+        most = max(limits) if len(limits) == self.layout.n else None
+        if not self.layout.frontier:
+            notes: tuple[str, ...] = (f"at most {self.layout.T} stages, each in the reference order",)
+            return Scope(OrderRule.FREE, False, most, notes)
+        notes = ("each accumulation buffer filled once",) if self.layout.is_buffer.any() else ()
+        return Scope(OrderRule.FIXED, True, most, notes)
+
+    def build(self) -> Model:
+        return self.statement[0]
+
+    # -- variables -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def statement(self) -> tuple[Model, _Blocks]:
+        """The model, and its variables."""
+        model = Model(self.name)
+        at, arrays = self.layout, self.problem.graph.arrays
+        stage, slot = at.runs()
+        once = np.array([limit == 1 for limit in self.problem.compute_limits])[arrays.order]
+        first = (stage == slot) & at.frontier  # the first compute, which is not a choice
+        stage_of_s, owner = at.retained()
+        filling = at.is_buffer[owner] & (stage_of_s <= at.last_writer[owner])
+        free_stage, freed = at.frees()
+        forever = at.kept[at.free_tensor[freed]] & (free_stage == at.T - 1)
+        x = _Blocks(
+            R=model.booleans("R", len(slot), first, first | ~once[slot] | (not at.frontier)),  # (8a), (8c)
+            S=model.booleans("S", len(owner), filling),  # (8b)
+            FREE=model.booleans("FREE", len(freed), 0, ~forever),  # (7a)
+            U=model.implied("U", len(slot), 0, at.capacity),  # (9)
+            transient=model.implied("transient", int(at.part_count.sum()), 0, 1),
+        )
+        self._dependencies(model, x)
+        self._memory(model, x, stage, slot)
+        self._frees(model, x)
+        self._workspace(model, x)
+        self._limits(model, x)
+        cost = arrays.cost[arrays.order][slot]
+        priced = np.flatnonzero(~first & (cost > 0))
+        model.minimize(x.R[priced], cost[priced], self.problem.graph.base_cost if at.frontier else 0)  # (1a)
+        return model, x
+
+    def _at(self, x: Vars, stage: Int, op: Int) -> Int:
+        """R[stage, op] or U[stage, op]."""
+        return x.index[self.layout.slot(stage, op)]
+
+    def _s(self, x: _Blocks, stage: Int, tensor: Int) -> Int:
+        return x.S.index[self.layout.retention(stage, tensor)]
+
+    # -- constraints -----------------------------------------------------------------------------------------------
+
+    def _dependencies(self, model: Model, x: _Blocks) -> None:
+        at = self.layout
+        use, rank = expand(at.T - at.begin(at.use_op))
+        tensor, reader = at.use_tensor[use], at.use_op[use]
+        stage = at.begin(reader) + rank
+        row = np.arange(len(use), dtype=np.int64)
+        ordinary = ~at.is_buffer[tensor]
+        held = stage > at.begin(at.writer[tensor])  # (1d): nothing is retained into the first stage
+        model.add(
+            at_most(
+                "(1b) inputs there",
+                [(row, self._at(x.R, stage, reader), 1), (row[held], self._s(x, stage[held], tensor[held]), -1),
+                 (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1)],
+                len(row),
+            )
+        )  # fmt: skip
+        stage, tensor = at.retained()
+        past = (stage > at.last_writer[tensor] + 1) | (~at.is_buffer[tensor])
+        tensor, stage = tensor[past], stage[past]
+        row = np.arange(len(tensor), dtype=np.int64)
+        before = stage > at.begin(at.writer[tensor]) + 1
+        ordinary = ~at.is_buffer[tensor]
+        model.add(
+            at_most(
+                "(1c) retained if there",
+                [(row, self._s(x, stage, tensor), 1),
+                 (row[before], self._s(x, stage[before] - 1, tensor[before]), -1),
+                 (row[ordinary], self._at(x.R, stage[ordinary] - 1, at.writer[tensor[ordinary]]), -1)],
+                len(row),
+            )
+        )  # fmt: skip
+        self._goals(model, x)
+
+    def _goals(self, model: Model, x: _Blocks) -> None:
+        """(1c) for stage T, in which the tensors to be kept are there; (1e) where no stage computes an op anyway."""
+        at, arrays = self.layout, self.problem.graph.arrays
+        kept = np.flatnonzero(at.kept & ((at.s_count > 0) | (not at.frontier)))
+        row = np.arange(len(kept), dtype=np.int64)
+        last = np.full(len(kept), at.T - 1, dtype=np.int64)
+        held, ordinary = at.s_count[kept] > 0, ~at.is_buffer[kept]
+        model.add(
+            Linear.rows(
+                "kept to the end",
+                np.concatenate([row[held], row[ordinary]]),
+                np.concatenate(
+                    [self._s(x, last[held], kept[held]), self._at(x.R, last[ordinary], at.writer[kept[ordinary]])]
+                ),
+                1,
+                lower=1,
+                num_rows=len(kept),
+            )
+        )
+        if not at.frontier:  # what others read is computed for their sake
+            ends = np.ones(at.n, dtype=np.bool_)
+            ends[arrays.position[arrays.edge_producer]] = False
+            op, stage = (a.ravel() for a in np.meshgrid(np.flatnonzero(ends), np.arange(at.T), indexing="ij"))
+            model.add(Linear.rows("(1e) computed", np.repeat(np.arange(ends.sum()), at.T), self._at(x.R, stage, op), 1,
+                                  lower=1, num_rows=int(ends.sum())))  # fmt: skip
+
+    def _memory(self, model: Model, x: _Blocks, stage: Int, slot: Int) -> None:
+        """(2) and (3) as rows U[k,j] − U[k,j−1] + frees − allocations = 0."""
+        at = self.layout
+        here = np.arange(len(slot), dtype=np.int64)  # row of (k, j)
+        allocated = np.zeros(at.n, dtype=np.int64)
+        ordinary = at.tensors[~at.is_buffer[at.tensors]]
+        np.add.at(allocated, at.writer[ordinary], at.size[ordinary])
+        begun = np.zeros(at.n, dtype=np.int64)  # buffers begin in the stage of their first writer
+        buffers = np.flatnonzero(at.is_buffer)
+        np.add.at(begun, at.writer[buffers], at.size[buffers])
+        amount = allocated[slot] + np.where(stage == slot, begun[slot], 0)
+        makes, later = np.flatnonzero(amount > 0), np.flatnonzero(slot > 0)
+        retained_stage, owner = at.retained()
+        free_stage, freed = at.frees()
+        inside = at.free_op[freed] + 1 < at.width[free_stage]  # after op l of a stage there is an op l + 1
+        free_row = at.slot(free_stage, at.free_op[freed] + 1)[inside]
+        parts = [
+            (here, x.U.index, np.ones(len(here))),
+            (later, x.U.index[later - 1], np.full(len(later), -1.0)),
+            (makes, x.R.index[makes], -amount[makes].astype(np.float64)),
+            (at.first_slot[retained_stage], x.S.index, -at.size[owner].astype(np.float64)),
+            (free_row, x.FREE.index[inside], at.size[at.free_tensor[freed[inside]]].astype(np.float64)),
+        ]
+        model.add(
+            Linear.rows("(2)-(3) memory", *(np.concatenate(p) for p in zip(*parts, strict=True)), lower=0.0, upper=0.0,
+                        num_rows=len(here))
+        )  # fmt: skip
+
+    def _frees(self, model: Model, x: _Blocks) -> None:
+        """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h."""
+        rows, columns, coefficients, most, constant = self._hazards(x)
+        count = len(x.FREE)
+        every = np.arange(count, dtype=np.int64)
+        row = np.concatenate([every, rows])
+        column = np.concatenate([x.FREE.index, columns])
+        model.add(
+            Linear.rows("(7b) free if no hazard", row, column, np.concatenate([np.ones(count), coefficients]),
+                        lower=1.0 - constant, num_rows=count),
+            Linear.rows("(7c) hazard, no free", row, column, np.concatenate([most, coefficients]),
+                        upper=most - constant, num_rows=count),
+        )  # fmt: skip
+
+    def _hazards(self, x: _Blocks) -> tuple[Int, Int, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """The hazards h of every FREE variable as (row, column, coefficient), its largest value κ, and its constant."""
+        at = self.layout
+        stage, freed = at.frees()
+        tensor, op = at.free_tensor[freed], at.free_op[freed]
+        row = np.arange(len(freed), dtype=np.int64)
+        onward = np.flatnonzero(stage + 1 < at.T)
+        # later uses of the same tensor: uses are sorted, so they follow
+        uses = np.searchsorted(at.use_tensor * at.n + at.use_op, at.free_tensor * at.n + at.free_op, "right")
+        ends = np.searchsorted(at.use_tensor, at.free_tensor, "right")
+        which, rank = expand(ends - uses)
+        later = at.use_op[uses[which] + rank]
+        pair, rank = expand(at.T - at.begin(later))
+        late_stage = at.begin(later)[pair] + rank
+        late_row = at.free_first[which[pair]] + late_stage - at.begin(at.free_op[which[pair]])
+        rows = np.concatenate([row, row[onward], late_row])
+        columns = np.concatenate(
+            [
+                self._at(x.R, stage, op),
+                self._s(x, stage[onward] + 1, tensor[onward]),
+                self._at(x.R, late_stage, later[pair]),
+            ]
+        )
+        coefficients = np.ones(len(rows))
+        coefficients[: len(row)] = -1.0
+        constant = 1.0 + (at.kept[tensor] & (stage == at.T - 1))  # S[T,t] = 1
+        most = np.bincount(late_row, minlength=len(row)) + (stage + 1 < at.T) + constant
+        return rows, columns, coefficients, most, constant
+
+    def _workspace(self, model: Model, x: _Blocks) -> None:
+        """(9) where an op has a workspace, or may contribute to a buffer that is gone."""
+        workspace = (self.layout.workspace[self.problem.graph.arrays.order] // self.layout.unit).astype(np.float64)
+        at = self.layout
+        part, rank = expand(at.part_count)
+        tensor, op = at.part_tensor[part], at.part_op[part]
+        stage = at.last_writer[tensor] + 1 + rank
+        row = np.arange(len(part), dtype=np.int64)
+        model.add(
+            at_most(
+                "transient contribution",
+                [
+                    (row, self._at(x.R, stage, op), 1),
+                    (row, self._s(x, stage, tensor), -1),
+                    (row, x.transient.index, -1),
+                ],
+                len(part),
+            )
+        )
+        _, slots = at.runs()
+        writes = np.zeros(at.n, dtype=np.bool_)
+        writes[at.part_op] = True
+        rows = np.flatnonzero((workspace[slots] > 0) | writes[slots])
+        number = np.full(len(slots), -1, dtype=np.int64)
+        number[rows] = np.arange(len(rows))
+        here = number[at.slot(stage, op)]
+        model.add(
+            Linear.rows(
+                "(9) workspace",
+                np.concatenate([number[rows], number[rows], here]),
+                np.concatenate([x.U.index[rows], x.R.index[rows], x.transient.index]),
+                np.concatenate([np.ones(len(rows)), workspace[slots[rows]], at.size[tensor].astype(np.float64)]),
+                upper=float(at.capacity),
+                num_rows=len(rows),
+            )
+        )
+
+    def _limits(self, model: Model, x: _Blocks) -> None:
+        at = self.layout
+        limits = [self.problem.compute_limits[op] for op in self.problem.graph.arrays.order.tolist()]
+        limit = np.array([at.T if c is None else c for c in limits], dtype=np.float64)
+        begin = at.begin(np.arange(at.n, dtype=np.int64))
+        limited = np.flatnonzero((limit < at.T - begin) & ((limit > 1) | (not at.frontier)))
+        row, rank = expand((at.T - begin)[limited])
+        op = limited[row]
+        model.add(
+            Linear.rows("limit of computes", row, self._at(x.R, begin[op] + rank, op), 1, upper=limit[limited],
+                        num_rows=len(limited))
+        )  # fmt: skip
+
+    # -- translation -----------------------------------------------------------------------------------------------
+
+    def encode(self, schedule: Schedule) -> Values:
+        problem = self.problem
+        model, x = self.statement
+        sequence = op_sequence(problem, schedule)
+        check_limits(problem, sequence)
+        stage = self._stages_of(sequence)
+        values = np.zeros(model.num_vars)
+        values[self._at(x.R, stage, problem.graph.arrays.position[sequence])] = 1
+        instances = Instances.of(problem, sequence)
+        until = np.append(stage, self.layout.T - 1)[instances.last_use]
+        owner, rank = expand(np.maximum(0, until - stage[instances.step]))
+        values[self._s(x, stage[instances.step][owner] + 1 + rank, instances.tensor[owner])] = 1
+        values[x.S.index] = np.maximum(values[x.S.index], model.lower[x.S.index])  # buffers while they are filled
+        rows, columns, coefficients, _, constant = self._hazards(x)
+        hazards = constant + np.bincount(rows, coefficients * values[columns], minlength=len(x.FREE))
+        values[x.FREE.index] = hazards < 0.5
+        part, rank = expand(self.layout.part_count)
+        later = self.layout.last_writer[self.layout.part_tensor[part]] + 1 + rank
+        values[x.transient.index] = np.maximum(
+            0,
+            values[self._at(x.R, later, self.layout.part_op[part])]
+            - values[self._s(x, later, self.layout.part_tensor[part])],
+        )
+        self._fill_memory(model, x, values)
+        return values
+
+    def _stages_of(self, sequence: Int) -> Int:
+        """Stage, from 0, of each compute."""
+        if self.layout.frontier:
+            return stages_of(self.problem, sequence) - 1
+        position = self.problem.graph.arrays.position[sequence]
+        stage: Int = np.append(0, np.cumsum(position[1:] <= position[:-1]))
+        if stage[-1] >= self.layout.T:
+            raise ProblemError(
+                f"the schedule needs {stage[-1] + 1} stages of ops in the reference order, of {self.layout.T} there are"
+            )
+        return stage
+
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
+        if not self.layout.frontier:  # its stages are others
+            return super().leeway(schedule, part)
+        model, x = self.statement
+        values = self.encode(schedule)
+        arrays = self.problem.graph.arrays
+        touched = np.zeros(len(arrays.size), dtype=np.bool_)
+        for table in (arrays.op_inputs, arrays.op_outputs):
+            touched[table.indices[part.ops[table.rows]]] = True
+        stage, slot = self.layout.runs()
+        retained_stage, owner = self.layout.retained()
+        free_stage, freed = self.layout.frees()
+        written, later = expand(self.layout.part_count)
+        free = np.zeros(model.num_vars, dtype=np.bool_)
+
+        def inside(stage: Int, first: int = part.first) -> NDArray[np.bool_]:
+            return (first <= stage) & (stage <= part.last)
+
+        free[x.R.index] = inside(stage) & part.ops[arrays.order[slot]]
+        free[x.S.index] = inside(retained_stage) & touched[owner]
+        # what is freed in the stage before depends on what is retained from it
+        free[x.FREE.index] = inside(free_stage, part.first - 1) & touched[self.layout.free_tensor[freed]]
+        free[x.U.index] = inside(stage, part.first - 1)
+        free[x.transient.index] = inside(self.layout.last_writer[self.layout.part_tensor[written]] + 1 + later)
+        return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
+
+    def _fill_memory(self, model: Model, x: _Blocks, values: Values) -> None:
+        """U from (2) and (3), by running sums along each stage."""
+        record = next(r for r in model.records if isinstance(r, Linear) and r.name == "(2)-(3) memory")
+        other = ~np.isin(record.column, x.U.index)
+        change = -np.bincount(
+            record.row[other], record.value[other] * values[record.column[other]], minlength=len(record)
+        )
+        total = np.cumsum(change)
+        first = self.layout.first_slot
+        offset = np.where(first > 0, total[first - 1], 0)
+        values[x.U.index] = total - np.repeat(offset, self.layout.width)
+
+    def retention(self, values: Values) -> Values:
+        """S by stage and position of the op whose output is retained, fractional where the values are; shape (T, n)."""
+        at, (_, x) = self.layout, self.statement
+        stage, tensor = at.retained()
+        table = np.zeros((at.T, at.n))
+        np.maximum.at(table, (stage, at.writer[tensor]), values[x.S.index])
+        return table
+
+    def decode(self, values: Values) -> Schedule:
+        _, x = self.statement
+        runs = np.flatnonzero(values[x.R.index] > 0.5)  # stage after stage is the sequence
+        _, slot = self.layout.runs()
+        sequence = self.problem.graph.arrays.order[slot[runs]]
+        return useful_schedule(self.problem, sequence, self.name)

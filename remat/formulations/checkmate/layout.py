@@ -1,0 +1,158 @@
+"""Options of Checkmate's program, and its index arithmetic: stages and slots, uses, retentions and frees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.retention_intervals.layout import expand
+from remat.formulations.sequence import MemoryScale, standing_buffers
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CheckmateOptions:
+    """Options of :class:`remat.formulations.checkmate.Checkmate`.
+
+    Attributes
+    ----------
+    frontier : bool
+        Frontier-advancing stages, (8a)-(8c). Without them (1d)-(1e), in any stage any op: far weaker and far slower,
+        there for the comparison of §4.6 and appendix A. Such stages leave the order of first computes free.
+    stages : int or None
+        T, the number of stages without `frontier`; None: as many as ops. Frontier-advancing stages are as many anyway.
+    """
+
+    frontier: bool = True
+    stages: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.frontier, bool):
+            raise ProblemError(f"frontier must be true or false, not {self.frontier!r}")
+        if self.stages is None:
+            return
+        if self.frontier:
+            raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false")
+        if isinstance(self.stages, bool) or not isinstance(self.stages, int) or self.stages < 1:
+            raise ProblemError(f"stages must be a whole number from 1, not {self.stages!r}")
+
+
+class CheckmateLayout:
+    """Which variables there are, by stage and by position in the reference order.
+
+    Parameters
+    ----------
+    stages : int or None
+        Number of free stages; None: frontier-advancing ones, of which stage k ends with op k.
+
+    Attributes
+    ----------
+    n, T : int
+        Ops and stages.
+    frontier : bool
+    width, first_slot : int64 arrays, shape (stages,)
+        How many ops, the first ones, may run in each stage; number of the first of them, stage after stage.
+    unit, capacity : int
+        Bytes per unit of size, and units that the budget leaves.
+    size : int64 array, shape (tensors,)
+    workspace : int64 array, shape (ops,)
+        In bytes, by number of the op.
+    writer, last_writer : int64 arrays, shape (tensors,)
+        Positions; `writer` is n for graph inputs.
+    is_buffer, kept : bool arrays, shape (tensors,)
+        Accumulation buffers that are held until they are read; what must be alive at the end.
+    tensors : int64 array
+        Those that can be retained.
+    use_tensor, use_op : int64 arrays, shape (uses,)
+        Every read, by tensor, then position of the reader.
+    free_tensor, free_op : int64 arrays
+        What FREE stands for: every use, and where needed the writer itself.
+    s_count, s_first, free_count, free_first : int64 arrays
+        How many stages each tensor of S, and each (tensor, op) of FREE, has; number of the first one.
+    part_tensor, part_op, part_count, part_first : int64 arrays
+        Contributions to buffers that may be transient, after the stage of the buffer's last writer.
+    """
+
+    def __init__(self, problem: Problem, stages: int | None) -> None:
+        arrays = problem.graph.arrays
+        n = self.n = len(arrays.cost)
+        self.frontier = stages is None
+        self.T = n if stages is None else stages
+        self.width = np.arange(1, n + 1, dtype=np.int64) if stages is None else np.full(stages, n, dtype=np.int64)
+        self.first_slot = np.cumsum(self.width) - self.width
+        self.is_buffer, self.workspace = standing_buffers(problem)
+        scale = MemoryScale.of(problem, self.workspace)
+        self.unit, self.capacity = scale.unit, scale.capacity
+        writer = np.full(len(arrays.size), n, dtype=np.int64)
+        self.last_writer = np.zeros(len(arrays.size), dtype=np.int64)
+        positions = arrays.position[arrays.producers.indices]
+        np.minimum.at(writer, arrays.producers.rows, positions)
+        np.maximum.at(self.last_writer, arrays.producers.rows, positions)
+        self.writer = writer
+        self.size = arrays.size // self.unit
+        self.kept = problem.kept & ~arrays.is_input
+        fleeting = (arrays.producers.counts > 1) & ~self.is_buffer  # counted as workspace
+        self.tensors = np.flatnonzero(~arrays.is_input & ~fleeting)
+        tensor = arrays.consumers.rows
+        reader = arrays.position[arrays.consumers.indices]
+        wanted = ~arrays.is_input[tensor]
+        by_use = np.lexsort((reader[wanted], tensor[wanted]))
+        self.use_tensor, self.use_op = tensor[wanted][by_use], reader[wanted][by_use]
+        own = self._freed_by_their_writers(problem)
+        self.free_tensor = np.concatenate([self.use_tensor, own])
+        self.free_op = np.concatenate([self.use_op, writer[own]])
+        self.s_count = np.where(fleeting | arrays.is_input, 0, self.T - 1 - self.begin(writer))
+        self.s_first = np.cumsum(self.s_count) - self.s_count
+        self.free_count = self.T - self.begin(self.free_op)
+        self.free_first = np.cumsum(self.free_count) - self.free_count
+        # (writer position, buffer) pairs
+        into = np.flatnonzero(self.is_buffer[arrays.producers.rows])
+        self.part_tensor, self.part_op = arrays.producers.rows[into], positions[into]
+        self.part_count = n - 1 - self.last_writer[self.part_tensor]
+        self.part_first = np.cumsum(self.part_count) - self.part_count
+
+    def _freed_by_their_writers(self, problem: Problem) -> Int:
+        """Tensors for which FREE[k,t,p(t)] is there.
+
+        Those of ops with several outputs, which come all together; with free stages also those that nobody reads, as
+        their op need not be the last of its stage.
+        """
+        arrays = problem.graph.arrays
+        some = np.zeros(self.n + 1, dtype=np.bool_)
+        some[arrays.position[arrays.op_outputs.counts > 1]] = True
+        mine = some[self.writer]
+        if not self.frontier:
+            mine |= arrays.consumers.counts == 0
+        own = self.tensors[~self.is_buffer[self.tensors]]
+        return own[mine[own]]
+
+    def begin(self, op: Int) -> Int:
+        """First stage in which each op may run."""
+        return op if self.frontier else np.zeros_like(op)
+
+    def runs(self) -> tuple[Int, Int]:
+        """(stage, op) of every R, stage after stage."""
+        return expand(self.width)
+
+    def slot(self, stage: Int, op: Int) -> Int:
+        """Number of R[stage, op] among `runs`."""
+        return self.first_slot[stage] + op
+
+    def retained(self) -> tuple[Int, Int]:
+        """(stage, tensor) of every S, tensor after tensor."""
+        tensor, rank = expand(self.s_count)
+        return self.begin(self.writer[tensor]) + 1 + rank, tensor
+
+    def retention(self, stage: Int, tensor: Int) -> Int:
+        """Number of S[stage, tensor] among `retained`."""
+        return self.s_first[tensor] + stage - self.begin(self.writer[tensor]) - 1
+
+    def frees(self) -> tuple[Int, Int]:
+        """(stage, number of the tensor and op) of every FREE."""
+        freed, rank = expand(self.free_count)
+        return self.begin(self.free_op[freed]) + rank, freed

@@ -1,0 +1,142 @@
+"""The choices of the stage formulation, and index tables over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.retention_intervals.layout import expand
+from remat.formulations.stages.layout import StageLayout
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: In place of the number of a choice or of a column: there is none; it is always one.
+NONE, ONE = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class StageChoices:
+    """What may be recomputed, retained and read, numbered.
+
+    Attributes
+    ----------
+    problem : Problem
+    layout : StageLayout
+    """
+
+    problem: Problem
+    layout: StageLayout
+
+    @cached_property
+    def runs(self) -> tuple[Int, Int]:
+        """(stage, op) of every recomputation that is a choice, stage by stage."""
+        stage, op = np.nonzero(self.layout.may_run)
+        return stage, op
+
+    @cached_property
+    def run_number(self) -> Int:
+        """[stage, op]: number of the recomputation in `runs`, or NONE; shape (stages, ops)."""
+        table = np.full((self.layout.n, self.layout.n), NONE, dtype=np.int64)
+        table[self.runs] = np.arange(len(self.runs[0]))
+        return table
+
+    @cached_property
+    def retained(self) -> tuple[Int, Int, Int]:
+        """(stage, tensor, number) of every retention that is a choice, tensor by tensor.
+
+        What is neither read nor made in a stage may as well be gone before it: retained into such a stage and out of
+        it are one choice, and have one number.
+        """
+        at = self.layout
+        tensor, rank = expand(np.maximum(0, at.s_until - at.s_from + 1))
+        stage = at.s_from[tensor] + rank
+        writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # no buffer is made anew
+        idle = ~(at.fixed | self.is_read)[stage - 1, tensor] & ~at.may_run[stage - 1, writer]
+        return stage, tensor, np.cumsum((rank == 0) | ~idle) - 1
+
+    @cached_property
+    def s_table(self) -> Int:
+        """[stage, tensor]: number of S in `retained`; NONE: no such choice, ONE: it must be; shape (n + 1, tensors)."""
+        at = self.layout
+        table = np.full((at.n + 1, len(at.size)), NONE, dtype=np.int64)
+        stage, tensor = np.indices(table.shape)
+        table[at.is_buffer[tensor] & (stage > at.first_writer[tensor]) & (stage <= at.last_writer[tensor])] = ONE
+        stage, tensor, number = self.retained
+        table[stage, tensor] = number
+        return table
+
+    def s(self, stage: Int, tensor: Int) -> Int:
+        """Numbers of S from `s_table`."""
+        return self.s_table[stage, tensor]
+
+    @cached_property
+    def reads(self) -> tuple[Int, Int, Int, Bool]:
+        """(stage, tensor, reader) of reads by recomputations of what is not live anyway, and whether each is the last.
+
+        By stage, then tensor, then reader.
+        """
+        at = self.layout
+        stage, op = self.runs
+        counts = np.bincount(at.use_op, minlength=at.n)
+        by_op = np.argsort(at.use_op, kind="stable")
+        run, rank = expand(counts[op])
+        use = by_op[(np.cumsum(counts) - counts)[op[run]] + rank]
+        stage, reader, tensor = stage[run], op[run], at.use_tensor[use]
+        loose = ~at.fixed[stage, tensor]
+        stage, reader, tensor = stage[loose], reader[loose], tensor[loose]
+        by = np.lexsort((reader, tensor, stage))
+        stage, reader, tensor = stage[by], reader[by], tensor[by]
+        last = np.append((stage[1:] != stage[:-1]) | (tensor[1:] != tensor[:-1]), True)[: len(stage)]
+        return stage, tensor, reader, last
+
+    @cached_property
+    def is_read(self) -> Bool:
+        """[stage, tensor]: whether some recomputation there may read it."""
+        table = np.zeros((self.layout.n, len(self.layout.size)), dtype=np.bool_)
+        table[self.reads[0], self.reads[1]] = True
+        return table
+
+    @cached_property
+    def carried(self) -> tuple[Int, Int]:
+        """[stage, tensor]: the number of S into the stage, and of S into the next one."""
+        at = self.layout
+        into, onward = self.s_table[:-1].copy(), self.s_table[1:].copy()
+        stage, _ = np.indices(into.shape)
+        into[stage <= at.first_writer] = NONE
+        onward[(stage < at.first_writer) | at.fixed] = NONE
+        return into, onward
+
+    @cached_property
+    def tight(self) -> Bool:
+        """Which of `runs` could come to hold more than the budget, if everything of use were there."""
+        at = self.layout
+        into, onward = self.carried
+        stage, op = self.runs
+        load = np.zeros((at.n, at.n + 1), dtype=np.int64)
+        k, t = np.nonzero(at.first_writer < np.arange(at.n)[:, None])
+        before = (into[k, t] != NONE) * at.size[t]
+        after = (at.fixed[k, t] | self.is_read[k, t] | (onward[k, t] != NONE)) * at.size[t]
+        np.add.at(load[:, 0], k, before)
+        np.add.at(load, (k, at.first_writer[t]), after - before)
+        k, t, reader, last = self.reads
+        gone = last & (onward[k, t] == NONE)
+        np.subtract.at(load, (k[gone], reader[gone] + 1), at.size[t[gone]])
+        most = np.cumsum(load, axis=1)[stage, op] + at.workspace[op] + self.spare[0][op]
+        return most > at.capacity
+
+    @cached_property
+    def spare(self) -> tuple[Int, Bool]:
+        """Bytes of outputs that may be made though nobody wants them, by op; and which tensors these are."""
+        at, arrays = self.layout, self.problem.graph.arrays
+        several = (arrays.op_outputs.counts > 1)[arrays.producers.indices]
+        some = at.is_buffer.copy()
+        some[arrays.producers.rows[several]] = True
+        spare = np.zeros(at.n, dtype=np.int64)
+        mine = some[arrays.op_outputs.indices]
+        np.add.at(spare, arrays.position[arrays.op_outputs.rows[mine]], at.size[arrays.op_outputs.indices[mine]])
+        return spare, some

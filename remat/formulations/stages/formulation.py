@@ -1,0 +1,426 @@
+"""Stages with liveness per read: Checkmate's question, stated with what can be of use only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.base import Formulation, Leeway, Part, Values
+from remat.formulations.retention_intervals.layout import expand
+from remat.formulations.sequence import Instances, check_limits, op_sequence, stages_of, useful_schedule
+from remat.formulations.stages.choices import NONE, ONE, StageChoices
+from remat.formulations.stages.layout import StageLayout, StagesOptions
+from remat.formulations.stages.rows import at_most, without
+from remat.modeling import Linear, Model, Vars
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+from remat.scope import Scope
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of variables, in the order in which they are made."""
+
+    R: Vars
+    S: Vars
+    L: Vars
+    U: Vars
+    over: Vars
+
+
+class Stages(Formulation):
+    r"""Stages with liveness per read: the schedules of `checkmate`, by a tighter and smaller model.
+
+    **Sets.** Ops, stages and tensors as in :class:`remat.formulations.checkmate.Checkmate`: stage k ends with the
+    first compute of op k, and every earlier op may run once in it, in the reference order. F(k): what is live in
+    stage k whatever is chosen, from its writer on: inputs and outputs of op k; in the last stage what is kept.
+
+    **Variables**, each only where it can be of use:
+
+    * R[k,j] ∈ {0,1}: op j < k is recomputed in stage k. Only if a reader of it, or a reader of a reader that is
+      recomputed as well, runs for the first time in stage k or later, at a cost within the limit.
+    * S[k,t] ∈ {0,1}: tensor t is retained into stage k. Only up to the last stage in which it may be read. Where a
+      stage neither reads nor makes t, S[k,t] and S[k+1,t] are one variable: what is dropped may go before as well.
+    * L[k,t,u] ∈ [0,1]: t ∉ F(k) is live in stage k after its previous reader, or its writer, up to reader u.
+    * U[k,j] ∈ [0, budget]: memory held while op j is recomputed in stage k.
+
+    With readers u_1 < … < u_r of t that may run in stage k, and L[k,t,u_{r+1}] standing for S[k+1,t]::
+
+        (1) minimise  sum_{k,j} C_j R[k,j], and the cost of computing each op once
+        (2) L[k,t,u_1] ≤ R[k,p(t)] + S[k,t]
+        (3) 1 ≤ R[k,p(t)] + S[k,t]                               for t that op k reads, or that is kept at the end
+        (4) L[k,t,u_i] ≥ R[k,u_i]
+        (5) L[k,t,u_i] ≥ L[k,t,u_{i+1}]
+        (6) sum_{t ∉ F(k)} m_t S[k+1,t] ≤ budget − sum_{t ∈ F(k)} m_t − w_k
+        (7) U[k,j] = sum_t m_t · (S[k,t] if j < p(t), 1 if t ∈ F(k), else L[k,t,u] of the first reader u ≥ j)
+
+    (2), (4) and (5) imply Checkmate's (1b) and (1c). Where Checkmate's (7c) frees a share of a tensor as soon as one
+    of several hazards is a fraction, (4) and (5) hold it as long as any reader runs. (6) is a knapsack in S alone,
+    from which solvers derive cover cuts. (7) is written as differences between the ops of a stage.
+
+    **What is left out.** Up to the first stage in which everything of use would exceed the budget, nothing need be
+    dropped, so nothing is recomputed, and into that stage everything may be retained. Rows of (6) and (7) that hold
+    with everything of use there are dropped, and with a row its U. An L that only one reader needs is that reader's R.
+
+    **Extensions.** (8) Outputs of a recomputed op with several, and contributions to an accumulation buffer that is
+    gone, are held in that step: over[k,t] ≥ R[k,j] − L[k,t,u_1]. (9) Workspace is added to U where the op runs. Graph
+    inputs, tensors to be kept, limits of computes and buffers are as in `checkmate`.
+
+    Examples
+    --------
+    >>> from remat.formulations.checkmate import Checkmate
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(8), 4)
+    >>> Stages(problem).build().num_vars, Checkmate(problem).build().num_vars
+    (508, 614)
+    """
+
+    name = "stages"
+    options_type = StagesOptions
+
+    def __init__(self, problem: Problem, options: StagesOptions | None = None) -> None:
+        super().__init__(problem)
+        if problem.order is not OrderRule.FIXED:
+            raise ProblemError("the stages formulation keeps the reference order; ask for order 'fixed'")
+        self.options = options or StagesOptions()
+        self._limit = self.options.cost_limit
+        if self._limit is not None and self._limit < problem.graph.base_cost:
+            base = problem.graph.base_cost
+            raise ProblemError(f"the cost limit {self._limit:,} is below {base:,}, the cost of computing each op once")
+        self.layout  # noqa: B018  (a budget below what is always held is refused here)
+
+    def leave_out_above(self, cost: int | None) -> None:
+        if cost is not None and (self._limit is None or cost < self._limit):
+            self._limit = cost
+            self.__dict__.pop("layout", None)
+
+    @cached_property
+    def layout(self) -> StageLayout:
+        """What there are variables for."""
+        extra = None if self._limit is None else self._limit - self.problem.graph.base_cost
+        return StageLayout.of(self.problem, extra, self.options.ahead)
+
+    @cached_property
+    def choices(self) -> StageChoices:
+        """The variables, by number."""
+        return StageChoices(self.problem, self.layout)
+
+    def scope(self) -> Scope:
+        limits = [limit for limit in self.problem.compute_limits if limit is not None]
+        most = max(limits) if len(limits) == self.layout.n else None
+        notes = ("each accumulation buffer filled once",) if self.layout.is_buffer.any() else ()
+        if not self.options.ahead:
+            notes = (*notes, "recomputation in the stage that needs it")
+        if self.options.cost_limit is not None:
+            notes = (*notes, f"cost at most {self.options.cost_limit:,}")
+        return Scope(OrderRule.FIXED, True, most, notes)
+
+    def build(self) -> Model:
+        return self.statement[0]
+
+    # -- variables ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def statement(self) -> tuple[Model, _Blocks]:
+        """The model, and its variables."""
+        model = Model(self.name)
+        R = model.booleans("R", len(self.choices.runs[0]))
+        S = model.booleans("S", int(self.choices.retained[2].max(initial=-1)) + 1)
+        stage, _, reader, _ = self.choices.reads
+        tail = self._column(S, self._tail)
+        own = self._own
+        L = model.implied("L", int(own.sum()), 0, 1)
+        column = self._column(R, self.choices.run_number[stage, reader])
+        live = column.copy()
+        live[own] = L.index
+        self._chain(model, own, live, column, tail)
+        self._availability(model, R, S, live)
+        U, over = self._memory(model, R, S, live)
+        self._limits(model, R)
+        cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.choices.runs[1]]
+        priced = np.flatnonzero(cost > 0)
+        model.minimize(R.index[priced], cost[priced], self.problem.graph.base_cost)  # (1)
+        return model, _Blocks(R, S, L, U, over)
+
+    @cached_property
+    def _tail(self) -> Int:
+        """Number of S into the next stage for the last read of a tensor in each; NONE for other reads."""
+        stage, tensor, _, last = self.choices.reads
+        return np.where(last, self.choices.s(stage + 1, tensor), NONE)
+
+    @property
+    def _own(self) -> Bool:
+        """Which reads have an L of their own; otherwise the tensor is live up to there if the read is, by R itself."""
+        _, _, _, last = self.choices.reads
+        return ~last | (self._tail != NONE)
+
+    @staticmethod
+    def _column(block: Vars, number: Int) -> Int:
+        """Columns of a block by number within it; NONE and ONE stay."""
+        return np.where(number >= 0, block.index[0] + number, number) if len(block) else number
+
+    # -- constraints -------------------------------------------------------------------------------------------------
+
+    def _chain(self, model: Model, own: Bool, live: Int, column: Int, tail: Int) -> None:
+        """(4) L of a read is at least R of its reader, and at least what follows."""
+        _, _, _, last = self.choices.reads
+        mine = np.flatnonzero(own)
+        row = np.arange(len(mine), dtype=np.int64)
+        model.add(at_most("(4) live while read", [(row, column[mine], 1), (row, live[mine], -1)], len(mine)))
+        following = np.where(last[mine], tail[mine], live[np.minimum(mine + 1, len(live) - 1)])
+        model.add(at_most("(5) live before", [(row, following, 1), (row, live[mine], -1)], len(mine)))
+
+    def _availability(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
+        """(2) what is live first was retained or is recomputed, and (3) what the last op of a stage reads too."""
+        at = self.layout
+        stage, tensor, _, last = self.choices.reads
+        first = np.append(True, last[:-1])[: len(last)]
+        # carried on without a read in the stage
+        on_stage, on_tensor, number = self.choices.retained
+        on_stage = on_stage - 1
+        carried = (on_stage >= at.first_stage) & ~at.fixed[on_stage, on_tensor]
+        carried &= ~self.choices.is_read[on_stage, on_tensor] & (self.choices.s(on_stage, on_tensor) != number)
+        on_stage, on_tensor = on_stage[carried], on_tensor[carried]
+        stage = np.concatenate([stage[first], on_stage])
+        tensor = np.concatenate([tensor[first], on_tensor])
+        what = np.concatenate([live[first], self._column(S, self.choices.s(on_stage + 1, on_tensor))])
+        row = np.arange(len(what), dtype=np.int64)
+        model.add(
+            at_most(
+                "(2) retained or recomputed",
+                [(row, what, 1), (row, self._made(R, stage, tensor), -1), (row, self._held(S, stage, tensor), -1)],
+                len(what),
+            )
+        )
+        stage, tensor = np.nonzero(at.fixed)
+        needed = (stage >= at.first_stage) & (stage > at.last_writer[tensor])
+        stage, tensor = stage[needed], tensor[needed]
+        row = np.arange(len(stage), dtype=np.int64)
+        model.add(
+            at_most(
+                "(3) inputs there",
+                [(row, self._made(R, stage, tensor), -1), (row, self._held(S, stage, tensor), -1)],
+                len(stage),
+                -1.0,
+            )
+        )
+
+    def _made(self, R: Vars, stage: Int, tensor: Int) -> Int:
+        """Column of the recomputation that makes an ordinary tensor anew."""
+        at = self.layout
+        number = self.choices.run_number[stage, np.minimum(at.first_writer[tensor], at.n - 1)]
+        return self._column(R, np.where(at.is_buffer[tensor], NONE, number))
+
+    def _held(self, S: Vars, stage: Int, tensor: Int) -> Int:
+        return self._column(S, self.choices.s(stage, tensor))
+
+    def _limits(self, model: Model, R: Vars) -> None:
+        order = self.problem.graph.arrays.order
+        limits = np.array([self.layout.n if c is None else c for c in self.problem.compute_limits])[order]
+        op = self.choices.runs[1]
+        counts = np.bincount(op, minlength=self.layout.n)
+        tight = counts >= limits
+        number = np.cumsum(tight) - 1
+        mine = np.flatnonzero(tight[op])
+        model.add(
+            Linear.rows("limit of computes", number[op[mine]], R.index[mine], 1, upper=limits[tight] - 1.0,
+                        num_rows=int(tight.sum()))
+        )  # fmt: skip
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _first_computes(self, model: Model, S: Vars) -> None:
+        """(6) where it could be broken."""
+        at = self.layout
+        _, onward = self.choices.carried
+        held = (at.fixed * at.size).sum(axis=1) + at.workspace
+        most = held + ((onward != NONE) * at.size).sum(axis=1)
+        stages = np.flatnonzero((most > at.capacity) & (np.arange(at.n) >= at.first_stage))
+        row, tensor = np.nonzero(onward[stages] >= 0)
+        model.add(
+            Linear.rows("(6) first computes", row, S.index[onward[stages[row], tensor]], at.size[tensor],
+                        upper=(at.capacity - held[stages]).astype(np.float64), num_rows=len(stages))
+        )  # fmt: skip
+
+    def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> tuple[Vars, Vars]:
+        """(6) to (9); the variables U and `over`."""
+        at = self.layout
+        self._first_computes(model, S)
+        into, onward = self.choices.carried
+        tight = np.flatnonzero(self.choices.tight)
+        stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
+        U = model.implied("U", len(tight), 0, at.capacity)
+        first_live = np.where(at.fixed, ONE, self._column(S, onward))
+        k, t, reader, last = self.choices.reads
+        head = np.append(True, last[:-1])[: len(last)]
+        first_live[k[head], t[head]] = live[head]
+        pk, pt = np.nonzero(at.first_writer < np.arange(at.n)[:, None])
+        before, after = self._column(S, into[pk, pt]), first_live[pk, pt]
+        following = np.where(last, self._column(S, onward[k, t]), live[np.minimum(np.arange(len(k)) + 1, len(k) - 1)])
+        writer = at.first_writer[pt]
+        zero = np.zeros_like(writer)
+        changes = [  # (stage, slot from which it holds, tensor, column, sign)
+            (pk, zero, pt, before, 1),
+            (pk, writer, pt, before, -1),
+            (pk, writer, pt, after, 1),
+            (k, reader + 1, t, live, -1),
+            (k, reader + 1, t, following, 1),
+        ]
+        keys = stage * at.n + op
+        rows, columns, values = [np.arange(len(tight))], [U.index], [np.ones(len(tight))]
+        constant = np.zeros(len(tight))
+        for k_, slot, t_, column, sign in changes:
+            row = np.searchsorted(keys, k_ * at.n + slot)
+            row[row == len(keys)] = -1
+            good = (row >= 0) & (column != NONE) & (at.size[t_] > 0)
+            if len(keys):
+                good &= stage[row] == k_
+            row, column, amount = row[good], column[good], sign * at.size[t_[good]].astype(np.float64)
+            np.add.at(constant, row[column == ONE], amount[column == ONE])
+            rows.append(row[column >= 0])
+            columns.append(column[column >= 0])
+            values.append(-amount[column >= 0])
+        on = np.flatnonzero(stage[1:] == stage[:-1]) + 1
+        rows.append(on)
+        columns.append(U.index[on - 1])
+        values.append(-np.ones(len(on)))
+        model.add(
+            Linear.rows("(7) recomputations", np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
+                        lower=constant, upper=constant, num_rows=len(tight))
+        )  # fmt: skip
+        over = self._spare_outputs(model, R, U, tight, first_live)
+        return U, over
+
+    def _spare_outputs(self, model: Model, R: Vars, U: Vars, tight: Int, first_live: Int) -> Vars:
+        """(8) outputs that come along although nobody wants them; (9) these, and workspace."""
+        at, arrays = self.layout, self.problem.graph.arrays
+        stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
+        number = arrays.order[op]
+        run, rank = expand(arrays.op_outputs.counts[number])
+        tensor = arrays.op_outputs.indices[arrays.op_outputs.indptr[number[run]] + rank]
+        mine = self.choices.spare[1][tensor] & (at.size[tensor] > 0) & ~at.fixed[stage[run], tensor]
+        run, tensor = run[mine], tensor[mine]
+        wanted = first_live[stage[run], tensor]
+        choice = np.flatnonzero(wanted != NONE)
+        over = model.implied("over", len(choice), 0, 1)
+        row = np.arange(len(choice), dtype=np.int64)
+        column = R.index[tight]
+        model.add(
+            at_most(
+                "(8) unwanted outputs",
+                [(row, column[run[choice]], 1), (row, wanted[choice], -1), (row, over.index, -1)],
+                len(choice),
+            )
+        )
+        always = np.flatnonzero(wanted == NONE)
+        extra = np.flatnonzero(at.workspace[op] > 0)
+        needs = np.unique(np.concatenate([extra, run]))
+        row_of = np.full(len(tight), -1, dtype=np.int64)
+        row_of[needs] = np.arange(len(needs))
+        model.add(
+            Linear.rows(
+                "(9) with workspace",
+                row_of[np.concatenate([needs, extra, run[always], run[choice]])],
+                np.concatenate([U.index[needs], column[extra], column[run[always]], over.index]),
+                np.concatenate(
+                    [np.ones(len(needs)), at.workspace[op[extra]], at.size[tensor[always]], at.size[tensor[choice]]]
+                ),
+                upper=float(at.capacity),
+                num_rows=len(needs),
+            )
+        )
+        return over
+
+    # -- translation -------------------------------------------------------------------------------------------------
+
+    def encode(self, schedule: Schedule) -> Values:
+        problem, at = self.problem, self.layout
+        model, x = self.statement
+        sequence = op_sequence(problem, schedule)
+        check_limits(problem, sequence)
+        cost = int(problem.graph.arrays.cost[sequence].sum())
+        if self._limit is not None and cost > self._limit:
+            raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}")
+        stage = stages_of(problem, sequence) - 1
+        op = problem.graph.arrays.position[sequence]
+        values = np.zeros(model.num_vars)
+        chosen = np.flatnonzero((op < stage) & (stage >= at.first_stage))
+        number = self.choices.run_number[stage[chosen], op[chosen]]
+        strange = np.flatnonzero(number == NONE)
+        if len(strange):
+            step = int(chosen[strange[0]])
+            name = problem.graph.op_names[sequence[step]]
+            raise ProblemError(f"compute {step} of the schedule recomputes op {name!r} ahead of its use")
+        values[x.R.index[number]] = 1
+        instances = Instances.of(problem, sequence)
+        until = np.append(stage, at.n - 1)[instances.last_use]
+        owner, rank = expand(np.maximum(0, until - stage[instances.step]))
+        number = self.choices.s(stage[instances.step][owner] + 1 + rank, instances.tensor[owner])
+        values[x.S.index[number[number >= 0]]] = 1
+        self._fill(model, x, values)
+        return values
+
+    def _fill(self, model: Model, x: _Blocks, values: Values) -> None:
+        """The values of L, U and `over` that go with R and S: the least."""
+        stage, _, reader, last = self.choices.reads
+        held = values[self._column(x.R, self.choices.run_number[stage, reader])]
+        tail = self._column(x.S, self._tail)
+        held = np.maximum(held, np.where(tail >= 0, values[tail], 0))
+        group = np.cumsum(last[::-1])  # from the end, as what follows decides
+        held = (np.maximum.accumulate(held[::-1] + 2 * group) - 2 * group)[::-1]
+        values[x.L.index] = held[self._own]
+        _, spare = without(model, "(8) unwanted outputs", x.over, values)
+        values[x.over.index] = np.maximum(0, spare)
+        lower, other = without(model, "(7) recomputations", x.U, values)
+        total = np.cumsum(lower - other)
+        begins = self.choices.runs[0][self.choices.tight]
+        first = np.searchsorted(begins, begins)
+        values[x.U.index] = total - np.where(first > 0, total[first - 1], 0)
+
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
+        (model, x), arrays = self.statement, self.problem.graph.arrays
+        values = self.encode(schedule)
+        touched = np.zeros(len(arrays.size), dtype=np.bool_)
+        for table in (arrays.op_inputs, arrays.op_outputs):
+            touched[table.indices[part.ops[table.rows]]] = True
+        free = np.zeros(model.num_vars, dtype=np.bool_)
+        stage, op = self.choices.runs
+        free[x.R.index] = (part.first <= stage) & (stage <= part.last) & part.ops[arrays.order[op]]
+        stage_of_s, tensor, number = self.choices.retained
+        chosen = np.zeros(len(x.S), dtype=np.bool_)
+        chosen[number[(part.first <= stage_of_s) & (stage_of_s <= part.last) & touched[tensor]]] = True
+        free[x.S.index] = chosen
+        moved = np.append(stage_of_s[chosen[number]], [part.first, part.last])  # one choice may reach over many stages
+        first, last = moved.min() - 1, moved.max()
+        free[x.U.index] = ((first <= stage) & (stage <= last))[self.choices.tight]
+        stage, _, _, _ = self.choices.reads
+        free[x.L.index] = ((first <= stage) & (stage <= last))[self._own]
+        free[x.over.index] = True
+        return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
+
+    def retention(self, values: Values) -> Values:
+        """S by stage and position of the op whose output is retained, fractional where the values are; shape (n, n)."""
+        at, (_, x) = self.layout, self.statement
+        number = self.choices.s_table[:-1]
+        share = np.where(number == ONE, 1.0, 0.0)
+        share[number >= 0] = values[x.S.index[number[number >= 0]]]
+        stage, _ = np.indices(number.shape)
+        share[(stage > at.first_writer) & (stage <= at.s_until) & (stage < at.first_stage)] = 1  # everything fits
+        table = np.zeros((at.n, at.n + 1))
+        np.maximum.at(table.T, at.first_writer, share.T)
+        return table[:, :-1]
+
+    def decode(self, values: Values) -> Schedule:
+        _, x = self.statement
+        table = np.eye(self.layout.n, dtype=np.bool_)
+        table[self.choices.runs] = values[x.R.index] > 0.5
+        _, op = np.nonzero(table)
+        return useful_schedule(self.problem, self.problem.graph.arrays.order[op], self.name)

@@ -1,0 +1,180 @@
+"""Options of the stage formulation, and what it has variables for: recomputations, retentions and reads of use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.retention_intervals.layout import expand
+from remat.formulations.sequence import MemoryScale, standing_buffers
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: Cost of what cannot be.
+NEVER = np.iinfo(np.int64).max // 4
+
+
+@dataclass(frozen=True)
+class StagesOptions:
+    """Options of :class:`~remat.formulations.stages.Stages`.
+
+    Attributes
+    ----------
+    cost_limit : int or None
+        State only schedules that cost at most this, such as the cost of one that is known. Recomputations that no
+        such schedule has are left out of the model. None: no limit.
+    ahead : bool
+        Whether a stage may recompute what only later stages read. Without it the model has the size of what each op
+        needs, a small part of the whole, and its optimum, one among fewer schedules, is mostly the same.
+    """
+
+    cost_limit: int | None = None
+    ahead: bool = True
+
+    def __post_init__(self) -> None:
+        limit = self.cost_limit
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise ProblemError(f"the cost limit must be a whole number from 0, not {limit!r}")
+        if not isinstance(self.ahead, bool):
+            raise ProblemError(f"ahead must be true or false, not {self.ahead!r}")
+
+
+@dataclass(frozen=True)
+class StageLayout:
+    """Tensors and ops by position in the reference order, and until when each can be of use.
+
+    Attributes
+    ----------
+    unit, capacity : int
+        Bytes per unit of size, and units that the budget leaves; see :class:`remat.formulations.sequence.MemoryScale`.
+    size : int64 array, shape (tensors,)
+        In units; 0 for graph inputs and for what counts as workspace.
+    workspace : int64 array, shape (ops,)
+        In units, by position.
+    is_buffer : bool array, shape (tensors,)
+        Accumulation buffers that are held until they are read.
+    first_writer, last_writer : int64 arrays, shape (tensors,)
+        Positions; the number of ops for graph inputs.
+    use_tensor, use_op : int64 arrays, shape (uses,)
+        Every read of a tensor that some op writes, by tensor, then position of the reader.
+    may_run : bool array, shape (stages, ops)
+        Whether a recomputation of the op is of use in that stage.
+    first_stage : int
+        First stage in which recomputation can be of use: up to there everything that is of use fits.
+    s_from, s_until : int64 arrays, shape (tensors,)
+        Stages into which it is a choice to retain a tensor; empty where `s_from` is larger.
+    fixed : bool array, shape (stages, tensors)
+        Whether the tensor is live in that stage from its writer on to the end, whatever is chosen.
+    """
+
+    unit: int
+    capacity: int
+    size: Int
+    workspace: Int
+    is_buffer: Bool
+    first_writer: Int
+    last_writer: Int
+    use_tensor: Int
+    use_op: Int
+    may_run: Bool
+    first_stage: int
+    s_from: Int
+    s_until: Int
+    fixed: Bool
+
+    @classmethod
+    def of(cls, problem: Problem, most_extra: int | None, ahead: bool) -> StageLayout:
+        """Layout for schedules that spend at most `most_extra` on recomputations; None: any.
+
+        Without `ahead`, recomputations serve the op that ends their stage.
+        """
+        arrays = problem.graph.arrays
+        n, tensors = len(arrays.cost), len(arrays.size)
+        is_buffer, workspace = standing_buffers(problem)
+        scale = MemoryScale.of(problem, workspace)
+        positions = arrays.position[arrays.producers.indices]
+        first_writer = np.full(tensors, n, dtype=np.int64)
+        last_writer = np.zeros(tensors, dtype=np.int64)
+        np.minimum.at(first_writer, arrays.producers.rows, positions)
+        np.maximum.at(last_writer, arrays.producers.rows, positions)
+        last_writer[arrays.is_input] = n
+        fleeting = arrays.is_input | ((arrays.producers.counts > 1) & ~is_buffer)
+        size = np.where(fleeting, 0, arrays.size // scale.unit)
+
+        reader = arrays.position[arrays.consumers.indices]
+        wanted = ~arrays.is_input[arrays.consumers.rows]
+        by_use = np.lexsort((reader[wanted], arrays.consumers.rows[wanted]))
+        use_tensor, use_op = arrays.consumers.rows[wanted][by_use], reader[wanted][by_use]
+
+        may_run = _may_run(problem, most_extra, ahead)
+        last_run = np.where(may_run.any(axis=0), n - 1 - may_run[::-1].argmax(axis=0), -1)
+        last_read = np.full(tensors, -1, dtype=np.int64)
+        np.maximum.at(last_read, use_tensor, np.maximum(use_op, last_run[use_op]))
+        last_read[problem.kept] = n - 1
+        last_read[fleeting] = -1
+
+        fixed = np.zeros((n, tensors), dtype=np.bool_)
+        fixed[use_op, use_tensor] = True
+        own = np.flatnonzero(~fleeting)
+        fixed[n - 1, own[problem.kept[own]]] = True
+        fill, rank = expand(np.where(fleeting, 0, last_writer - first_writer + 1))
+        fixed[first_writer[fill] + rank, fill] = True
+
+        layout = cls(
+            scale.unit, scale.capacity, size, workspace[arrays.order] // scale.unit, is_buffer, first_writer,
+            last_writer, use_tensor, use_op, may_run, 0, last_writer + 1, last_read, fixed,
+        )  # fmt: skip
+        over = np.flatnonzero(layout.load_when_all_is_kept() > scale.capacity)
+        first_stage = int(over[0]) if len(over) else n
+        may_run[:first_stage] = False
+        return replace(layout, first_stage=first_stage, s_from=np.maximum(last_writer + 1, first_stage))
+
+    @property
+    def n(self) -> int:
+        """Number of ops, and of stages."""
+        return len(self.may_run)
+
+    def load_when_all_is_kept(self) -> Int:
+        """Units held while the op that ends each stage runs, if nothing of use is ever freed."""
+        change = np.zeros(self.n + 1, dtype=np.int64)
+        there = np.flatnonzero(self.first_writer < self.n)
+        np.add.at(change, self.first_writer[there], self.size[there])
+        np.subtract.at(change, np.maximum(self.s_until, self.last_writer)[there] + 1, self.size[there])
+        return np.cumsum(change)[: self.n] + self.workspace
+
+
+def _may_run(problem: Problem, most_extra: int | None, ahead: bool) -> Bool:
+    """[k, j]: whether recomputing op j in stage k can be of use; by position.
+
+    It serves a reader that runs for the first time in stage k or later, or a recomputation there that is of use
+    itself. So it comes with recomputations of all ops on a path of readers that ends before such a first compute; the
+    cheapest path is the least that must be spent. Without `ahead` the path ends before op k, and all of it lies in
+    stage k. Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
+    """
+    arrays = problem.graph.arrays
+    n = len(arrays.cost)
+    outputs, consumers = arrays.op_outputs.lists(), arrays.consumers.lists()
+    position, single = arrays.position.tolist(), (arrays.producers.counts == 1).tolist()
+    spent = np.full((n, n), NEVER, dtype=np.int64)  # [j, k]: least extra cost with op j recomputed in stage k
+    for j in range(n - 1, -1, -1):
+        op = int(arrays.order[j])
+        if problem.compute_limits[op] == 1:
+            continue
+        onward = np.full(n, NEVER, dtype=np.int64)
+        for tensor in outputs[op]:
+            if not single[tensor]:
+                continue
+            if problem.kept[tensor]:
+                onward[0 if ahead else n - 1 :] = 0
+            for reader in consumers[tensor]:
+                u = position[reader]
+                onward[0 if ahead else u : u + 1] = 0
+                np.minimum(onward, spent[u], out=onward)
+        spent[j] = np.minimum(onward + arrays.cost[op], NEVER)
+    most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
+    return np.tril((spent <= most).T, -1)

@@ -1,0 +1,54 @@
+"""What a graph format is, and the registry of all that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from remat.graphs.graph import ComputeGraph
+from remat.io.formats import Source, installed_formats
+
+GROUP = "remat.graph_formats"
+
+#: The formats of this package, as in its entry points: they work without installed metadata, too.
+BUILT_IN = {
+    "remat-json": "remat.graphs.formats.remat_json:FORMAT",
+    "node-link": "remat.graphs.formats.node_link:FORMAT",
+    "dot": "remat.graphs.formats.dot:FORMAT",
+}
+
+
+@dataclass(frozen=True)
+class GraphFormat:
+    """A file format of graphs; third parties register theirs in the entry-point group ``remat.graph_formats``.
+
+    Attributes
+    ----------
+    name, description : str
+    suffixes : tuple of str
+        File suffixes that writing goes by, with the dot, in lower case.
+    recognizes : callable, optional
+        Whether a :class:`Source` is in this format, judged by its content; None: the format is never read.
+    read : callable, optional
+        The graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
+    write : callable, optional
+        The text of a graph.
+    """
+
+    name: str
+    description: str
+    suffixes: tuple[str, ...] = ()
+    recognizes: Callable[[Source], bool] | None = None
+    read: Callable[[Source], ComputeGraph] | None = None
+    write: Callable[[ComputeGraph], str] | None = None
+
+
+def graph_formats() -> Iterator[GraphFormat]:
+    """All formats, those of this package first; others are imported only when the iteration gets to them.
+
+    Raises
+    ------
+    FormatError
+        Naming a registered format that cannot be loaded.
+    """
+    return installed_formats(GROUP, BUILT_IN, GraphFormat)

@@ -1,0 +1,414 @@
+"""Simulated annealing of order and recomputation together."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
+from remat.graphs import GraphBuilder
+from remat.heuristics import grouping
+from remat.heuristics.base import Heuristic, Run
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule, simulate
+
+if TYPE_CHECKING:
+    from remat.heuristics.annealing.state import State
+
+Int = NDArray[np.int64]
+
+#: Most runs of one op that the search keeps track of.
+MOST_RUNS = 24
+#: Moves for each op, of all rounds together, where nothing else ends the search.
+MOVES_PER_OP = 20_000
+#: Moves for each op of the first anneal of a round; those of the very first round, which is to answer soon.
+ROUND_MOVES, FIRST_MOVES = 6_000, 500
+#: Rounds after which they become twice as long.
+ROUNDS = 4
+#: How often a round is heated up again, and the share of the way that it then goes anew.
+REHEATS, REHEATED = 3, 0.5
+#: Least moves between two looks at the clock, which are also the steps of cooling, and steps that are worth a round.
+BATCH, STEPS = 5_000, 20
+#: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it; rounds
+#: differ in this, since either way alone misses what the other finds.
+MET = ((0.02, 0.15), (0.3, 0.6))
+#: The first temperature is at least so many times the mean cost of an op.
+HOT = 2.5
+#: A round is heated up again if the overhead it came to is at most so many times the least.
+WORTH = 1.15
+#: Seconds between two schedules that are told.
+TELL = 0.5
+
+
+@dataclass(frozen=True)
+class AnnealingOptions:
+    """Options of :class:`Annealing`.
+
+    Attributes
+    ----------
+    moves : int or None
+        Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
+    heat : float
+        First temperature, as a share of the base cost, but no less than some mean costs of an op; every fourth round
+        begins at a tenth of it.
+    cold : float
+        Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
+    soft, hard : float
+        First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
+    again : float
+        Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
+    groups : float
+        Share of the time that goes first to the graph with ops fused into groups; `moves` is then for each part.
+    """
+
+    moves: int | None = None
+    heat: float = 1e-2
+    cold: float = 0.2
+    soft: float = 1e-2
+    hard: float = 2e-4
+    again: float = 0.2
+    groups: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (
+            (self.moves is None or self.moves >= 1)
+            and self.heat > 0
+            and self.cold > 0
+            and 0 < self.hard <= self.soft
+            and 0 <= self.again <= 1
+            and 0 <= self.groups < 1
+        ):
+            raise ProblemError(f"options of annealing are out of range: {self}")
+
+
+class Annealing(Heuristic):
+    """Simulated annealing on the sequence of computes, order and recomputation together.
+
+    After FastSA (Imanishi et al., NeurIPS 2023), written anew from its description. A state is an array of slots that
+    hold an op or nothing; a move shifts a run of an op, recomputes an op shortly before a read (with a random part of
+    those ancestors that would have to be held for it), or takes a recomputation back. The energy is
+
+        cost + λ (max(0, peak − budget) + τ log(1 + Σ_slots exp((memory − budget) / τ)))
+
+    whose last part lets every slot near the peak count, and not the highest alone; τ falls with the temperature, and λ
+    follows how often the budget is met. Half of the recomputations are for tensors that live across a slot near the
+    peak, drawn by its share in that sum. A segment tree holds peak and sum, so that a move costs O(d log T) for an op
+    with d tensors.
+
+    A round is one anneal, heated up again from its best schedule some times; rounds differ by their seeds, run in
+    threads of their own, and grow. Without a deadline the same seed walks the same way. With the fixed order first
+    computes stay in the reference order, and recomputations may be anywhere. Ops that write accumulation buffers are
+    not recomputed. Where the run has a start, that is where rounds begin.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.schedule import simulate
+    >>> problem = Problem(unit_chain(8), 5)
+    >>> schedule = Annealing(AnnealingOptions(moves=100_000)).run(problem, Run(seed=1))
+    >>> simulate(problem.graph, schedule).peak
+    5
+    """
+
+    name = "annealing"
+    options_type = AnnealingOptions
+
+    def prepare(self) -> None:
+        """Compile the moves: some seconds once on a machine, then they are read from numba's cache."""
+        graph = GraphBuilder("pair")
+        graph.op("a", size=2)
+        graph.op("b", inputs=["a"], size=1)
+        options = AnnealingOptions(moves=1)
+        _Search(Problem(graph.build(), 2, OrderRule.FREE), options, Run()).round(1, 0)
+
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        if problem.budget_bytes is None:
+            return Schedule.reference(problem.graph)
+        if self.options.groups:
+            run = grouping.begin(Annealing(replace(self.options, groups=0.0)), problem, run, self.options.groups)
+        search = _Search(problem, self.options, run)
+        search.go()
+        return None if search.best is None else useful_schedule(problem, search.best, self.name)
+
+    def run_budgets(self, problem: Problem, budgets: Iterable[int | float | str], run: Run) -> dict[int, Schedule]:
+        """The best schedule for each of several budgets, in one run.
+
+        From the largest budget down, each takes an equal part of the time left and begins with the schedule before it;
+        in the end each budget has the cheapest of all schedules that keep it.
+
+        Parameters
+        ----------
+        problem : Problem
+            Its own budget is not looked at.
+        budgets : iterable
+            As :class:`~remat.problem.Problem` takes them.
+        run : Run
+
+        Returns
+        -------
+        dict of int to Schedule
+            By budget in bytes, from the largest down; those for which nothing was found are left out.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> found = Annealing(AnnealingOptions(moves=50_000)).run_budgets(Problem(unit_chain(8)), [10, 6, 5], Run())
+        >>> [(budget, schedule.num_computes) for budget, schedule in found.items()]
+        [(10, 17), (6, 21), (5, 22)]
+        """
+        wanted = sorted({replace(problem, budget=budget).budget_bytes or 0 for budget in budgets}, reverse=True)
+        rules: dict[str, Any] = {"keep": problem.keep, "count_constant_memory": problem.count_constant_memory}
+        seen: list[tuple[int, int, Schedule]] = []  # cost, peak and schedule
+        start = run.start
+        for left, budget in zip(range(len(wanted), 0, -1), wanted, strict=True):
+            clock = run.deadline
+            part = clock.earlier(clock.remaining / left) if math.isfinite(clock.seconds) else clock
+            found = self.run(replace(problem, budget=budget), replace(run, deadline=part, start=start))
+            if found is not None:
+                measured = simulate(problem.graph, found, **rules)
+                seen.append((measured.cost, measured.peak, found))
+                start = found
+        seen.sort(key=lambda one: one[:2])
+        best = {budget: next((found for _, peak, found in seen if peak <= budget), None) for budget in wanted}
+        return {budget: found for budget, found in best.items() if found is not None}
+
+
+class _Search:
+    """The arrays of one problem, and rounds on them, perhaps several at a time."""
+
+    def __init__(self, problem: Problem, options: AnnealingOptions, run: Run) -> None:
+        from remat.heuristics.annealing.state import Net
+
+        assert problem.budget_bytes is not None
+        self.problem, self.options, self.call = problem, options, run
+        self.fixed = problem.order is OrderRule.FIXED
+        arrays = problem.graph.arrays
+        buffers, workspace = standing_buffers(problem)
+        live = (arrays.producers.counts == 1) | buffers  # neither graph inputs nor buffers that nobody reads
+        num_ops = len(arrays.cost)
+        self.budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
+        limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits])
+        into = arrays.op_outputs.indices
+        limit[arrays.op_outputs.rows[buffers[into]]] = 1
+        in_ptr, inputs = _only(arrays.op_inputs.rows, arrays.op_inputs.indices, live, num_ops)
+        out_ptr, outputs = _only(arrays.op_outputs.rows, into, live, num_ops)
+        self.net = Net(
+            arrays.size, arrays.cost, workspace, in_ptr, inputs, out_ptr, outputs,
+            arrays.producers.indptr, arrays.producers.indices, arrays.consumers.indptr, arrays.consumers.indices,
+            arrays.op_predecessors.indptr, arrays.op_predecessors.indices,
+            arrays.op_successors.indptr, arrays.op_successors.indices,
+            problem.kept, limit.astype(np.int64), arrays.order, arrays.position,
+        )  # fmt: skip
+        self.begin = self._start(limit)
+        self.width = 1 << math.ceil(math.log2(4 * max(num_ops, len(self.begin)) + 8))
+        self.batch = max(BATCH, 2 * num_ops)
+        base = max(1, problem.graph.base_cost)
+        cheap = arrays.cost[arrays.cost > 0]
+        self.heat = base * max(options.heat, HOT / num_ops)
+        self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
+        self.per_byte = base / max(1, self.budget)
+        # Below this width of the soft excess one tensor would change it by more than a float can hold.
+        self.narrow = max(1.0, float(arrays.size.max(initial=0)) / 100)
+        self.best: Int | None = None
+        self.best_cost: int | None = None
+        self.told = -math.inf
+        self.untold = self.enough = False
+        self.lock = threading.Lock()
+        self.rate = 0.0
+        if self.call.start is not None:
+            self._take_start()
+
+    def _start(self, limit: Int) -> Int:
+        """The op sequence that rounds begin with."""
+        order = self.problem.graph.arrays.order
+        if self.call.start is None:
+            return order
+        try:
+            given = op_sequence(self.problem, self.call.start)
+        except ProblemError:  # an accumulation buffer is filled twice, which no state says
+            return order
+        known = np.bincount(given, minlength=len(order))
+        first = given[np.sort(np.unique(given, return_index=True)[1])]
+        if (known > np.maximum(limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):
+            return order
+        return given
+
+    def _take_start(self) -> None:
+        """Count what rounds begin with as found, where it keeps the budget."""
+        from remat.heuristics.annealing.state import COST, HIGHEST, plant
+
+        state = self._state(self.begin)
+        plant(self.net, state, self.budget, self.narrow)
+        if state.tree[1, HIGHEST] <= self.budget:
+            self.best, self.best_cost = self.begin, int(state.number[COST])
+
+    # -- rounds ------------------------------------------------------------------------------------------------------
+
+    def go(self) -> None:
+        """Run rounds until time or moves are over, or nothing can be better."""
+        total = self._moves()
+        if self.call.threads == 1 or math.isfinite(total):
+            number = 0
+            while total > 0 and not self._over():
+                total -= self.round(total, number)
+                number += 1
+            return
+        numbers = iter(range(10**9))
+        with ThreadPoolExecutor(self.call.threads) as pool:
+
+            def work() -> None:
+                while not self._over():
+                    with self.lock:
+                        number = next(numbers)
+                    self.round(math.inf, number)
+
+            threads = [pool.submit(work) for _ in range(self.call.threads)]
+            try:
+                for thread in threads:
+                    thread.result()
+            finally:  # after Ctrl-C, too
+                self.enough = True
+
+    def _moves(self) -> float:
+        """Moves of all rounds together."""
+        if self.options.moves is not None:
+            return float(self.options.moves)
+        return math.inf if math.isfinite(self.call.deadline.seconds) else MOVES_PER_OP * len(self.net.cost)
+
+    def _over(self) -> bool:
+        return self.enough or self.call.deadline.expired or self.best_cost == self.problem.graph.base_cost
+
+    def round(self, most: float, number: int) -> float:
+        """One round of at most `most` moves; returns how many it took."""
+        from remat.heuristics.annealing.state import BEST
+
+        num_ops = len(self.net.cost)
+        length: float = FIRST_MOVES * num_ops
+        if number > 0:
+            length = ROUND_MOVES * num_ops * 2 ** ((number - 1) // ROUNDS)
+        # All of a round is to fit into what is left.
+        left = most
+        if self.rate and math.isfinite(self.call.deadline.seconds):
+            left = min(most, 0.95 * self.rate * self.call.deadline.remaining)
+        whole = 1 + REHEATS * REHEATED
+        reheats = 0 if number == 0 or left < STEPS * self.batch * whole else REHEATS
+        length = min(length, left / (whole if reheats else 1))
+        steps = max(1, int(length / self.batch))
+        hot = self.heat * (0.1 if number % 4 == 2 else 1.0)
+        seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
+        state, done, way = self._state(self.begin), 0, _Way(self.per_byte, MET[number % 2])
+        for turn in range(1 + reheats):
+            if turn > 0 and not self._worth(int(state.number[BEST])):
+                break
+            if turn > 0:
+                cost = int(state.number[BEST])
+                state = self._state(state.best[state.best >= 0])
+                state.number[BEST] = cost
+                state.best[:] = state.held
+            again = round(steps * REHEATED) if turn else steps
+            for step in range(steps - again, steps):
+                done += self._step(state, int(seeds[turn, step]), step / max(1, steps - 1), hot, way)
+                if self._over():
+                    return done
+        return done
+
+    def _worth(self, cost: int) -> bool:
+        """Whether a round that came to this cost (-1: none) is worth being heated up again."""
+        base = self.problem.graph.base_cost
+        return cost >= 0 and (self.best_cost is None or cost - base <= WORTH * (self.best_cost - base))
+
+    def _step(self, state: State, seed: int, along: float, hot: float, way: _Way) -> int:
+        """One batch of moves, `along` the way from hot to cold (0 .. 1)."""
+        from remat.heuristics.annealing.moves import anneal
+        from remat.heuristics.annealing.state import BEST
+
+        options, began = self.options, time.perf_counter()
+        heat = hot * (self.cold / hot) ** along
+        width = self.budget * options.soft * (options.hard / options.soft) ** along
+        over = max(0.0, float(state.tree[1, 0]) - self.budget)
+        met = anneal(
+            self.net, state, seed, self.batch, self.budget, self.fixed, heat, way.per_byte, way.per_byte * width,
+            max(width, self.narrow, over / 100), options.again,
+        )  # fmt: skip
+        way.follow(met)
+        self.rate = self.batch / max(1e-9, time.perf_counter() - began)
+        if state.number[BEST] >= 0 and (self.best_cost is None or state.number[BEST] < self.best_cost):
+            with self.lock:
+                if self.best_cost is None or state.number[BEST] < self.best_cost:
+                    self.best_cost = int(state.number[BEST])
+                    self.best, self.untold = state.best[state.best >= 0], True
+        if self.untold:
+            with self.lock:
+                self._tell()
+        return self.batch
+
+    def _tell(self) -> None:
+        """Hand on the best schedule where that is due: not too often, and not twice."""
+        if self.best is None or self.call.on_schedule is None:
+            return
+        if not self.untold or time.monotonic() < self.told + TELL:
+            return
+        self.untold = False
+        self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
+        self.told = time.monotonic()
+
+    def _state(self, sequence: Int) -> State:
+        """The sequence spread over the slots."""
+        from remat.heuristics.annealing.moves import CHAIN
+        from remat.heuristics.annealing.state import State, fill
+
+        net, width = self.net, self.width
+        num_ops, num_tensors = len(net.cost), len(net.size)
+        turn = np.zeros(len(sequence), dtype=np.int64)  # which run of its op each compute is
+        by_op = np.argsort(sequence, kind="stable")
+        runs = np.bincount(sequence, minlength=num_ops)
+        turn[by_op] = np.arange(len(sequence)) - np.repeat(np.cumsum(runs) - runs, runs)
+        slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
+        slots[sequence, turn] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
+        degree = np.diff(net.in_ptr) + np.diff(net.out_ptr)
+        touched = min(num_tensors, (CHAIN + 1) * int(degree.max(initial=1))) + 1
+
+        def empty(*shape: int) -> Int:
+            return np.zeros(shape, dtype=np.int64)
+
+        state = State(
+            slots, runs.astype(np.int64), empty(width), empty(num_tensors, MOST_RUNS + 1, 2), empty(num_tensors),
+            np.zeros((2 * width, 4)), np.zeros(num_tensors), np.zeros(num_tensors),
+            empty(num_ops), empty(num_ops), empty(5), np.full(width, -1, dtype=np.int64),
+            empty(touched), np.full(num_tensors, -1, dtype=np.int64), empty(touched, MOST_RUNS + 1, 2), empty(touched),
+            empty(CHAIN + 1), empty(CHAIN + 1),
+        )  # fmt: skip
+        state.number[1] = -1  # BEST
+        fill(net, state)
+        return state
+
+
+class _Way:
+    """The weight of memory above the budget along one round."""
+
+    def __init__(self, per_byte: float, met: tuple[float, float]) -> None:
+        self.per_byte, self.met = per_byte, met
+        self.least, self.most = per_byte / 100, per_byte * 100
+
+    def follow(self, met: float) -> None:
+        """Adapt to the share of moves that met the budget."""
+        if met < self.met[0]:
+            self.per_byte = min(self.most, self.per_byte * 1.25)
+        elif met > self.met[1]:
+            self.per_byte = max(self.least, self.per_byte / 1.25)
+
+
+def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:
+    """Compressed rows of the entries whose column is wanted."""
+    keep = wanted[columns]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[keep], minlength=num_rows))])
+    return indptr.astype(np.int64), columns[keep]

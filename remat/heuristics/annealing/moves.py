@@ -1,0 +1,324 @@
+"""Simulated annealing on the compute sequence: the compiled moves.
+
+A schedule is valid iff every op's first slot lies after the first slots of those it reads from: moves need no search.
+"""
+
+# numba compiles numpy's legacy generator, seeded inside, and no other; compiled functions carry no types.
+# ruff: noqa: NPY002, PLR0917
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from remat.heuristics.annealing.state import (
+    BEST,
+    COST,
+    HIGHEST,
+    REPEATED,
+    SOFT,
+    apply,
+    begin,
+    compiled,
+    insert,
+    note_repeated,
+    plant,
+    remove,
+    touch_op,
+    undo,
+    work,
+)
+
+#: Most ops that one insertion recomputes, and how many slots before its use a recomputation is put at most.
+CHAIN, REACH = 48, 256
+#: Shares of the moves: shift a run; recompute for a read near the peak, for any read; the rest takes back.
+SHIFT, GUIDED, ANY = 0.45, 0.60, 0.75
+#: How often a tensor that lives across a slot is looked for.
+TRIES = 24
+
+
+@compiled
+def empty_near(state, wanted, low, high):
+    """The empty slot nearest to `wanted` strictly between `low` and `high`; -1: none."""
+    held = state.held
+    distance = 0
+    while True:
+        before, after = wanted - distance, wanted + distance
+        if before <= low and after >= high:
+            return -1
+        if low < before < high and held[before] < 0:
+            return before
+        if low < after < high and held[after] < 0:
+            return after
+        distance += 1
+
+
+@compiled
+def first_after(net, state, op):
+    """The last of the first slots of those `op` reads from: it may run after that."""
+    low = -1
+    for k in range(net.pred_ptr[op], net.pred_ptr[op + 1]):
+        low = max(low, state.slots[net.preds[k], 0])
+    return low
+
+
+@compiled
+def first_before(net, state, op):
+    """The earliest first slot of those that read from `op`: it must have run before that."""
+    high = len(state.held)
+    for k in range(net.succ_ptr[op], net.succ_ptr[op + 1]):
+        high = min(high, state.slots[net.succs[k], 0])
+    return high
+
+
+@compiled
+def window(net, state, op, i, fixed):
+    """Slots between which the i-th run of `op` may be moved, both exclusive."""
+    low, high = first_after(net, state, op), len(state.held)
+    if i == 0:
+        high = first_before(net, state, op)
+        if fixed:
+            at = net.position[op]
+            if at > 0:
+                low = max(low, state.slots[net.order[at - 1], 0])
+            if at + 1 < len(net.order):
+                high = min(high, state.slots[net.order[at + 1], 0])
+            if state.runs[op] > 1:
+                high = min(high, state.slots[op, 1])
+    elif fixed:
+        low = max(low, state.slots[op, 0])
+    return low, high
+
+
+@compiled
+def target(net, state, op, slot, low, high):
+    """An empty slot for a run of `op`: near by, anywhere, before a read of it, or after others that read the same."""
+    how = np.random.random()
+    if how < 0.5:
+        reach = int((high - low) * 0.05) + 4
+        wanted = min(max(slot + np.random.randint(-reach, reach + 1), low + 1), high - 1)
+    elif how < 0.65:
+        wanted = low + 1 + int(np.random.random() * (high - low - 1))
+    elif how < 0.85:
+        written = net.out_ptr[op + 1] - net.out_ptr[op]
+        if written == 0:
+            return -1
+        tensor = net.outputs[net.out_ptr[op] + np.random.randint(written)]
+        read = net.reader_ptr[tensor + 1] - net.reader_ptr[tensor]
+        if read == 0:
+            return -1
+        other = net.readers[net.reader_ptr[tensor] + np.random.randint(read)]
+        wanted = state.slots[other, np.random.randint(state.runs[other])] - 1
+    else:
+        read = net.in_ptr[op + 1] - net.in_ptr[op]
+        if read == 0:
+            return -1
+        tensor = net.inputs[net.in_ptr[op] + np.random.randint(read)]
+        k = np.random.randint(net.reader_ptr[tensor + 1] - net.reader_ptr[tensor] + 1)
+        other = net.writers[net.writer_ptr[tensor]] if k == 0 else net.readers[net.reader_ptr[tensor] + k - 1]
+        wanted = state.slots[other, np.random.randint(state.runs[other])] + 1
+    if wanted <= low or wanted >= high:
+        return -1
+    return empty_near(state, wanted, low, high)
+
+
+@compiled
+def instance_before(state, tensor, slot):
+    """The last instance of `tensor` that begins before `slot`; -1: none."""
+    i = state.instances[tensor] - 1
+    while i >= 0 and state.spans[tensor, i, 0] >= slot:
+        i -= 1
+    return i
+
+
+@compiled
+def hot_slot(tree):
+    """A slot, drawn by its share in the soft excess."""
+    width = len(tree) >> 1
+    node = 1
+    while node < width:
+        node *= 2
+        if np.random.random() * (tree[node, SOFT] + tree[node + 1, SOFT]) >= tree[node, SOFT]:
+            node += 1
+    return node - width
+
+
+@compiled
+def read_beyond(net, state, slot):
+    """Writer of a tensor that lives across `slot`, not used there, and the slot where it is read next; or -1, -1."""
+    for _ in range(TRIES):
+        tensor = np.random.randint(len(net.size))
+        if net.writer_ptr[tensor + 1] - net.writer_ptr[tensor] != 1:
+            continue
+        i = instance_before(state, tensor, slot)
+        if i < 0 or state.spans[tensor, i, 1] <= slot:
+            continue
+        following, used = len(state.held), False
+        for k in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
+            reader = net.readers[k]
+            for j in range(state.runs[reader]):
+                read = state.slots[reader, j]
+                used |= read == slot
+                if read > slot:
+                    following = min(following, read)
+                    break
+        if not used and following < len(state.held):
+            return net.writers[net.writer_ptr[tensor]], following
+    return -1, -1
+
+
+@compiled
+def any_read(net, state):
+    """Writer of a tensor and the slot where it is read; or -1, -1."""
+    reader = np.random.randint(len(net.cost))
+    read = net.in_ptr[reader + 1] - net.in_ptr[reader]
+    if read == 0:
+        return -1, -1
+    tensor = net.inputs[net.in_ptr[reader] + np.random.randint(read)]
+    return net.writers[net.writer_ptr[tensor]], state.slots[reader, np.random.randint(state.runs[reader])]
+
+
+@compiled
+def choose_chain(net, state, fixed, again, most, op, read):
+    """What to recompute so that `op` runs before the slot `read`, for a cost of at most `most`.
+
+    Fills `chain_ops` and `chain_slots`, marks the slots in `held`, and returns how many ops and their cost; 0: none.
+    """
+    ops, at = state.chain_ops, state.chain_slots
+    ops[0], at[0] = op, read
+    chosen, done, price = 1, 0, 0
+    while done < chosen:
+        op, before = ops[done], at[done]
+        price += net.cost[op]
+        good = price <= most and state.runs[op] < net.limit[op]
+        for k in range(done):
+            good &= ops[k] != op
+        slot = -1
+        if good:
+            low = max(first_after(net, state, op), before - REACH)
+            if fixed:
+                low = max(low, state.slots[op, 0])
+            if before - 1 > low:
+                slot = empty_near(state, before - 1, low, before)
+        if slot < 0:
+            for k in range(done):
+                state.held[at[k]] = -1
+            return 0, 0
+        at[done] = slot
+        state.held[slot] = op
+        for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
+            missing = net.inputs[k]
+            writer = net.writers[net.writer_ptr[missing]]
+            if net.limit[writer] > 1 and chosen < CHAIN and np.random.random() < again:
+                i = instance_before(state, missing, slot + 1)
+                if i >= 0 and state.spans[missing, i, 1] <= slot:  # else it is there anyway
+                    ops[chosen], at[chosen] = writer, slot
+                    chosen += 1
+        done += 1
+    return chosen, price
+
+
+@compiled
+def penalty(state, budget, tau, per_byte, per_soft):
+    """What the memory adds to the energy, in cost units."""
+    over = state.tree[1, HIGHEST] - budget
+    return per_byte * max(over, 0.0) + per_soft * math.log1p(state.tree[1, SOFT])
+
+
+@compiled
+def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau, again):
+    """Try `moves` moves at temperature `heat` (cost units); returns the share of them that met the budget.
+
+    The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess).
+    """
+    np.random.seed(seed)
+    plant(net, state, budget, tau)
+    number, tree = state.number, state.tree
+    met = 0
+    now = penalty(state, budget, tau, per_byte, per_soft)
+    for _ in range(moves):
+        met += tree[1, HIGHEST] <= budget
+        bar = now - heat * math.log(1.0 - np.random.random())
+        kind = np.random.random()
+        if kind < SHIFT:
+            op = np.random.randint(len(net.cost))
+            i = np.random.randint(state.runs[op])
+            old = state.slots[op, i]
+            low, high = window(net, state, op, i, fixed)
+            new = target(net, state, op, old, low, high) if high - low >= 2 else -1
+            if new < 0 or new == old:
+                continue
+            begin(state)
+            touch_op(net, state, op)
+            remove(state, op, old)
+            insert(state, op, new)
+            apply(net, state)
+            work(net, state, op, old, -1, tau)
+            work(net, state, op, new, 1, tau)
+            after = penalty(state, budget, tau, per_byte, per_soft)
+            if after <= bar:
+                now = after
+            else:
+                remove(state, op, new)
+                insert(state, op, old)
+                undo(net, state)
+                work(net, state, op, new, -1, tau)
+                work(net, state, op, old, 1, tau)
+                continue
+        elif kind < ANY:
+            op, read = read_beyond(net, state, hot_slot(tree)) if kind < GUIDED else any_read(net, state)
+            if op < 0:
+                continue
+            length, price = choose_chain(net, state, fixed, again, bar, op, read)
+            if length == 0:
+                continue
+            begin(state)
+            for k in range(length):
+                touch_op(net, state, state.chain_ops[k])
+                insert(state, state.chain_ops[k], state.chain_slots[k])
+            apply(net, state)
+            for k in range(length):
+                work(net, state, state.chain_ops[k], state.chain_slots[k], 1, tau)
+            after = penalty(state, budget, tau, per_byte, per_soft)
+            if price + after <= bar:
+                now = after
+                number[COST] += price
+                for k in range(length):
+                    note_repeated(state, state.chain_ops[k])
+            else:
+                for k in range(length):
+                    remove(state, state.chain_ops[k], state.chain_slots[k])
+                undo(net, state)
+                for k in range(length):
+                    work(net, state, state.chain_ops[k], state.chain_slots[k], -1, tau)
+                continue
+        else:
+            if number[REPEATED] == 0:
+                continue
+            op = state.repeated[np.random.randint(number[REPEATED])]
+            i = np.random.randint(state.runs[op])
+            if i == 0 and (fixed or state.slots[op, 1] >= first_before(net, state, op)):
+                continue
+            old = state.slots[op, i]
+            begin(state)
+            touch_op(net, state, op)
+            remove(state, op, old)
+            apply(net, state)
+            work(net, state, op, old, -1, tau)
+            after = penalty(state, budget, tau, per_byte, per_soft)
+            if after - net.cost[op] <= bar:
+                now = after
+                number[COST] -= net.cost[op]
+                note_repeated(state, op)
+            else:
+                insert(state, op, old)
+                undo(net, state)
+                work(net, state, op, old, 1, tau)
+                continue
+        if tree[1, HIGHEST] <= budget and (number[BEST] < 0 or number[COST] < number[BEST]):
+            number[BEST] = number[COST]
+            for slot in range(len(state.held)):
+                state.best[slot] = state.held[slot]
+    return met / moves

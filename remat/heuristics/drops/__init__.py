@@ -1,0 +1,5 @@
+"""Drops on compiled code: a start for graphs of any size."""
+
+from remat.heuristics.drops.heuristic import Drops, DropsOptions
+
+__all__ = ["Drops", "DropsOptions"]

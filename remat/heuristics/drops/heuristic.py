@@ -1,0 +1,224 @@
+"""Drops on compiled code: a start for graphs of any size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.formulations.sequence import standing_buffers, useful_schedule
+from remat.heuristics.base import Heuristic, Run
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+
+if TYPE_CHECKING:
+    from remat.heuristics.drops.kernel import Net, State
+
+Int = NDArray[np.int64]
+
+#: Most runs of one op.
+MOST_RUNS = 32
+#: Candidates that are looked at between two looks at the clock.
+BATCH = 1_000
+#: Longest chains of recomputations for one drop, in each round of drops.
+CHAINS = (8, 64, 512)
+
+
+@dataclass(frozen=True)
+class DropsOptions:
+    """Options of :class:`Drops`.
+
+    Attributes
+    ----------
+    leanings : tuple of float
+        How much holding an input for longer may cost, in bytes of excess at the rate of the drop, against recomputing
+        it: high values recompute less. Each is tried, and the best schedule counts.
+    """
+
+    leanings: tuple[float, ...] = (6.0, 2.0, 1.0, 20.0)
+
+    def __post_init__(self) -> None:
+        if not self.leanings or not all(leaning > 0 for leaning in self.leanings):
+            raise ProblemError(f"leanings must be positive numbers, one at the least, not {self.leanings!r}")
+
+
+class Drops(Heuristic):
+    """Takes the best drops of a staged schedule, one after the other, for graphs of any size.
+
+    A *drop* ends an instance at its last read before some stage and recomputes it there. What the recomputation reads
+    is held for longer where memory allows, and otherwise held or recomputed as well, whichever is cheaper at the rate
+    at which the drop itself turns cost into bytes. From the reference order on, the drop with the least cost for the
+    bytes of excess that it removes, summed over all stages, is taken until nothing exceeds the budget; whether it does
+    what was expected is checked by its exact effect, and if not it is taken back. The candidates wait on a heap under
+    what they would cost at best, and are looked at again when their turn comes. At the end recomputations are taken
+    back, the dearest first, where the schedule fits without them. Where the order is free, this is done from the order
+    of the start and from one by list scheduling, too.
+
+    What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
+    microseconds: 100,000 ops take a minute or so. Its drops are recomputed in any stage, and as deep as needed. The
+    result is staged. Accumulation buffers are held from the first contribution to the last read.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.schedule import simulate
+    >>> problem = Problem(unit_chain(8), 7)
+    >>> schedule = Drops().run(problem, Run())
+    >>> simulate(problem.graph, schedule).peak
+    7
+    """
+
+    name = "drops"
+    options_type = DropsOptions
+
+    def prepare(self) -> None:
+        """Compile: some seconds once on a machine, then it is read from numba's cache."""
+        from remat.graphs.families import unit_chain
+
+        self.run(Problem(unit_chain(8), 4, OrderRule.FREE), Run())
+
+    def run(self, problem: Problem, run: Run) -> Schedule | None:
+        if problem.budget_bytes is None:
+            return Schedule.reference(problem.graph)
+        from remat.heuristics.drops.kernel import EXCESS, sequence
+
+        best: tuple[int, int] | None = None
+        schedule = None
+        for order in orders(problem, run.start):
+            for leaning in self.options.leanings:
+                net, state = tables(problem, order)
+                descend(net, state, leaning, run.deadline)
+                rank = int(state.number[EXCESS]), int(net.cost @ state.times)
+                if best is None or rank < best:
+                    best = rank
+                    schedule = useful_schedule(problem, sequence(net, state), self.name)
+                    if rank[0] == 0 and run.tell(schedule):
+                        return schedule
+                if run.deadline.expired or best == (0, problem.graph.base_cost):
+                    return schedule
+        return schedule
+
+
+def orders(problem: Problem, start: Schedule | None) -> list[Int]:
+    """Orders worth a descent: the reference order; where it is free, those of the start and of list scheduling, too.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> [order.tolist() for order in orders(Problem(unit_chain(2), 4), None)]
+    [[0, 1, 2, 3, 4]]
+    """
+    arrays = problem.graph.arrays
+    found = [arrays.order.copy()]
+    if problem.order is not OrderRule.FREE:
+        return found
+    if start is not None:
+        index = problem.graph.op_index
+        given = np.array([index[name] for name in start.computes()], dtype=np.int64)
+        found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
+    from remat.heuristics.list_order import list_order
+
+    rows = _rows(problem, ~arrays.is_input)
+    found.append(
+        list_order(
+            arrays.size,
+            *rows,
+            arrays.producers.indptr,
+            arrays.producers.indices,
+            arrays.consumers.indptr,
+            arrays.consumers.indices,
+            problem.kept,
+            arrays.position,
+        )
+    )
+    return found
+
+
+def descend(net: Net, state: State, leaning: float, deadline: Deadline) -> None:
+    """Drop until nothing exceeds the budget, and take back what turns out not to be needed."""
+    from remat.heuristics.drops import search
+    from remat.heuristics.drops.kernel import EXCESS
+
+    number = state.number
+    for chain in CHAINS:
+        found = np.empty(chain, dtype=np.int64)
+        while number[EXCESS] > 0 and not deadline.expired:
+            room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
+            keys, items = np.empty(room), np.empty(room, dtype=np.int64)
+            left, taken = search.candidates(net, state, keys, items), 0
+            while left and number[EXCESS] > 0 and not deadline.expired:
+                left, more = search.descend(net, state, keys, items, left, found, BATCH, leaning)
+                taken += more
+            if not taken:
+                break
+    if number[EXCESS] > 0:
+        return
+    again = np.argwhere(np.arange(state.runs.shape[1]) < state.times[:, None])
+    again = again[again[:, 1] > 0]
+    ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
+    dearest = np.lexsort((stages, ops, -net.cost[ops]))
+    for part in range(0, len(dearest), BATCH):
+        if deadline.expired:
+            break
+        some = dearest[part : part + BATCH]
+        search.prune(net, state, ops[some], stages[some])
+
+
+def tables(problem: Problem, order: Int) -> tuple[Net, State]:
+    """The problem and the schedule without recomputations in a topological order, for the compiled functions."""
+    from remat.heuristics.drops.kernel import BLOCK, Net, State, start
+
+    assert problem.budget_bytes is not None
+    arrays = problem.graph.arrays
+    buffers, workspace = standing_buffers(problem)
+    single = arrays.producers.counts == 1
+    live = single | buffers
+    num_ops, num_tensors = len(arrays.cost), len(arrays.size)
+    position = np.empty(num_ops, dtype=np.int64)
+    position[order] = np.arange(num_ops)
+    writer = np.full(num_tensors, -1, dtype=np.int64)
+    rows = arrays.producers.rows
+    writer[rows[single[rows]]] = arrays.producers.indices[single[rows]]
+    begin = np.full(num_tensors, num_ops, dtype=np.int64)
+    shared = buffers[rows]
+    np.minimum.at(begin, rows[shared], position[arrays.producers.indices[shared]])
+    begin[begin == num_ops] = -1
+    limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
+    into = arrays.op_outputs.indices
+    limit[arrays.op_outputs.rows[(arrays.producers.counts > 1)[into]]] = 1
+    net = Net(
+        arrays.size.copy(), arrays.cost.copy(), workspace, *_rows(problem, live), writer, begin,
+        arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & live, limit, order.copy(),
+        position,
+    )  # fmt: skip
+    blocks = -(-(num_ops + 2) // BLOCK)
+    room = 8 * num_ops + 1024
+    runs = np.zeros((num_ops, MOST_RUNS), dtype=np.int32)
+    runs[:, 0] = position
+    budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
+    following = np.arange(1, room + 1, dtype=np.int64)
+    following[-1] = -1
+    state = State(
+        runs, np.ones(num_ops, dtype=np.int64), np.zeros(num_ops + 2, dtype=np.int64),
+        np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64),
+        np.zeros(num_ops + 2, dtype=np.int64), np.full(num_ops + 2, -1, dtype=np.int64), np.empty(room, dtype=np.int64),
+        following, np.array([budget, 0, 0, 0], dtype=np.int64), np.empty(num_tensors, dtype=np.int64),
+        np.zeros(num_ops, dtype=np.int64), np.zeros(num_tensors, dtype=np.int64),
+    )  # fmt: skip
+    start(net, state)
+    return net, state
+
+
+def _rows(problem: Problem, wanted: NDArray[np.bool_]) -> tuple[Int, Int, Int, Int]:
+    """Inputs and outputs of each op, as far as they are wanted: two compressed tables."""
+    arrays = problem.graph.arrays
+    found: list[Int] = []
+    for table in (arrays.op_inputs, arrays.op_outputs):
+        keep = wanted[table.indices]
+        counts = np.bincount(table.rows[keep], minlength=len(table))
+        found += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[keep]]
+    return found[0], found[1], found[2], found[3]

@@ -1,0 +1,271 @@
+"""Drops in compiled code: what one would bring, the best ones first, and taking back what is not needed.
+
+A *drop* ends an instance at its last read before some stage and recomputes it there. What the recomputation reads must
+be there as well: it is held for longer where memory allows, or recomputed too, whichever is cheaper at the going rate
+of cost per byte.
+"""
+
+# Compiled functions carry no types, and are called by position only.
+# ruff: noqa: PLR0917
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from remat.heuristics.drops.kernel import (
+    BLOCK,
+    BUDGET,
+    EXCESS,
+    FREE,
+    TOKEN,
+    change,
+    excess_change,
+    instance,
+    last_use,
+)
+
+
+@njit(cache=True)
+def may_run(net, state, op):
+    """Whether another run of `op` is allowed, and room for it."""
+    return state.times[op] < net.limit[op] and state.number[FREE] >= 0
+
+
+@njit(cache=True)
+def plan(net, state, op, stage, rate, leaning, found, best):
+    """What recomputing `op` in `stage` takes: fills `found` with the ops to run there, latest first.
+
+    Only the first of them is looked at if the recomputation by itself costs more than `best` for each byte.
+
+    Returns
+    -------
+    number of ops (0: it cannot be), cost, excess removed by the drop itself, excess added by what is held for it
+    """
+    state.number[TOKEN] += 1
+    token = state.number[TOKEN]
+    runs, times = state.runs, state.times
+    after = times[op]
+    while runs[op, after - 1] > stage:
+        after -= 1
+    previous = runs[op, after - 1]
+    following = runs[op, after] if after < times[op] else len(net.order) + 1
+    if previous == stage or not may_run(net, state, op):
+        return 0, 0, 0, 0
+    gain = 0
+    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+        tensor = net.outputs[k]
+        if last_use(net, state, tensor, previous, following) >= stage:
+            before = last_use(net, state, tensor, previous, stage)
+            gain -= excess_change(state, before + 1, stage - 1, -net.size[tensor])
+    if gain == 0:
+        return 0, 0, 0, 0
+    found[0] = op
+    state.op_stamp[op] = token
+    number, cost, loss, here = 1, 0, 0, 0
+    if net.cost[op] > best * gain:
+        return 1, net.cost[op], gain, 0
+    rate = leaning * max(rate, net.cost[op] / gain)
+    place = 0
+    while place < number:
+        # The latest op not yet looked at: all that may read from an op has been decided before the op itself.
+        pick = place
+        for i in range(place + 1, number):
+            if net.position[found[i]] > net.position[found[pick]]:
+                pick = i
+        found[place], found[pick] = found[pick], found[place]
+        current = found[place]
+        place += 1
+        cost += net.cost[current]
+        for k in range(net.in_ptr[current], net.in_ptr[current + 1]):
+            tensor = net.inputs[k]
+            writer = net.writer[tensor]
+            if (writer >= 0 and state.op_stamp[writer] == token) or state.tensor_stamp[tensor] == token:
+                continue
+            begin, limit = instance(net, state, tensor, stage)
+            end = last_use(net, state, tensor, begin, limit)
+            if end >= stage:
+                continue
+            price = excess_change(state, end + 1, stage - 1, net.size[tensor])
+            if price > 0 and writer >= 0 and may_run(net, state, writer) and number < len(found):
+                again = float(net.cost[writer])
+                for j in range(net.in_ptr[writer], net.in_ptr[writer + 1]):
+                    other = net.inputs[j]
+                    source = net.writer[other]
+                    if source >= 0 and state.op_stamp[source] == token:
+                        continue
+                    start, until = instance(net, state, other, stage)
+                    if last_use(net, state, other, start, until) < stage:
+                        again += net.cost[source] if source >= 0 else np.inf
+                if again < rate * price:
+                    found[number] = writer
+                    state.op_stamp[writer] = token
+                    number += 1
+                    continue
+            state.tensor_stamp[tensor] = token
+            loss += price
+            here += net.size[tensor]
+    return number, cost, gain, loss + excess_change(state, stage, stage, here)
+
+
+@njit(cache=True)
+def push(keys, items, number, key, item):
+    """Add to a heap; ties go to the smaller item."""
+    place = number
+    while place > 0:
+        up = (place - 1) // 2
+        if keys[up] < key or (keys[up] == key and items[up] <= item):
+            break
+        keys[place], items[place] = keys[up], items[up]
+        place = up
+    keys[place], items[place] = key, item
+
+
+@njit(cache=True)
+def pop(keys, items, number):
+    """Take the first of `number` entries off a heap; what is last moves into its place."""
+    key, item = keys[number - 1], items[number - 1]
+    number -= 1
+    place = 0
+    while True:
+        down = 2 * place + 1
+        if down >= number:
+            break
+        if down + 1 < number and (
+            keys[down + 1] < keys[down] or (keys[down + 1] == keys[down] and items[down + 1] < items[down])
+        ):
+            down += 1
+        if key < keys[down] or (key == keys[down] and item <= items[down]):
+            break
+        keys[place], items[place] = keys[down], items[down]
+        place = down
+    keys[place], items[place] = key, item
+
+
+@njit(cache=True)
+def candidates(net, state, keys, items):
+    """Fill a heap with the drops that could remove any excess; what they cost at the least for a byte is the key."""
+    stages = len(net.order) + 1
+    over = np.zeros(stages + 1, dtype=np.int64)
+    for s in range(stages):
+        over[s + 1] = over[s] + (state.memory[s] + state.lazy[s // BLOCK] > state.number[BUDGET])
+    number = 0
+    uses = np.empty(0, dtype=np.int64)
+    for op in range(len(net.cost)):
+        if state.times[op] >= net.limit[op]:
+            continue
+        room = 1
+        for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+            for j in range(net.reader_ptr[net.outputs[k]], net.reader_ptr[net.outputs[k] + 1]):
+                room += state.times[net.readers[j]]
+            room += 1
+        if room > len(uses):
+            uses = np.empty(2 * room, dtype=np.int64)
+        found, bytes_ = 0, 0
+        for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+            tensor = net.outputs[k]
+            bytes_ += net.size[tensor]
+            for j in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
+                reader = net.readers[j]
+                for i in range(state.times[reader]):
+                    uses[found] = state.runs[reader, i]
+                    found += 1
+            if net.kept[tensor]:
+                uses[found] = stages - 1
+                found += 1
+        uses[:found].sort()
+        last = state.runs[op, 0]
+        for i in range(found):
+            stage = uses[i]
+            if stage == last:
+                continue
+            # With several outputs the gap of one of them may have begun before the last use of another.
+            begin = last if net.out_ptr[op + 1] - net.out_ptr[op] == 1 else state.runs[op, 0]
+            length = over[stage] - over[begin + 1]
+            if length > 0 and number < len(keys):
+                push(keys, items, number, net.cost[op] / (bytes_ * length) if bytes_ else np.inf, op * stages + stage)
+                number += 1
+            last = stage
+    return number
+
+
+@njit(cache=True)
+def descend(net, state, keys, items, number, found, steps, leaning):
+    """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
+
+    Returns
+    -------
+    entries left on the heap, drops taken
+    """
+    stages = len(net.order) + 1
+    taken = 0
+    while number > 0 and steps > 0 and state.number[EXCESS] > 0:
+        steps -= 1
+        rate, item = keys[0], items[0]
+        pop(keys, items, number)
+        number -= 1
+        op, stage = item // stages, item % stages
+        best = max(keys[0], 1.000001 * rate) if number > 0 else np.inf
+        chain, cost, gain, loss = plan(net, state, op, stage, rate, leaning, found, best)
+        if chain == 0 or gain <= loss:
+            continue
+        now = cost / (gain - loss)
+        if now > best:
+            push(keys, items, number, now, item)
+            number += 1
+            continue
+        before = state.number[EXCESS]
+        run_all(net, state, found, chain, stage)
+        if state.number[EXCESS] >= before:
+            for i in range(chain):
+                change(net, state, found[i], stage, False)
+            continue
+        taken += 1
+        for i in range(chain):  # what is there now may be dropped once more, later on
+            for k in range(net.out_ptr[found[i]], net.out_ptr[found[i] + 1]):
+                tensor = net.outputs[k]
+                limit = stages
+                for j in range(state.times[found[i]] - 1, -1, -1):
+                    if state.runs[found[i], j] > stage:
+                        limit = state.runs[found[i], j]
+                end = last_use(net, state, tensor, stage, limit)
+                if stage < end < stages and number < len(keys):
+                    push(keys, items, number, now, found[i] * stages + end)
+                    number += 1
+        for i in range(chain):  # and what is read now may be dropped up to here
+            for k in range(net.in_ptr[found[i]], net.in_ptr[found[i] + 1]):
+                writer = net.writer[net.inputs[k]]
+                if writer >= 0 and number < len(keys):
+                    push(keys, items, number, now, writer * stages + stage)
+                    number += 1
+    return number, taken
+
+
+@njit(cache=True)
+def run_all(net, state, found, chain, stage):
+    """Run the ops of a plan."""
+    for i in range(chain - 1, -1, -1):
+        change(net, state, found[i], stage, True)
+
+
+@njit(cache=True)
+def prune(net, state, ops, stages):
+    """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
+    taken = 0
+    for i in range(len(ops)):
+        op, stage = ops[i], stages[i]
+        before = state.number[EXCESS]
+        if not _runs(state, op, stage):
+            continue
+        change(net, state, op, stage, False)
+        if state.number[EXCESS] > before:
+            change(net, state, op, stage, True)
+        else:
+            taken += 1
+    return taken
+
+
+@njit(cache=True)
+def _runs(state, op, stage):
+    return stage in state.runs[op, 1 : state.times[op]]

@@ -1,0 +1,155 @@
+"""A formulation around one schedule: stated with room for more, and cut down to a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.base import Formulation, Part, Preliminary
+from remat.modeling import Model
+from remat.modeling.restriction import Restricted, restrict
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One formulation of a problem with room for one more compute of each op than a schedule has.
+
+    Attributes
+    ----------
+    formulation : Formulation
+    room : int64 array, shape (ops,), or None
+        Computes of each op that it can express and the problem does not forbid; None: it is not limited by itself.
+    """
+
+    formulation: Formulation
+    room: Int | None
+
+    @classmethod
+    def around(
+        cls, kind: type[Formulation], options: Mapping[str, Any], problem: Problem, schedule: Schedule
+    ) -> Statement:
+        """State `problem` with the fewest computes that leave room around `schedule`.
+
+        Raises
+        ------
+        ProblemError
+            For options that the formulation does not have, or a problem that it cannot state.
+        """
+        formulation = _made(kind, options, problem)
+        most = formulation.scope().max_computes
+        if most is None:
+            return cls(formulation, None)
+        wanted = np.maximum(most, counts(problem, schedule) + 1).tolist()
+        allowed = [
+            w if limit is None else min(limit, w) for w, limit in zip(wanted, problem.compute_limits, strict=True)
+        ]
+        limits = {op.name: limit for op, limit in zip(problem.graph.ops, allowed, strict=True)}
+        stated = Problem(
+            problem.graph, problem.budget_bytes, problem.order, limits, problem.keep, problem.count_constant_memory
+        )
+        return cls(_made(kind, options, stated), np.array(allowed, dtype=np.int64))
+
+    def crowded(self, problem: Problem, schedule: Schedule) -> bool:
+        """Whether `schedule` has all the computes of some op for which the problem allows more."""
+        if self.room is None:
+            return False
+        full = np.flatnonzero(counts(problem, schedule) >= self.room).tolist()
+        return any((limit := problem.compute_limits[op]) is None or self.room[op] < limit for op in full)
+
+    def expresses(self, schedule: Schedule) -> bool:
+        """Whether the formulation has values for `schedule`."""
+        try:
+            self.formulation.encode(schedule)
+        except ProblemError:
+            return False
+        return True
+
+    @cached_property
+    def model(self) -> Model:
+        """The main model."""
+        return self.formulation.build()
+
+    @cached_property
+    def preliminary(self) -> Preliminary | None:
+        """The model of the least peak, if there is one."""
+        return self.formulation.preliminary()
+
+    def cut(self, schedule: Schedule, part: Part) -> tuple[Restricted, NDArray[np.float64]]:
+        """The main model around `schedule` cut down to `part`, and its values for the schedule."""
+        leeway = self.formulation.leeway(schedule, part)
+        small = restrict(self.model, leeway.lower, leeway.upper)
+        return small, small.reduce(leeway.values)
+
+    def cut_preliminary(self, schedule: Schedule, part: Part) -> tuple[Restricted, NDArray[np.float64]]:
+        """The same for the model of the least peak, of which what the main model does not have stays free."""
+        assert self.preliminary is not None
+        leeway, model = self.formulation.leeway(schedule, part), self.preliminary.model
+        more = slice(len(leeway.values), None)
+        small = restrict(
+            model,
+            np.concatenate([leeway.lower, model.lower[more]]),
+            np.concatenate([leeway.upper, model.upper[more]]),
+        )
+        return small, small.reduce(self.preliminary.extend(leeway.values))
+
+
+def _made(kind: type[Formulation], options: Mapping[str, Any], problem: Problem) -> Formulation:
+    if kind.options_type is None:
+        if options:
+            raise ProblemError(f"formulation {kind.name!r} has no options, so there is no {next(iter(options))!r}")
+        return kind(problem)
+    try:
+        made = kind.options_type(**options)
+    except TypeError as error:
+        raise ProblemError(f"formulation {kind.name!r} does not take these options: {error}") from None
+    return kind(problem, made)  # type: ignore[call-arg]
+
+
+def counts(problem: Problem, schedule: Schedule) -> Int:
+    """Computes of each op; shape (ops,)."""
+    index = problem.graph.op_index
+    return np.bincount([index[name] for name in schedule.computes()], minlength=len(index)).astype(np.int64)
+
+
+def staged(problem: Problem, schedule: Schedule) -> Schedule | None:
+    """`schedule` with what each stage recomputes in the reference order and once, as stages have it.
+
+    None where the order is free, or first computes do not follow the reference order. It computes no more, and may hold
+    more.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> graph = unit_chain(3)
+    >>> names = [graph.ops[i].name for i in (0, 1, 2, 1, 0, 1, 3, 4, 5)]
+    >>> again = Schedule.from_steps([("compute", name) for name in names])
+    >>> [graph.op_index[name] for name in staged(Problem(graph), again).computes()]
+    [0, 1, 2, 0, 1, 3, 4, 5]
+    """
+    if problem.order is not OrderRule.FIXED:
+        return None
+    position, index = problem.graph.arrays.position, problem.graph.op_index
+    sequence: list[int] = []
+    stage: set[int] = set()
+    done = 0
+    for op in (index[name] for name in schedule.computes()):
+        at = int(position[op])
+        if at > done:
+            return None
+        if at < done:
+            stage.add(at)
+            continue
+        sequence += [*sorted(stage), at]
+        stage.clear()
+        done += 1
+    return Schedule.of_computes(problem.graph, problem.graph.arrays.order[sequence], source=schedule.source)

@@ -1,0 +1,127 @@
+"""Restricting a model: variables that are fixed disappear from it, and with them the constraints that then hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.modeling.bound_propagation import Bounds, Narrowing
+from remat.modeling.model import Model
+from remat.modeling.records import ALWAYS, Cumulative, Int, Linear
+from remat.modeling.renumber import renumbered
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A model within narrower bounds, over the variables that are left.
+
+    Attributes
+    ----------
+    source, model : Model
+        `model` has the optimum of `source` within the bounds, constant included.
+    kept : int64 array
+        Variables of the source that are left, ascending: the first variables of `model`, in this order.
+    fixed : float64 array, shape (variables of the source,)
+        Values of those that are not: fixed, or free and of no consequence.
+    moments : float64 array
+        Values of the variables of `model` after those: points in time between which all that is fixed in a `Cumulative`
+        is the same.
+    """
+
+    source: Model
+    model: Model
+    kept: Int
+    fixed: Float
+    moments: Float
+
+    def expand(self, values: Float) -> Float:
+        """Values of the source from values of :attr:`model`."""
+        whole = self.fixed.copy()
+        whole[self.kept] = values[: len(self.kept)]
+        return whole
+
+    def reduce(self, values: Float) -> Float:
+        """Values of :attr:`model` from values of the source, moved into the bounds where they are out of them."""
+        inside = np.concatenate([np.asarray(values, dtype=np.float64)[self.kept], self.moments])
+        return np.clip(inside, self.model.lower, self.model.upper)
+
+
+def restrict(model: Model, lower: Float, upper: Float) -> Restricted:
+    """`model` within the given bounds as a smaller model; ``lower == upper`` fixes a variable.
+
+    Fixed variables are put into rows and clauses as numbers. Rows that hold within the bounds go, others narrow the
+    bounds, and so do clauses and lists of values, in a few rounds. What is fixed in a :class:`Cumulative` becomes a
+    staircase, of which only the steps remain that free intervals could meet and exceed the capacity with. A fixed
+    variable stays, as one with equal bounds, where a record cannot do without it.
+
+    Parameters
+    ----------
+    model : Model
+        Is left alone.
+    lower, upper : float64 arrays, shape (num_vars,)
+        Met together with the model's own.
+
+    Raises
+    ------
+    ModelError
+        If a lower bound is above its upper bound, or a record is of an unknown kind.
+
+    Examples
+    --------
+    >>> from remat.modeling import Linear, Model
+    >>> m = Model("knapsack")
+    >>> take = m.booleans("take", 4)
+    >>> m.add(Linear.rows("weight", [0] * 4, take.index, [4, 3, 2, 2], upper=6))
+    >>> m.minimize(take.index, [-5, -4, -3, -1])
+    >>> small = restrict(m, np.array([0, 1, 0, 0]), np.array([1, 1, 1, 1]))
+    >>> print(small.model)
+    model knapsack: 2 variables, 1 constraint
+      take      boolean  2   (2,)
+      weight    linear   1   2 non-zeros
+      minimise  2 terms
+    >>> small.kept, small.expand(np.array([1, 0])), small.model.objective.constant
+    (array([2, 3]), array([0., 1., 1., 0.]), -4.0)
+    """
+    bounds = Bounds.of(model, lower, upper)
+    narrowing = Narrowing(model, bounds)
+    records = narrowing.run()
+    objective = model.objective
+    live = bounds.lower[objective.index] < bounds.upper[objective.index]
+    used = [record.variables() for record in records] + [objective.index[live]]
+    kept = np.unique(np.concatenate(used))
+    small = Model(model.name)
+    for block in model.blocks:
+        ends = [block.index.flat[0], block.index.flat[-1] + 1] if block.index.size else [0, 0]  # numbered in a row
+        mine = kept[slice(*np.searchsorted(kept, ends))]
+        if len(mine):
+            small.add_vars(block.name, len(mine), block.kind, bounds.lower[mine], bounds.upper[mine])
+    number = np.full(model.num_vars, -1, dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    moments = np.unique(np.concatenate([np.zeros(0, np.int64), *(s.moments for s in narrowing.staircases.values())]))
+    clock = small.integers("moment", len(moments), moments, moments).index if len(moments) else moments
+    for record in records:
+        new = renumbered(record, number)
+        if isinstance(record, Cumulative) and isinstance(new, Cumulative):
+            stairs = narrowing.staircases[id(record)]
+            first, last = np.searchsorted(moments, stairs.begin), np.searchsorted(moments, stairs.end)
+            new = Cumulative(
+                new.name,
+                np.concatenate([new.start, clock[first]]),
+                np.concatenate([new.end, clock[last]]),
+                np.concatenate([new.demand, stairs.height]),
+                np.concatenate([new.presence, np.full(len(first), ALWAYS, dtype=np.int64)]),
+                new.capacity,
+                new.capacity_variable,
+            )
+        small.add(new)
+    if narrowing.contradiction:
+        empty = np.zeros(0, dtype=np.int64)
+        small.add(Linear(narrowing.contradiction, empty, empty, np.zeros(0), np.ones(1), np.ones(1)))
+    settled = float(objective.coefficient[~live] @ bounds.lower[objective.index[~live]])
+    small.minimize(number[objective.index[live]], objective.coefficient[live], objective.constant + settled)
+    idle = np.where(np.isfinite(bounds.lower), bounds.lower, np.where(np.isfinite(bounds.upper), bounds.upper, 0.0))
+    return Restricted(model, small, kept, idle, moments.astype(np.float64))

@@ -1,0 +1,1 @@
+"""File formats of schedules, other tools' among them."""

@@ -1,0 +1,73 @@
+"""What a schedule format is, and the registry of all that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph
+from remat.io.formats import Source, installed_formats
+from remat.schedule.schedule import Schedule
+
+GROUP = "remat.schedule_formats"
+
+#: The formats of this package, as in its entry points: they work without installed metadata, too.
+BUILT_IN = {
+    "remat-json": "remat.schedule.formats.remat_json:FORMAT",
+    "checkmate": "remat.schedule.formats.checkmate:FORMAT",
+    "rockmate": "remat.schedule.formats.rockmate:FORMAT",
+    "plan": "remat.schedule.formats.plan_files:JSON",
+    "plan-text": "remat.schedule.formats.plan_files:TEXT",
+    "plain-list": "remat.schedule.formats.plain_list:FORMAT",
+}
+
+
+@dataclass(frozen=True)
+class ScheduleFormat:
+    """A file format of schedules; third parties register theirs in the group ``remat.schedule_formats``.
+
+    Attributes
+    ----------
+    name, description : str
+    recognizes : callable
+        Whether a :class:`~remat.io.formats.Source` is in this format, judged by its content.
+    read : callable
+        The schedule of a recognised source, with the graph it is for where that is known; raises FormatError or
+        ScheduleError that name the place, not the file.
+    write : callable, optional
+        The text of a schedule, given the graph too where that is known; raises FormatError or ScheduleError where the
+        format cannot say it.
+    """
+
+    name: str
+    description: str
+    recognizes: Callable[[Source], bool]
+    read: Callable[[Source, ComputeGraph | None], Schedule]
+    write: Callable[[Schedule, ComputeGraph | None], str] | None = None
+
+
+def schedule_formats() -> Iterator[ScheduleFormat]:
+    """All formats, those of this package first, the least particular (plain list) last.
+
+    Raises
+    ------
+    FormatError
+        Naming a registered format that cannot be loaded.
+    """
+    return installed_formats(GROUP, BUILT_IN, ScheduleFormat, last=1)
+
+
+def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
+    """`graph`, for formats that make no sense without; raises FormatError where it is missing."""
+    if graph is None:
+        raise FormatError(f"{what} can only be read together with the graph it is for")
+    return graph
+
+
+def short(value: object) -> str:
+    """A JSON value in a message: short and on one line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,278 @@
+"""Schedules of Checkmate: the matrices R and S of its stages, or its list of register operations.
+
+Source: P. Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020,
+section 4. Node ``i`` is the ``i``-th op of the reference order; each op has one output and each tensor one producer.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tokenize
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph
+from remat.io.formats import Source
+from remat.schedule.formats.base import ScheduleFormat, needed_graph, short
+from remat.schedule.schedule import Schedule, StepKind
+
+Bits = NDArray[np.bool_]
+
+#: Most entries of a matrix that is read.
+MAX_ENTRIES = 25_000_000
+#: Solvers return 0 and 1 up to their integrality tolerance; anything further away is no answer.
+INTEGRALITY = 1e-4
+
+#: What the readers of .zip and .npy raise on bytes that make no sense.
+_BROKEN_ARCHIVE = (
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, ValueError, OverflowError, OSError,
+    EOFError, RuntimeError,
+)  # fmt: skip
+
+COMPUTE, FREE = int(StepKind.COMPUTE), int(StepKind.FREE)
+
+
+def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained: NDArray[Any]) -> Schedule:
+    """The schedule of Checkmate's matrices.
+
+    In each stage, values that are neither read in it nor retained into the next are dropped; then the computed nodes
+    run in the reference order, and after each the values it touched are dropped that are not read later in the stage
+    and not retained. What the matrices retain stays live even where nobody reads it. Graph outputs stay live in the
+    last stage.
+
+    Parameters
+    ----------
+    computed : array, shape (stages, ops)
+        R: 1 where the node is computed in the stage.
+    retained : array, shape (stages, ops)
+        S: 1 where the node's value is retained into the stage from the one before.
+
+    Raises
+    ------
+    FormatError
+        If a shape is wrong, an entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a value is
+        retained that the stage before does not have, or an op has not exactly one output of its own.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("chain")
+    >>> names = [b.op("a", size=1), b.op("b", inputs=["a"], size=1)]
+    >>> s = schedule_from_matrices(b.build(), np.eye(2), np.array([[0, 0], [1, 0]]))
+    >>> [" ".join(step) for step in s.steps()]
+    ['compute a', 'compute b', 'free a', 'free b']
+    """
+    values = node_values(graph)
+    computed, retained = _bits(computed, "R", len(values)), _bits(retained, "S", len(values))
+    if len(computed) != len(retained):
+        raise FormatError(f"R has {len(computed)} stages, but S has {len(retained)}")
+    arrays = graph.arrays
+    order = arrays.order.tolist()
+    node = np.empty(len(graph.tensors), dtype=np.int64)
+    node[values] = np.arange(len(values))
+    # Graph inputs are no nodes: always there.
+    reads = [node[t[~arrays.is_input[t]]].tolist() for t in (arrays.op_inputs[o] for o in order)]
+    outputs = arrays.is_output[values]
+
+    kinds: list[int] = []
+    targets: list[int] = []
+    live = np.zeros(len(values), dtype=np.bool_)
+
+    def free(i: int) -> None:
+        live[i] = False
+        kinds.append(FREE)
+        targets.append(values[i])
+
+    for stage in range(len(computed)):
+        lost = np.flatnonzero(retained[stage] & ~live)
+        if len(lost):
+            name = graph.op_names[order[lost[0]]]
+            raise FormatError(
+                f"S[{stage}][{lost[0]}] retains the value of op {name!r}, which the stage before does not end with"
+            )
+        kept = retained[stage + 1] if stage + 1 < len(retained) else outputs
+        run = np.flatnonzero(computed[stage]).tolist()
+        last_read = {i: k for k in run for i in reads[k]}
+        for i in np.flatnonzero(live & ~kept).tolist():
+            if i not in last_read:
+                free(i)
+        for k in run:
+            kinds.append(COMPUTE)
+            targets.append(order[k])
+            live[k] = True
+            for i in (*reads[k], k):
+                if live[i] and not kept[i] and last_read.get(i, -1) <= k:
+                    free(i)
+    return _schedule(graph, kinds, targets)
+
+
+def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
+    """The schedule of a list of register operations.
+
+    ``["alloc", register, node, bytes]`` takes a register, ``["compute", node, register, {input node: register},
+    cost]`` fills it, ``["free", register, node]`` gives it back. An alloc is part of the compute that follows.
+
+    Raises
+    ------
+    FormatError
+        Naming the operation that is malformed, uses a register that holds something else, contradicts the graph's
+        sizes or costs, or holds one value in two registers at once, which a schedule cannot express.
+    """
+    values = node_values(graph)
+    order = graph.arrays.order.tolist()
+    held: dict[int, int] = {}
+    kinds: list[int] = []
+    targets: list[int] = []
+    for number, op in enumerate(_list(ops, "ops")):
+        at = f"ops[{number}]"
+        match op:
+            case ["alloc", int(register), int(node), int(size)]:
+                _check_node(node, order, at)
+                if register in held or node in held.values():
+                    raise FormatError(f"{at}: register {register} or the value of node {node} is already in use")
+                if size != graph.tensors[values[node]].size:
+                    raise FormatError(f"{at}: {size} bytes for node {node}, but the graph says otherwise")
+                held[register] = node
+            case ["compute", int(node), int(register), dict(inputs), int(cost)]:
+                _check_node(node, order, at)
+                if held.get(register) != node:
+                    raise FormatError(f"{at}: register {register} was not taken for node {node}")
+                if cost != graph.ops[order[node]].cost:
+                    raise FormatError(f"{at}: cost {cost} of node {node}, but the graph says otherwise")
+                for key, place in inputs.items():
+                    if type(place) is not int or str(held.get(place)) != key:
+                        raise FormatError(f"{at}: register {short(place)} does not hold input node {short(key)}")
+                kinds.append(COMPUTE)
+                targets.append(order[node])
+            case ["free", int(register), int(node)]:
+                if held.pop(register, None) != node:
+                    raise FormatError(f"{at}: register {register} does not hold node {node}")
+                kinds.append(FREE)
+                targets.append(values[node])
+            case _:
+                raise FormatError(f"{at} is not an alloc, compute or free operation")
+    return _schedule(graph, kinds, targets)
+
+
+def node_values(graph: ComputeGraph) -> list[int]:
+    """The one output tensor of each op, in reference order.
+
+    Raises
+    ------
+    FormatError
+        Naming an op with no or several outputs, or a tensor with several producers: Checkmate knows none.
+    """
+    arrays = graph.arrays
+    several = np.flatnonzero(arrays.op_outputs.counts != 1)
+    if len(several):
+        name = graph.op_names[several[0]]
+        raise FormatError(f"op {name!r} has {arrays.op_outputs.counts[several[0]]} outputs; Checkmate knows one per op")
+    shared = np.flatnonzero(arrays.producers.counts > 1)
+    if len(shared):
+        raise FormatError(f"tensor {graph.tensor_names[shared[0]]!r} has several producers; Checkmate knows one")
+    return arrays.op_outputs.indices[arrays.order].tolist()
+
+
+def _schedule(graph: ComputeGraph, kinds: list[int], targets: list[int]) -> Schedule:
+    return Schedule.for_graph(graph, np.array(kinds, dtype=np.int8), np.array(targets, dtype=np.int64))
+
+
+def _check_node(node: int, order: list[int], at: str) -> None:
+    if not 0 <= node < len(order):
+        raise FormatError(f"{at}: node {node} is not one of the graph's {len(order)} ops")
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if type(value) is not list:
+        raise FormatError(f"{what} must be a list, not {short(value)}")
+    return value
+
+
+def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
+    if matrix.ndim != 2 or matrix.shape[1] != columns or not len(matrix):
+        raise FormatError(f"{name} has shape {matrix.shape}; the graph has {columns} ops, one column each")
+    value = matrix.astype(np.float64)
+    ones = np.abs(value - 1) <= INTEGRALITY
+    wrong = ~(ones | (np.abs(value) <= INTEGRALITY))
+    if wrong.any():
+        stage, i = np.argwhere(wrong)[0].tolist()
+        raise FormatError(f"{name}[{stage}][{i}] is {matrix[stage, i].item()!r}, neither 0 nor 1")
+    return ones
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def _json_matrix(value: Any, name: str) -> NDArray[np.float64]:
+    rows = _list(value, name)
+    for number, row in enumerate(rows):
+        if len(_list(row, f"{name}[{number}]")) != len(rows[0]):
+            raise FormatError(f"{name}[{number}] has another length than {name}[0]")
+        if not all(type(x) is int or type(x) is float for x in row):
+            raise FormatError(f"{name}[{number}] has an entry that is not a number")
+    try:
+        return np.array(rows, dtype=np.float64)
+    except OverflowError:
+        raise FormatError(f"{name} has an entry that is neither 0 nor 1") from None
+
+
+def _zipped_matrix(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """A matrix of an .npz archive, whose declared size is checked before anything is unpacked. Nothing is unpickled."""
+    if archive.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(f"{name} is compressed in a way that numpy does not write")
+    with archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise FormatError(f"{name} is an array of {dtype}, not of numbers")
+        if len(shape) != 2 or min(shape) < 0 or shape[0] * shape[1] > MAX_ENTRIES:
+            raise FormatError(f"{name} has shape {shape}, not that of a matrix with at most {MAX_ENTRIES:,} entries")
+    with archive.open(f"{name}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _is_archive(source: Source) -> bool:
+    return source.data.startswith(b"PK\x03\x04")
+
+
+def _recognizes(source: Source) -> bool:
+    if _is_archive(source):
+        return True
+    if not (source.looks_like_json and isinstance(source.json, dict)):
+        return False
+    return {"R", "S"} <= source.json.keys() or source.json.get("producer") == "Checkmate"
+
+
+def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
+    graph = needed_graph(graph, "a Checkmate schedule")
+    if _is_archive(source):
+        try:
+            with zipfile.ZipFile(io.BytesIO(source.data)) as archive:
+                computed, retained = (_zipped_matrix(archive, name) for name in "RS")
+        except KeyError as error:
+            raise FormatError(f"the archive misses a matrix: {error.args[0]}") from None
+        except _BROKEN_ARCHIVE as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise FormatError(f"not an archive of matrices R and S: {reason}") from None
+        return schedule_from_matrices(graph, computed, retained)
+    document = source.json
+    if "ops" in document:
+        return schedule_from_registers(graph, document["ops"])
+    return schedule_from_matrices(graph, *(_json_matrix(document.get(name), name) for name in "RS"))
+
+
+FORMAT = ScheduleFormat(
+    name="checkmate",
+    description="Checkmate's matrices R and S (.npz or JSON), or its register operations (JSON)",
+    recognizes=_recognizes,
+    read=_read,
+)

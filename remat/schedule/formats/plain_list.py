@@ -1,0 +1,72 @@
+"""A plain list of the ops to compute, frees implied: lines of text, or a JSON list of names.
+
+In text, each line that is not empty holds the name of one op; lines whose first mark is ``#`` are comments.
+"""
+
+from __future__ import annotations
+
+import json
+
+from remat.errors import FormatError
+from remat.graphs import ComputeGraph
+from remat.io.formats import Source
+from remat.schedule.formats.base import ScheduleFormat, short
+from remat.schedule.schedule import Schedule
+
+
+def schedule_from_list(text: str) -> Schedule:
+    """The schedule that computes the ops of a text, one name per line.
+
+    Raises
+    ------
+    FormatError
+        If it names no op.
+    ScheduleError
+        If a name is not printable.
+
+    Examples
+    --------
+    >>> schedule_from_list(chr(10).join(["# a twice", "a", "b", "a"])).computes()
+    ['a', 'b', 'a']
+    """
+    names = [line.strip() for line in text.split("\n")]
+    return _of_names([name for name in names if name and not name.startswith("#")])
+
+
+def _of_names(names: list[str]) -> Schedule:
+    if not names:
+        raise FormatError("the list names no op")
+    return Schedule.from_steps([("compute", name) for name in names])
+
+
+def _is_json_list(source: Source) -> bool:
+    return source.data[:4096].lstrip(b" \t\r\n").startswith(b"[")
+
+
+def _recognizes(source: Source) -> bool:
+    return _is_json_list(source) or not (source.looks_like_json or b"\0" in source.data[:4096])
+
+
+def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
+    if not _is_json_list(source):
+        return schedule_from_list(source.text)
+    names = source.json
+    for number, name in enumerate(names):
+        if type(name) is not str:
+            raise FormatError(f"entry {number} of the list must be the name of an op, not {short(name)}")
+    return _of_names(names)
+
+
+def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
+    if schedule.has_frees:
+        raise FormatError("a plain list cannot say where tensors are freed; leave the frees to be implied")
+    return json.dumps(schedule.computes(), indent=0) + "\n"
+
+
+FORMAT = ScheduleFormat(
+    name="plain-list",
+    description="op names, one per line or as a JSON list; frees implied",
+    recognizes=_recognizes,
+    read=_read,
+    write=_write,
+)

@@ -1,0 +1,69 @@
+"""What a claim of optimality speaks of, and whether it covers a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.problem import Problem
+from remat.schedule import OrderRule
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which schedules a claim of optimality or a bound speaks of.
+
+    Attributes
+    ----------
+    order : OrderRule
+        Fixed: first computations follow the reference order.
+    staged : bool
+        Whether recomputations are confined to stages: stage ``k`` ends with the first compute of the ``k``-th op, and
+        inside a stage every earlier op runs at most once, in the reference order.
+    max_computes : int or None
+        Largest number of computes of one op; None: not limited (beyond what stages allow).
+    notes : tuple of str
+        Further restrictions, in words.
+    """
+
+    order: OrderRule
+    staged: bool
+    max_computes: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = ["fixed order" if self.order is OrderRule.FIXED else "any order"]
+        if self.staged:
+            parts.append("staged recomputation")
+        parts.append(
+            "any number of computes" if self.max_computes is None else f"≤ {self.max_computes} computes per op"
+        )
+        return ", ".join([*parts, *self.notes])
+
+
+#: What holds for every schedule of the graph, whatever the rules.
+EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
+#: The note of claims that hold within the problem's own limits of computes, where these differ from op to op.
+OWN_LIMITS = "limits of computes by op"
+
+
+def own_scope(problem: Problem) -> Scope:
+    """The scope of what speaks of all schedules within the rules of `problem`, and of no others.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> str(own_scope(Problem(unit_chain(2), max_computes=2)))
+    'fixed order, ≤ 2 computes per op'
+    """
+    limit = problem.max_computes
+    notes = () if limit is None or isinstance(limit, int) else (OWN_LIMITS,)
+    return Scope(OrderRule(problem.order), False, limit if isinstance(limit, int) else None, notes)
+
+
+def covers(scope: Scope, problem: Problem) -> bool:
+    """Whether every schedule within the rules of `problem` is in `scope`, which is that of a claim about `problem`."""
+    limited = scope.max_computes is not None and any(
+        limit is None or limit > scope.max_computes for limit in problem.compute_limits
+    )
+    narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
+    return not (scope.staged or set(scope.notes) - {OWN_LIMITS} or limited or narrower)

@@ -1,0 +1,1 @@
+"""solve(): methods, incumbents, progress and results."""

@@ -1,0 +1,214 @@
+"""The default method: heuristics, bounds, search and a solver in turns, until a schedule meets a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from remat.backends.base import Backend, StopReason
+from remat.bounds.base import Bound
+from remat.bounds.report import best_bound
+from remat.deadline import Deadline
+from remat.errors import BackendError, ProblemError
+from remat.heuristics.base import Heuristic
+from remat.ordering.best_first import Aim, explore
+from remat.registry import backends, formulations, heuristics, load, make_backend
+from remat.schedule import OrderRule, Schedule
+from remat.scope import covers, own_scope
+from remat.solving.backend_call import SolverFailedError
+from remat.solving.model_method import ModelMethod
+from remat.solving.session import Session
+
+#: The name of the method.
+AUTO = "auto"
+#: Shares of the time left for each quick heuristic, the bounds, annealing and each whole model, in the first turn.
+QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.2, 0.2
+#: Seconds for each op that quick heuristics and bounds are given at most, and at least.
+PER_OP, LEAST = 0.02, 3.0
+#: Ops up to which greedy and eviction, which are not compiled, are of use; share of the time that drops have beyond.
+GREEDY_OPS, LARGE_SHARE = 3000, 0.4
+#: Ops up to which models for bounds and of neighbourhoods fit into memory.
+BOUND_OPS = 5000
+#: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
+MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
+#: Share of what is left after the bounds that a turn of large neighbourhood search takes; annealing has the rest.
+LNS_SHARE = 0.3
+#: Seconds of one turn of annealing and of large neighbourhood search, once both have begun; they grow.
+TURN, GROWTH = 20.0, 1.5
+#: Ops up to which everything is searched, and more than any schedule costs.
+EXHAUSTIVE_OPS, MOST_COST = 24, 2**62
+#: Whole models by backend family, in order: formulation, its options, and the backend where it is another one.
+STAGES = ("stages", {"ahead": False}, "highs")
+INTERVALS: tuple[str, dict[str, Any], str] = ("retention-intervals", {}, "")
+MODELS = {"cp-sat": (STAGES, INTERVALS), "minizinc": (INTERVALS,)}
+OTHER_MODELS = (("stages", {"ahead": False}, ""),)
+
+
+class Auto:
+    """The method ``auto`` on one session.
+
+    1. Quick heuristics: greedy rematerialization for the fixed order, and eviction; for thousands of ops drops instead.
+    2. Exhaustive search, where there are few ops.
+    3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
+       every schedule the problem allows. Bounds come again later, with more time, if they are open.
+    4. Annealing, from what is there.
+    5. Whole models, where they are small enough, from the best schedule. With CP-SAT these are the stage formulation by
+       HiGHS, which is at its best on training graphs, and retention intervals. What is proved of a narrower scope is a
+       remark; the bound of the result stays one for all schedules.
+    6. While there is time: bounds, large neighbourhood search and annealing in turns.
+
+    It ends when the cost of the best schedule is the bound, and at the deadline; without a deadline, after step 5.
+    """
+
+    def __init__(self, session: Session, backend: Backend, warm_start: Schedule | None) -> None:
+        self.session, self.backend, self.warm_start = session, backend, warm_start
+        self.problem, self.clock = session.problem, session.call.deadline
+        self.fixed = self.problem.order is OrderRule.FIXED
+        self.num_ops = len(self.problem.graph.ops)
+        self.turns = 0
+
+    def run(self) -> None:
+        """Go through the steps until the session is decided or time is up."""
+        small = self.num_ops <= GREEDY_OPS
+        for name in (("greedy", "eviction") if self.fixed else ("eviction",)) if small else ("drops",):
+            self._heuristic(name, self._share(QUICK_SHARE if small else LARGE_SHARE, PER_OP * self.num_ops))
+        self._exhaust(self._share(BOUND_SHARE))
+        if self.session.best is None:  # something soon, before what proves how good it is
+            self._heuristic("annealing", self._share(QUICK_SHARE, PER_OP * self.num_ops))
+        self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
+        self._heuristic("annealing", self._share(ANNEALING_SHARE))
+        self._bounds(self._share(BOUND_SHARE))
+        if self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]:
+            models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
+            for name, options, backend in models:
+                self._model(name, options, backend, self._share(MODEL_SHARE))
+        turn = TURN
+        while math.isfinite(self.clock.seconds) and not self._over():
+            before = self.session.cost
+            self._bounds(self._share(BOUND_SHARE, turn))
+            self._heuristic("lns", self._share(LNS_SHARE, LNS_SHARE * turn))
+            self._heuristic("annealing", self._share(1.0, turn))
+            turn *= GROWTH if self.session.cost == before else 1.0
+        if self.clock.expired and not self.session.enough:
+            self.session.stop = StopReason.DEADLINE
+
+    def _share(self, share: float, most: float = math.inf) -> Deadline:
+        """A deadline after a share of the time left, and after `most` seconds."""
+        remaining = self.clock.remaining
+        return self.clock.earlier(min(most, share * remaining if math.isfinite(remaining) else remaining))
+
+    def _over(self) -> bool:
+        """Whether nothing is left to do, or no time."""
+        return self.session.enough or self.clock.expired
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _heuristic(self, name: str, deadline: Deadline) -> None:
+        """Let a heuristic improve the best schedule."""
+        if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > BOUND_OPS):
+            return
+        session, kind = self.session, load("heuristics", name)
+        options: Any = self._options_of_lns(kind) if name == "lns" else None
+        heuristic: Heuristic = kind(options)
+        best = session.best.schedule if session.best is not None else self.warm_start
+        with session.step(name):
+            if not heuristic.prepared(0.8 * deadline.remaining):
+                session.note(f"{name} was not loaded in time")
+                return
+            try:
+                session.improve(heuristic, deadline, best, self.turns)
+                self.turns += 1  # another turn is another seed
+            except (ProblemError, BackendError) as error:
+                session.note(f"{name} was left out: {error}")
+
+    def _options_of_lns(self, kind: Any) -> Any:
+        name, given, _ = MODELS.get(self.backend.name, OTHER_MODELS)[-1] if self.fixed else INTERVALS
+        return kind.options_type(
+            formulation=name, formulation_options=given,
+            backend=self.backend.full_name, solver_options=self.session.call.solver,
+        )  # fmt: skip
+
+    def _bounds(self, deadline: Deadline) -> None:
+        """Raise the bound on all schedules."""
+        if self._over() or self.problem.budget_bytes is None:
+            return
+        session = self.session
+        if self.num_ops > BOUND_OPS:
+            session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
+            return
+
+        def take(bound: Bound) -> bool:
+            if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
+                source, cost = session.best.source, session.best.certificate.cost
+                raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}")
+            if bound.infeasible:
+                session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
+            else:
+                session.raise_bound(bound.value, bound.scope)
+            return session.enough
+
+        with session.step("bounds"):
+            take(best_bound(self.problem, deadline, threads=session.call.threads, enough=session.cost, on_bound=take))
+
+    def _exhaust(self, deadline: Deadline) -> None:
+        """Search everything."""
+        session, budget = self.session, self.problem.budget_bytes
+        if self._over() or self.num_ops > EXHAUSTIVE_OPS or budget is None:
+            return
+        limit = 1 + MOST_COST if session.cost is None else session.cost
+        with session.step("exhaustive search"):
+            found = explore(self.problem, Aim.COST, limit=limit, peak=budget, deadline=deadline)
+            if found is None:
+                return
+            if found.schedule is not None:
+                session.incumbents.see(found.schedule, "exhaustive search")
+            if found.bound > MOST_COST:
+                session.infeasible, session.scope = True, own_scope(self.problem)
+                session.proof = " (by exhaustive search)"
+            else:
+                session.raise_bound(found.bound, own_scope(self.problem))
+
+    def _model(self, name: str, given: dict[str, Any], other: str, deadline: Deadline) -> None:
+        """Solve a whole model, from the best schedule."""
+        session = self.session
+        if self._over() or name not in formulations():
+            return
+        backend = make_backend(other) if other and other in backends() else self.backend
+        if not backend.ready().ready:
+            session.note(f"backend {backend.full_name!r} was left out: {backend.ready().reason}")
+            return
+        kind = load("formulations", name)
+        options = kind.options_type(**given) if given else None
+        call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
+        part = Session(self.problem, call, name, backend.full_name)
+        part.incumbents, part.on_progress = session.incumbents, lambda _: session.tell()
+        with session.step(f"{name} by {backend.full_name}"):
+            try:
+                ModelMethod(part, kind, backend, options).run()
+            except (ProblemError, SolverFailedError) as error:
+                session.note(f"{name} was left out: {error}")
+                return
+            finally:
+                session.size, session.versions = part.size, session.versions | part.versions
+                for phase, seconds in part.timings.items():
+                    session.timings[phase] = session.timings.get(phase, 0.0) + seconds
+            self._take_over(part)
+        if part.stop is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+
+    def _take_over(self, part: Session) -> None:
+        """What a model proved: for every schedule, or worth a remark."""
+        session, source = self.session, f"{part.method} by {part.backend}"
+        for remark in part.notes:
+            session.note(remark)
+        if covers(part.scope, self.problem):
+            session.raise_bound(part.bound, part.scope)
+            if part.infeasible:
+                session.infeasible, session.scope, session.proof = True, part.scope, part.proof
+        elif part.infeasible:
+            session.note(f"{source} proved that no schedule exists within {part.scope}")
+        elif part.bound > session.bound:
+            base = self.problem.graph.base_cost
+            share = f" (overhead {100 * (part.bound - base) / base:.4g} %)" if base else ""
+            session.note(f"no schedule costs less than {part.bound:,}{share} within {part.scope}")

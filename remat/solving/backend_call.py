@@ -1,0 +1,165 @@
+"""Calling a backend safely: from any thread, with callbacks that fail, and with solvers that crash or contradict."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.processes.isolated import Isolated
+from remat.deadline import Deadline
+from remat.errors import BackendError, ModelError, ProblemError
+from remat.modeling import Model
+from remat.problem import parse_budget
+from remat.solving.incumbents import one_line
+
+
+class SolverFailedError(BackendError):
+    """The solver gave up or crashed; what it had found before is still good."""
+
+
+def memory_bytes(limit: int | str) -> int:
+    """A limit of memory in bytes.
+
+    Raises
+    ------
+    ProblemError
+        If it is no positive number of bytes.
+
+    Examples
+    --------
+    >>> memory_bytes("4GiB"), memory_bytes(1000)
+    (4294967296, 1000)
+    """
+    try:
+        size = parse_budget(limit, 0) if isinstance(limit, int | str) else 0
+    except ProblemError:
+        size = 0
+    if size <= 0:
+        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes (4GiB)")
+    return size
+
+
+def call_options(
+    deadline: float | Deadline | None,
+    *,
+    threads: int | None,
+    seed: int,
+    relative_gap: float,
+    log: Callable[[str], None] | None,
+    solver: Mapping[str, Any] | None,
+    isolate: bool,
+    memory_limit: int | str | None,
+) -> SolveOptions:
+    """The options of :func:`remat.solve`, checked, as those of a backend; the clock runs from here.
+
+    Raises
+    ------
+    ProblemError
+        Naming an option that is out of range.
+    """
+    if not isinstance(deadline, Deadline):
+        if deadline is not None and not (isinstance(deadline, int | float) and deadline > 0):
+            raise ProblemError(f"the deadline must be a positive number of seconds, not {deadline!r}")
+        deadline = Deadline.after(deadline)
+    for what, value, least in (("threads", threads, 1), ("seed", seed, 0)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ProblemError(f"{what} must be a whole number from {least}, not {value!r}")
+    if not 0 <= relative_gap < 1:
+        raise ProblemError(f"the relative gap must be at least 0 and below 1, not {relative_gap!r}")
+    limit = None if memory_limit is None else memory_bytes(memory_limit)
+    return SolveOptions(
+        deadline, threads, seed, relative_gap, log, dict(solver or {}), isolate or limit is not None, limit
+    )
+
+
+def call_backend(
+    backend: Backend,
+    model: Model,
+    options: SolveOptions,
+    hint: Values | None,
+    *,
+    on_values: Callable[[Values, float], bool],
+    on_bound: Callable[[float], object],
+) -> RawResult:
+    """Let the backend solve `model`.
+
+    Parameters
+    ----------
+    on_values : callable
+        Receives values and claimed objective of every solution, the last one included; a true answer stops the solver.
+    on_bound : callable
+        Receives every better lower bound.
+
+    Returns
+    -------
+    RawResult
+        Its `stop` is `FINISHED` where `on_values` asked for the stop, so that `INTERRUPTED` always means Ctrl-C.
+
+    Raises
+    ------
+    ModelError
+        If the backend cannot take the model.
+    SolverFailedError
+        If it crashed, or says that it failed.
+    BackendError
+        If what it gives does not fit the model or its own status.
+    Exception
+        The first one from a callback. It stops the solver and is raised after that, since solvers swallow exceptions
+        of callbacks.
+    """
+    failures: list[BaseException] = []
+    asked = False
+    lock = threading.RLock()  # solvers call back from several threads
+
+    def guarded(work: Callable[[], bool]) -> bool:
+        nonlocal asked
+        with lock:
+            try:
+                asked |= work()
+            except BaseException as error:
+                failures.append(error)
+                asked = True
+            return asked
+
+    def take(values: Values, objective: float) -> bool:
+        if values.shape != (model.num_vars,):
+            raise BackendError(f"backend {backend.name!r} gives values of another shape than its model")
+        return on_values(values, objective)
+
+    def on_incumbent(incumbent: Incumbent) -> bool:
+        return guarded(lambda: take(incumbent.values, incumbent.objective))
+
+    def better_bound(_seconds: float, bound: float) -> None:
+        def tell() -> bool:
+            on_bound(bound)
+            return False
+
+        guarded(tell)
+
+    crash: Exception | None = None
+    raw = RawResult(Status.ERROR, StopReason.OTHER)
+    try:
+        solver = Isolated(backend) if options.isolate and not backend.own_process else backend
+        raw = solver.solve(model, options, hint, on_incumbent, better_bound)
+    except ModelError:
+        raise
+    except Exception as error:
+        crash = error
+    stopped_here = asked
+    if raw.values is not None and raw.objective is not None:
+        values, objective = raw.values, raw.objective
+        guarded(lambda: take(values, objective))
+    if failures:
+        raise failures[0]
+    if isinstance(crash, BackendError):
+        raise SolverFailedError(str(crash)) from crash
+    if crash is not None:
+        raise SolverFailedError(f"backend {backend.name!r} crashed: {one_line(crash)}") from crash
+    if raw.status is Status.ERROR:
+        raise SolverFailedError(f"backend {backend.name!r} failed: {raw.message}")
+    if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
+        raise BackendError(f"backend {backend.name!r} claims a solution ({raw.status}) and gives none")
+    return replace(raw, stop=StopReason.FINISHED) if stopped_here else raw

@@ -1,0 +1,170 @@
+"""Nobody is believed: every schedule is validated and priced anew before it counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from remat.backends.base import Values
+from remat.errors import BackendError, RematError
+from remat.formulations.base import Formulation
+from remat.modeling import Model
+from remat.modeling.model import Kind
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate, Verdict
+from remat.schedule.validate import validate
+
+#: Solvers that compute with floats meet integrality and bounds up to about this much, relative to what they sum.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A schedule that has been validated.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    certificate : Certificate
+        Valid, or over budget and otherwise valid.
+    source : str
+        Who made it.
+    """
+
+    schedule: Schedule
+    certificate: Certificate
+    source: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps the budget too."""
+        return self.certificate.accepted
+
+
+class Incumbents:
+    """Validates schedules for one problem, and keeps the cheapest that fits and the one with the least peak."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.best: Certified | None = None
+        self.leanest: Certified | None = None
+
+    def see(self, schedule: Schedule, source: str) -> Certified:
+        """Validate `schedule` and remember it.
+
+        Raises
+        ------
+        BackendError
+            If any rule but the budget is broken; the message names `source` and the violation.
+        """
+        certificate = validate(self.problem.graph, schedule, self.problem.rules)
+        if certificate.verdict is Verdict.INVALID:
+            raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}")
+        seen = Certified(schedule, certificate, source)
+        if seen.fits and (self.best is None or _rank(seen) < _rank(self.best)):
+            self.best = seen
+        if self.leanest is None or certificate.peak < self.leanest.certificate.peak:
+            self.leanest = seen
+        return seen
+
+
+def _rank(seen: Certified) -> tuple[int, int]:
+    return seen.certificate.cost, seen.certificate.peak
+
+
+class Reader:
+    """Reads a backend's values as schedules, and compares what was claimed with what came.
+
+    Parameters
+    ----------
+    incumbents : Incumbents
+    formulation : Formulation
+    model : Model
+        The main model; values of the preliminary model begin with its variables.
+    source : str
+        Names formulation and backend in errors.
+    """
+
+    def __init__(self, incumbents: Incumbents, formulation: Formulation, model: Model, source: str) -> None:
+        self._incumbents = incumbents
+        self._formulation = formulation
+        self._model = model
+        self._integral = np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value))
+        # Whole costs of whole variables add up without error; with others the solver's tolerance stays in the sum.
+        self._exact = bool(self._integral[model.objective.index].all())
+        self._source = source
+        self.notes: set[str] = set()
+
+    def preliminary(self, values: Values) -> Certified:
+        """The schedule that values of the preliminary model stand for; it may be over budget."""
+        return self._incumbents.see(self._decode(values[: self._model.num_vars]), self._source)
+
+    def main(self, values: Values, claimed: float) -> Certified:
+        """The schedule that values of the main model stand for.
+
+        Raises
+        ------
+        BackendError
+            If it breaks a rule (the budget included), or costs more than was claimed, or the values do not cost what
+            was claimed.
+        """
+        if not math.isfinite(claimed) or not np.isfinite(values).all():
+            raise BackendError(f"{self._source} gives a cost or values that are not finite")
+        schedule = self._decode(values)
+        seen = self._incumbents.see(schedule, self._source)
+        if not seen.fits:
+            raise BackendError(f"{self._source} gives a schedule over budget: {seen.certificate.first}")
+        cost = seen.certificate.cost
+        worth = self._model.objective.value(np.where(self._integral, np.rint(values), values))
+        if abs(claimed - worth) > TOLERANCE * max(1.0, abs(worth)):
+            raise BackendError(
+                f"{self._source} claims cost {_number(claimed)}, but its values cost {_number(worth)} "
+                f"and the schedule costs {cost:,}"
+            )
+        slack = max(0.5, 1e-12 * cost) if self._exact else TOLERANCE * max(1.0, cost)
+        if cost > worth + slack:
+            raise BackendError(f"{self._source} claims cost {_number(claimed)}, the schedule costs {cost:,}")
+        if cost < worth - slack:  # decode() dropped computes that nothing needs
+            self.notes.add("decoding dropped useless computes from the solver's schedule")
+        return seen
+
+    def _decode(self, values: Values) -> Schedule:
+        try:
+            return replace(self._formulation.decode(values), source=self._source)
+        except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise BackendError(f"{self._source} gives values that are no schedule: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The message of `error` in one line, with its type unless it is one of ours."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RematError) else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def lower_bound(bound: float | None) -> int | None:
+    """A solver's lower bound on whole costs, rounded up, after what its arithmetic may be off by.
+
+    Examples
+    --------
+    >>> lower_bound(10.2), lower_bound(10.0000001), lower_bound(None), lower_bound(float("-inf"))
+    (11, 10, None, None)
+    """
+    if bound is None or not math.isfinite(bound):
+        return None
+    return math.ceil(bound - max(1e-6, 1e-9 * abs(bound)))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,}"
+
+
+def structural_peak(problem: Problem) -> tuple[int, str]:
+    """Bytes below which no schedule exists, and what needs them."""
+    arrays, bound = problem.graph.arrays, problem.graph.structural_bound
+    at_end = int(arrays.size[problem.kept | arrays.is_input].sum()) + problem.constant_bytes
+    if bound.op is None or at_end > problem.structural_peak:
+        return max(at_end, problem.structural_peak), "the tensors alive at the end need"
+    return problem.structural_peak, f"op {bound.op!r} needs"

@@ -1,0 +1,312 @@
+"""The search for the smallest budget: descent on the budget by heuristics, exhaustive search, and a solver."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from remat.backends.base import Backend, SolveOptions, Status, StopReason, Values
+from remat.backends.processes.running import GRACE, OverdueError, time_limit
+from remat.bounds.non_recomputable import held_bound
+from remat.deadline import Deadline
+from remat.errors import BackendError, ProblemError
+from remat.formulations.retention_intervals import RetentionIntervals
+from remat.heuristics.base import Heuristic, Run
+from remat.ordering.best_first import Aim, Explored, explore
+from remat.problem import Problem
+from remat.registry import heuristics, load
+from remat.schedule import OrderRule, Schedule
+from remat.scope import covers
+from remat.solving.backend_call import SolverFailedError, call_backend
+from remat.solving.incumbents import Certified, Incumbents, Reader, lower_bound
+from remat.solving.progress import OnPeakProgress, PeakProgress
+from remat.solving.result import Point
+from remat.solving.warm_start import best_hint, take_warm_start
+
+#: Seconds of the first attempt at one budget: for each op, and at least. They double when a descent starts again.
+ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
+#: How often a descent starts again: for what builds from nothing once, otherwise until time is over or this often.
+ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
+#: Shares of what is open above the bound that the first session of a round asks for, and the smallest that is asked.
+FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
+#: Shares of the time left: the bounds, loading a heuristic, eviction and greedy (each), annealing, the solver.
+BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
+#: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
+ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
+#: Seconds below which annealing is not worth loading.
+ANNEALING_LEAST = 1.0
+#: Ops up to which everything is searched, orders alone are searched, and a solver is asked.
+EXHAUSTIVE_OPS, ORDERING_OPS, MODEL_OPS = 24, 200, 250
+
+
+@dataclass
+class MinPeakSearch:
+    """One search; its state is what is known so far. See :func:`remat.solving.min_peak.minimize` for the parameters."""
+
+    problem: Problem
+    """Without a budget."""
+    call: SolveOptions
+    backend: Backend | None = None
+    """For the preliminary model; None: no solver."""
+    start: Schedule | None = None
+    on_progress: OnPeakProgress | None = None
+
+    phase: str = "bounds"
+    bound: int = 0
+    bound_kind: str = ""
+    bound_cause: str = ""
+    cost_bound: int = 0
+    stop: StopReason = StopReason.FINISHED
+    points: list[Point] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.incumbents = Incumbents(self.problem)
+        self.best = self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
+        self.num_ops = len(self.problem.graph.ops)
+        self.cost_bound = self.problem.graph.base_cost
+
+    @property
+    def peak(self) -> int:
+        """Of the best schedule so far, in bytes."""
+        return self.best.certificate.peak
+
+    @property
+    def proved(self) -> bool:
+        """Whether no schedule has a lower peak."""
+        return self.bound >= self.peak
+
+    # -- the way -----------------------------------------------------------------------------------------------------
+
+    def run(self, *, quick: bool = False) -> None:
+        """Search until the deadline, or until there is nothing more to try; `quick`: heuristics alone."""
+        deadline = self.call.deadline
+        if self.start is not None:
+            take_warm_start(self.incumbents, self.start)
+            self._take(self.incumbents.leanest)
+        try:
+            with self._timed("bounds"):
+                self._bounds(self._share(BOUND_SHARE))
+            for quick_one in ("eviction", "greedy"):
+                self._descend(quick_one, self._share(GREEDY_SHARE))
+            if not quick:
+                self._order()
+                self._exhaust()
+            if not quick or deadline.remaining > ANNEALING_LEAST:
+                self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
+            if not quick:
+                self._ask_solver()
+                self._cheapen()
+                if math.isfinite(deadline.seconds):  # time is left where there was nothing to cheapen
+                    self._descend("annealing", deadline)
+        except KeyboardInterrupt:
+            self.stop = StopReason.INTERRUPTED
+        if self.stop is StopReason.FINISHED and not self.proved and deadline.expired:
+            self.stop = StopReason.DEADLINE
+
+    def _bounds(self, deadline: Deadline) -> None:
+        found = held_bound(self.problem, deadline=deadline)
+        self._raise_bound(found.value or 0, found.kind, found.cause)
+
+    def _order(self) -> None:
+        """The least peak of all orders without recomputation: often low already, and it may be all that is allowed."""
+        if self.proved or self.problem.order is OrderRule.FIXED or self.num_ops > ORDERING_OPS:
+            return
+        once = replace(self.problem, max_computes=1)
+        with self._timed("ordering"):
+            held = held_bound(once, deadline=self._share(ORDERING_SHARE / 2))
+            found = self._explored(once, held.value or 0, ORDERING_SHARE)
+            if found is not None and all(limit == 1 for limit in self.problem.compute_limits):
+                self._raise_bound(found.bound, "best-first search over orders")
+
+    def _exhaust(self) -> None:
+        if self.proved or self.num_ops > EXHAUSTIVE_OPS:
+            return
+        with self._timed("exhaustive"):
+            found = self._explored(self.problem, self.bound, EXHAUSTIVE_SHARE)
+            if found is not None:
+                self._raise_bound(found.bound, "exhaustive search")
+
+    def _explored(self, problem: Problem, floor: int, share: float) -> Explored | None:
+        found = explore(problem, Aim.PEAK, limit=self.peak, floor=floor, deadline=self._share(share))
+        if found is not None and found.schedule is not None:
+            self._see(found.schedule, "exhaustive search")
+        return found
+
+    # -- heuristics --------------------------------------------------------------------------------------------------
+
+    def _descend(self, name: str, deadline: Deadline) -> None:
+        """Ask for less and less: in longer steps after a success, in shorter ones after a failure."""
+        if self.proved or name not in heuristics():
+            return
+        with self._timed(name):
+            heuristic = self._ready(name)
+            if heuristic is None:
+                return
+            seconds = max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
+            seconds = min(seconds, deadline.remaining / 4)
+            step, rounds, seed = FIRST_STEP[name], 0, self.call.seed
+            while not self.proved and not deadline.expired and rounds < ROUNDS[name]:
+                open_bytes = self.peak - self.bound
+                target = self.peak - max(1, int(step * open_bytes))
+                if self._attempt(heuristic, target, deadline.earlier(seconds), seed):
+                    step = min(0.5, 2 * step)
+                elif step * open_bytes > 1 and step > LAST_STEP:
+                    step /= 2
+                else:
+                    step, rounds, seconds = FIRST_STEP[name], rounds + 1, 2 * seconds
+                seed += 1
+
+    def _ready(self, name: str) -> Heuristic | None:
+        """The heuristic, loaded and compiled; None if that takes too long."""
+        heuristic: Heuristic = load("heuristics", name)()
+        if not heuristic.prepared(self._share(PREPARE_SHARE).remaining):
+            self.notes.append(f"{name} was not loaded in time")
+            return None
+        return heuristic
+
+    def _attempt(self, heuristic: Heuristic, budget: int, deadline: Deadline, seed: int) -> bool:
+        """Let a heuristic look for a schedule within `budget`; whether it found one."""
+
+        def on_schedule(schedule: Schedule) -> bool:
+            return self._see(schedule, heuristic.name).certificate.peak <= budget
+
+        run = Run(deadline, seed, start=self.best.schedule, on_schedule=on_schedule)
+        schedule = None
+        with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
+            schedule = heuristic.run(replace(self.problem, budget=budget), run)
+        return schedule is not None and self._see(schedule, heuristic.name).certificate.peak <= budget
+
+    def _cheapen(self) -> None:
+        """Among schedules of the least peak known, look for cheaper ones."""
+        if self.best.certificate.cost <= self.cost_bound:
+            return
+        with self._timed("cost"):
+            if self.num_ops <= EXHAUSTIVE_OPS:
+                limit, share = self.best.certificate.cost, self._share(EXHAUSTIVE_SHARE)
+                found = explore(self.problem, Aim.COST, limit=limit, peak=self.peak, deadline=share)
+                if found is not None:
+                    self.cost_bound = found.bound
+                    if found.schedule is not None:
+                        self._see(found.schedule, "exhaustive search")
+                    if self.best.certificate.cost <= self.cost_bound:
+                        return
+            if "annealing" in heuristics():
+                seconds = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
+                limited = math.isfinite(self.call.deadline.seconds)
+                deadline = self.call.deadline if limited else Deadline.after(seconds)
+                annealing = self._ready("annealing")
+                if annealing is not None:
+                    self._attempt(annealing, self.peak, deadline, self.call.seed)
+
+    # -- a solver ----------------------------------------------------------------------------------------------------
+
+    def _ask_solver(self) -> None:
+        """Minimise the peak by the preliminary model of retention intervals."""
+        backend = self.backend
+        if self.proved or backend is None or self.num_ops > MODEL_OPS or self.call.deadline.expired:
+            return
+        if not backend.ready().ready:
+            self.notes.append(f"backend {backend.full_name!r} cannot be used: {backend.ready().reason}")
+            return
+        with self._timed("preliminary"):
+            deadline = self._share(MODEL_SHARE)
+            try:
+                with time_limit(deadline):
+                    formulation = RetentionIntervals(replace(self.problem, budget=self.bound))
+                    model = formulation.build()
+                    preliminary = formulation.preliminary()
+                    hint = best_hint(formulation, self.incumbents, self.reference)
+                    start = None if hint is None else preliminary.extend(hint)
+            except OverdueError:
+                self.notes.append("the time was over before the preliminary model was built")
+                return
+            except ProblemError as error:
+                self.notes.append(f"no preliminary model: {error}")
+                return
+            source = f"{formulation.name} by {backend.full_name}"
+            reader = Reader(self.incumbents, formulation, model, source)
+            proves = covers(formulation.scope(), self.problem)
+
+            def on_values(values: Values, _objective: float) -> bool:
+                self._take(reader.preliminary(values))
+                return self.proved
+
+            def on_bound(value: float | None) -> None:
+                better = lower_bound(value)
+                if proves and better is not None and better > formulation.capacity:
+                    self._raise_bound(formulation.held + formulation.unit * better, source)
+
+            call = replace(self.call, deadline=deadline, relative_gap=0.0)
+            try:
+                raw = call_backend(backend, preliminary.model, call, start, on_values=on_values, on_bound=on_bound)
+            except SolverFailedError as crash:
+                self.notes.append(f"{crash}; the schedule found before is kept")
+                return
+            self.versions.update(raw.versions)
+            on_bound(raw.objective if raw.bound is None and raw.status is Status.OPTIMAL else raw.bound)
+            if raw.stop is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def _see(self, schedule: Schedule, source: str) -> Certified:
+        seen = self.incumbents.see(schedule, source)
+        self._take(seen)
+        return seen
+
+    def _take(self, seen: Certified | None) -> None:
+        """Keep a schedule if it has a lower peak, or the same and costs less."""
+        assert seen is not None
+        if _rank(seen) < _rank(self.best):
+            self.best = seen
+            if self.bound > self.peak:
+                raise BackendError(
+                    f"{self.bound_kind} claims that no schedule holds less than {self.bound:,} bytes, "
+                    f"but that of {seen.source} holds {self.peak:,}"
+                )
+            self._tell()
+
+    def _raise_bound(self, value: int, kind: str, cause: str = "") -> None:
+        if value > self.peak:
+            raise BackendError(
+                f"{kind} claims that no schedule holds less than {value:,} bytes, "
+                f"but that of {self.best.source} holds {self.peak:,}"
+            )
+        if value > self.bound:
+            self.bound, self.bound_kind, self.bound_cause = value, kind, cause
+            self._tell()
+
+    def _share(self, share: float) -> Deadline:
+        """A share of the time left; a minute where there is no deadline."""
+        deadline = self.call.deadline
+        if math.isfinite(deadline.seconds):
+            return deadline.earlier(share * deadline.remaining)
+        return Deadline.after(EXHAUSTIVE_SECONDS)
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        begun = time.monotonic()
+        self.phase = phase
+        self._tell()
+        try:
+            yield
+        finally:
+            self.timings[phase] = self.timings.get(phase, 0.0) + time.monotonic() - begun
+
+    def _tell(self) -> None:
+        now, found = self.call.deadline.elapsed, self.best.certificate
+        last = self.points[-1] if self.points else None
+        if last is None or (last.objective, last.bound) != (found.peak, self.bound):
+            self.points.append(Point(now, found.peak, self.bound))
+        if self.on_progress is not None:
+            self.on_progress(PeakProgress(self.phase, now, found.peak, self.bound, found.overhead))
+
+
+def _rank(seen: Certified) -> tuple[int, int]:
+    return seen.certificate.peak, seen.certificate.cost

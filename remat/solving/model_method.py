@@ -1,0 +1,207 @@
+"""Solving by a formulation and a backend: build, look for a start, solve, and believe nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.processes.running import OverdueError, time_limit
+from remat.errors import BackendError, ProblemError
+from remat.formulations.base import Formulation, Preliminary
+from remat.modeling import Model
+from remat.schedule import Schedule
+from remat.scope import EVERY_SCHEDULE
+from remat.solving.backend_call import SolverFailedError, call_backend
+from remat.solving.incumbents import TOLERANCE, Certified, Reader, lower_bound
+from remat.solving.session import Session
+from remat.solving.warm_start import best_hint, expressed, why_no_hint
+
+#: Share of the time left that the preliminary model may use.
+PRELIMINARY_SHARE = 0.5
+
+
+class ModelMethod:
+    """One formulation of the problem of an session, solved by one backend.
+
+    Parameters
+    ----------
+    session : Session
+        Learns what is found; its bound and scope become those of the formulation.
+    kind : subclass of Formulation
+    backend : Backend
+    options : optional
+        Of the formulation.
+    call : SolveOptions, optional
+        In place of that of the session.
+    """
+
+    def __init__(
+        self, session: Session, kind: type[Formulation], backend: Backend, options: Any = None,
+        call: SolveOptions | None = None,
+    ) -> None:  # fmt: skip
+        self.session, self.kind, self.backend, self.options = session, kind, backend, options
+        self.call = call or session.call
+        self.incumbents = session.incumbents
+        self.source = f"{kind.name} by {backend.full_name}"
+        self.last_cost = session.bound
+
+    def run(self, warm_start: Schedule | None = None) -> None:
+        """Solve.
+
+        Raises
+        ------
+        BackendError
+            If the backend is not available, fails with nothing found, or its answer is not what the schedule shows.
+        ProblemError
+            If the formulation cannot state the problem or does not take the options.
+        """
+        session, availability = self.session, self.backend.ready()
+        if not availability.ready:
+            reason = f"{availability.state}, {availability.reason}"
+            raise BackendError(f"backend {self.backend.full_name!r} cannot be used: {reason}")
+        session.enter("build")
+        begun = time.monotonic()
+        try:
+            with time_limit(self.call.deadline):
+                formulation = self._make_formulation()
+                formulation.leave_out_above(session.cost)
+                self.model = formulation.build()
+                session.size = (self.model.num_vars, self.model.num_constraints)
+                self.reader = Reader(self.incumbents, formulation, self.model, self.source)
+                if warm_start is not None:
+                    session.note(why_no_hint(formulation, warm_start))
+                hint = best_hint(formulation, self.incumbents, session.reference)
+                preliminary = formulation.preliminary() if self.incumbents.best is None else None
+        except OverdueError:
+            session.stop = StopReason.DEADLINE
+            session.note("the time was over before the model was built")
+            return
+        finally:
+            session.timings["build"] += time.monotonic() - begun
+        if preliminary is not None and not self._run_preliminary(formulation, preliminary, hint):
+            return
+        if session.decided:
+            return
+        session.scope = formulation.scope()
+        if self.call.deadline.expired:
+            session.stop = StopReason.DEADLINE
+            return
+        session.enter("solve")
+        hint = best_hint(formulation, self.incumbents, session.reference)
+        raw = self._call(self.model, self.call, hint, self._on_main)
+        if raw is not None:
+            self._conclude(formulation, raw)
+        session.notes.extend(sorted(self.reader.notes))
+
+    def _make_formulation(self) -> Formulation:
+        if self.options is None:
+            return self.kind(self.session.problem)
+        try:
+            return self.kind(self.session.problem, self.options)  # type: ignore[call-arg]
+        except TypeError as error:
+            raise ProblemError(f"formulation {self.kind.name!r} does not take these options: {error}") from None
+
+    # -- calls of the backend ----------------------------------------------------------------------------------------
+
+    def _run_preliminary(self, formulation: Formulation, preliminary: Preliminary, hint: Values | None) -> bool:
+        """Look for a start within the budget; whether the main model is worth solving then."""
+        self.session.enter("preliminary")
+        goal = preliminary.goal + TOLERANCE * max(1.0, abs(preliminary.goal))
+
+        def on_values(values: Values, objective: float) -> bool:
+            return self.reader.preliminary(values).fits or objective <= goal
+
+        deadline = self.call.deadline
+        part = deadline.earlier(PRELIMINARY_SHARE * deadline.remaining)
+        start = None if hint is None else preliminary.extend(hint)
+        call = replace(self.call, deadline=part, relative_gap=0.0)
+        raw = self._call(preliminary.model, call, start, on_values)
+        if raw is None or self.session.stop is StopReason.INTERRUPTED:
+            return False
+        lower = raw.objective if raw.bound is None and raw.status is Status.OPTIMAL else raw.bound
+        if raw.status is Status.INFEASIBLE or (lower is not None and lower > goal):
+            self._prove_infeasible(formulation)
+            return False
+        return True
+
+    def _on_main(self, values: Values, objective: float) -> bool:
+        self.last_cost = self.reader.main(values, objective).certificate.cost
+        return False
+
+    def _call(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None,
+        on_values: Callable[[Values, float], bool],
+    ) -> RawResult | None:
+        """Let the backend solve `model`, every solution going to `on_values`; None if it failed with one at hand."""
+        session = self.session
+
+        def take(values: Values, objective: float) -> bool:
+            enough = on_values(values, objective)
+            session.tell()
+            return enough
+
+        def on_bound(bound: float) -> None:
+            if model is self.model:  # the bound of a preliminary model is not one on cost
+                session.raise_bound(lower_bound(bound))
+
+        begun = time.monotonic()
+        try:
+            raw = call_backend(self.backend, model, options, hint, on_values=take, on_bound=on_bound)
+        except SolverFailedError as crash:
+            if self.incumbents.best is None:
+                raise
+            session.stop = StopReason.OTHER
+            session.note(f"{crash}; the schedule found before is kept")
+            return None
+        finally:
+            session.timings[session.phase] = session.timings.get(session.phase, 0.0) + time.monotonic() - begun
+        session.versions.update(raw.versions)
+        session.stop = raw.stop
+        session.note(raw.message)
+        return raw
+
+    # -- conclusions -------------------------------------------------------------------------------------------------
+
+    def _conclude(self, formulation: Formulation, raw: RawResult) -> None:
+        """What the solver's last word says of all schedules in the scope."""
+        session = self.session
+        if raw.status is Status.INFEASIBLE:
+            self._prove_infeasible(formulation)
+            return
+        session.raise_bound(lower_bound(raw.bound))
+        closed = raw.bound is None or _reaches(raw.bound, raw.objective)
+        if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
+            session.raise_bound(self.last_cost)
+        best = self.incumbents.best
+        if best is not None and session.bound > best.certificate.cost and self._in_scope(formulation, best):
+            raise BackendError(
+                f"{self.source} claims that no schedule costs less than {session.bound:,}, "
+                f"but that of {best.source} costs {best.certificate.cost:,}"
+            )
+
+    def _prove_infeasible(self, formulation: Formulation) -> None:
+        session, best = self.session, self.incumbents.best
+        session.stop = StopReason.FINISHED
+        if best is None:
+            session.infeasible, session.scope = True, formulation.scope()
+            session.proof = f" (proved by {self.kind.name} and {self.backend.full_name})"
+        elif self._in_scope(formulation, best):
+            raise BackendError(f"{self.source} claims that no schedule exists, but that of {best.source} is one")
+        else:
+            session.note(f"{self.source} proved that no schedule fits within: {formulation.scope()}")
+            session.scope, session.bound = EVERY_SCHEDULE, session.problem.graph.base_cost
+
+    @staticmethod
+    def _in_scope(formulation: Formulation, seen: Certified) -> bool:
+        """Whether a claim of the model certainly covers that schedule; restrictions in words cannot be checked."""
+        return not formulation.scope().notes and expressed(formulation, seen) is not None
+
+
+def _reaches(bound: float, objective: float | None) -> bool:
+    return objective is not None and bound >= objective - TOLERANCE * max(1.0, abs(objective))

@@ -1,0 +1,119 @@
+"""What a solve is doing right now, and a reporter that shows it on a terminal or in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment of a solve.
+
+    Attributes
+    ----------
+    phase : str
+        ``start``, ``build``, ``preliminary`` or ``solve``.
+    elapsed : float
+        Seconds since the deadline's clock began.
+    base_cost : int
+        Cost of computing each op once.
+    objective, bound : int or None
+        Certified cost of the best schedule so far, and what no schedule in the scope can beat.
+    """
+
+    phase: str
+    elapsed: float
+    base_cost: int
+    objective: int | None = None
+    bound: int | None = None
+
+    @property
+    def overhead(self) -> float | None:
+        """Overhead of the best schedule so far in %, None without one (or where every op is free)."""
+        if self.objective is None or self.base_cost == 0:
+            return None
+        return 100 * (self.objective - self.base_cost) / self.base_cost
+
+    @property
+    def gap(self) -> float | None:
+        """(objective − bound) / objective, None while either is unknown."""
+        return relative_gap(self.objective, self.bound)
+
+    def facts(self) -> list[str]:
+        """What is known at that moment, in words."""
+        if self.objective is None:
+            return ["no schedule yet"]
+        known = [f"cost {self.objective:,}" if self.overhead is None else f"overhead {self.overhead:.2f} %"]
+        if self.bound is not None:
+            if self.base_cost:
+                known.append(f"bound {100 * (self.bound - self.base_cost) / self.base_cost:.2f} %")
+            known.append(f"gap {100 * (self.gap or 0.0):.2f} %")
+        return known
+
+
+@dataclass(frozen=True)
+class PeakProgress:
+    """A moment of a search for the least peak.
+
+    Attributes
+    ----------
+    phase : str
+        ``bounds``, the name of the heuristic, ``exhaustive``, ``preliminary`` or ``cost``.
+    elapsed : float
+        Seconds since the deadline's clock began.
+    peak, bound : int
+        Bytes: certified peak of the best schedule so far, and what no schedule can beat.
+    overhead : float or None
+        Of that schedule, in %.
+    """
+
+    phase: str
+    elapsed: float
+    peak: int
+    bound: int
+    overhead: float | None = None
+
+    def facts(self) -> list[str]:
+        """What is known at that moment, in words."""
+        known = [f"peak {self.peak:,} bytes", f"bound {self.bound:,}"]
+        known.append(f"gap {100 * (relative_gap(self.peak, self.bound) or 0.0):.2f} %")
+        return known if self.overhead is None else [*known, f"overhead {self.overhead:.2f} %"]
+
+
+def relative_gap(objective: int | None, bound: int | None) -> float | None:
+    """(objective − bound) / objective; 0 for an objective of 0, None while either is unknown.
+
+    Examples
+    --------
+    >>> relative_gap(10, 8), relative_gap(0, 0), relative_gap(None, 8)
+    (0.2, 0.0, None)
+    """
+    if objective is None or bound is None:
+        return None
+    return (objective - bound) / objective if objective else 0.0
+
+
+#: Told of every new phase, schedule and bound; may be called from another thread.
+OnProgress = Callable[[Progress], object]
+OnPeakProgress = Callable[[PeakProgress], object]
+
+
+def describe(moment: Progress | PeakProgress, elapsed: float | None = None) -> str:
+    """`moment` in one line, at `elapsed` seconds if it is later by now.
+
+    Examples
+    --------
+    >>> describe(Progress("solve", 2.0, base_cost=100, objective=105, bound=102))
+    '2.0 s  solve        overhead 5.00 %  bound 2.00 %  gap 2.86 %'
+    >>> describe(Progress("build", 0.5, base_cost=100))
+    '0.5 s  build        no schedule yet'
+    >>> describe(PeakProgress("greedy", 0.5, peak=1_250, bound=1_000))
+    '0.5 s  greedy       peak 1,250 bytes  bound 1,000  gap 20.00 %'
+    """
+    seconds = moment.elapsed if elapsed is None else elapsed
+    return "  ".join([f"{seconds:.1f} s  {moment.phase:<11}", *moment.facts()])

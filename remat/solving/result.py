@@ -1,0 +1,221 @@
+"""What solve() answers: a certified schedule or the reason why there is none, with every number that goes with it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from remat.backends.base import Status, StopReason
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+from remat.solving.progress import relative_gap
+
+if TYPE_CHECKING:
+    from remat.schedule.certificate import Certificate
+    from remat.scope import Scope
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a solve stood when it found a better schedule or a better bound.
+
+    Attributes
+    ----------
+    time : float
+        Seconds since the deadline's clock began.
+    objective : int or None
+        Certified cost of the best schedule; None before the first.
+    bound : int
+        What no schedule in the scope can beat.
+    """
+
+    time: float
+    objective: int | None
+    bound: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of a method of several steps came to.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+    objective : int or None
+        Certified cost of the best schedule after it.
+    bound : int
+        What no schedule in the scope can beat, after it.
+    """
+
+    name: str
+    seconds: float
+    objective: int | None
+    bound: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer of :func:`remat.solve`. Costs are in the cost unit of the graph, memory in bytes.
+
+    Attributes
+    ----------
+    problem : Problem
+    schedule : Schedule or None
+        The best schedule found; always within the rules of the problem.
+    certificate : Certificate or None
+        What the validator says of it; None without a schedule.
+    status : Status
+        ``optimal``: no schedule in the scope is cheaper. ``infeasible``: no schedule in the scope exists.
+        ``unknown``: nothing was found in time, and nothing proved.
+    stop : StopReason
+    bound : int
+        Cost that no schedule in the scope can beat.
+    scope : Scope
+        The schedules that status and bound speak of.
+    least_feasible_budget : int
+        The smallest peak among all schedules that were seen: a budget that is known to suffice.
+    incumbents : tuple of Point
+        In order of time.
+    steps : tuple of Step
+        What ``auto`` did, in order; empty for other methods.
+    timings : mapping of str to float
+        Seconds: ``build``, ``preliminary``, ``solve`` and ``total``.
+    variables, constraints : int or None
+        Size of the model; None where no model was needed.
+    method, backend : str
+        Names of the formulation and the backend, or of the heuristic and nothing; `source` says who made the schedule.
+    source : str
+        Who made the schedule; empty without one.
+    seed, threads : int, int or None
+    versions : mapping of str to str
+    message : str
+        The reason where there is no schedule, and anything else worth knowing.
+    """
+
+    problem: Problem = field(repr=False)
+    schedule: Schedule | None
+    certificate: Certificate | None = field(repr=False)
+    status: Status
+    stop: StopReason
+    bound: int
+    scope: Scope
+    least_feasible_budget: int
+    incumbents: tuple[Point, ...] = field(default=(), repr=False)
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+    timings: Mapping[str, float] = field(default_factory=dict, repr=False)
+    variables: int | None = None
+    constraints: int | None = None
+    method: str = ""
+    backend: str = ""
+    source: str = ""
+    seed: int = 0
+    threads: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict, repr=False)
+    message: str = ""
+
+    @property
+    def objective(self) -> int | None:
+        """Certified cost of the schedule, None without one."""
+        return None if self.certificate is None else self.certificate.cost
+
+    @property
+    def gap(self) -> float | None:
+        """(objective − bound) / objective, None without a schedule."""
+        return relative_gap(self.objective, self.bound)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in JSON values; the steps of the schedule are left to its own file format."""
+        return {
+            "status": str(self.status),
+            "stop": str(self.stop),
+            "objective": self.objective,
+            "bound": self.bound,
+            "gap": self.gap,
+            "scope": {
+                "order": str(self.scope.order),
+                "staged": self.scope.staged,
+                "max_computes": self.scope.max_computes,
+                "notes": list(self.scope.notes),
+            },
+            "budget": self.problem.budget_bytes,
+            "reference_peak": self.problem.reference_peak,
+            "least_feasible_budget": self.least_feasible_budget,
+            "certificate": None if self.certificate is None else self.certificate.as_dict(),
+            "incumbents": [[point.time, point.objective, point.bound] for point in self.incumbents],
+            "steps": [[step.name, step.seconds, step.objective, step.bound] for step in self.steps],
+            "timings": dict(self.timings),
+            "variables": self.variables,
+            "constraints": self.constraints,
+            "method": self.method,
+            "backend": self.backend,
+            "source": self.source,
+            "seed": self.seed,
+            "threads": self.threads,
+            "versions": dict(self.versions),
+            "message": self.message,
+        }
+
+    def __str__(self) -> str:
+        rows = [("status", f"{self.status} (stopped: {self.stop})"), *self._answer_rows()]
+        rows.append(("scope", str(self.scope)))
+        size = "" if self.variables is None else f", {self.variables:,} variables, {self.constraints:,} constraints"
+        rows.append(("method", self.method + (f" by {self.backend}" if self.backend else "") + size))
+        if self.steps:
+            rows.append(("steps", ", ".join(self._told(step) for step in self.steps)))
+        threads = "all" if self.threads is None else str(self.threads)
+        spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.timings.items() if name != "total")
+        rows.append(("time", f"{self.timings.get('total', 0.0):.2f} s ({spent}; threads {threads}, seed {self.seed})"))
+        rows.append(("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items())))
+        if self.message:
+            rows.append(("note", self.message))
+        return "\n".join(f"{word:<9} {text}" for word, text in rows)
+
+    def _told(self, step: Step) -> str:
+        """A step, its time, and where it left cost and bound."""
+        base = self.problem.graph.base_cost
+        known = [] if step.objective is None else [_share(step.objective, base)]
+        if step.bound > base:
+            known.append(f"≥ {_share(step.bound, base)}")
+        return f"{step.name} {step.seconds:.2f} s" + (f" ({', '.join(known)})" if known else "")
+
+    def _answer_rows(self) -> list[tuple[str, str]]:
+        problem, found = self.problem, self.certificate
+        graph = problem.graph
+        budget = "no budget" if problem.budget_bytes is None else f"budget {_memory(problem, problem.budget_bytes)}"
+        order = "fixed order" if problem.order is OrderRule.FIXED else "free order"
+        rows = [("problem", f"{graph.name}: {len(graph.ops):,} ops, {order}, {budget}")]
+        if found is None:
+            rows.append(("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"))
+            return rows
+        unit = "" if graph.cost_unit == "none" else f" {graph.cost_unit}"
+        overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "
+        rows.append(("overhead", f"{overhead}cost {found.cost:,}{unit} (each op once {found.base_cost:,})"))
+        rows.append(("bound", f"cost {self.bound:,}{unit}, gap {100 * (self.gap or 0.0):.4g} %"))
+        rows.append(("peak", _memory(problem, found.peak)))
+        rows.append(
+            ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
+        )
+        return rows
+
+
+def _memory(problem: Problem, size: int) -> str:
+    """Bytes, and their share of the reference peak."""
+    peak = problem.reference_peak
+    return f"{size:,} bytes" + (f" ({100 * size / peak:.4g} % of the reference peak)" if peak else "")
+
+
+def _share(cost: int, base: int) -> str:
+    """A cost as an overhead, where that says something."""
+    return f"{100 * (cost - base) / base:.4g} %" if base else f"cost {cost:,}"
+
+
+def base_versions() -> dict[str, str]:
+    """Versions of what every result depends on."""
+    import numpy as np
+
+    from remat import __version__
+
+    return {"remat": __version__, "python": platform.python_version(), "numpy": np.__version__}

@@ -1,0 +1,232 @@
+"""What is known so far in one call of solve(), and the result that it makes in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from remat.backends.base import SolveOptions, Status, StopReason
+from remat.backends.processes.running import GRACE, OverdueError, time_limit
+from remat.deadline import Deadline
+from remat.errors import BackendError
+from remat.heuristics.base import Heuristic, Run
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.schedule.validate import validate
+from remat.scope import EVERY_SCHEDULE, Scope, covers
+from remat.solving.incumbents import Certified, Incumbents
+from remat.solving.min_peak import least_known_budget
+from remat.solving.progress import OnProgress, Progress, relative_gap
+from remat.solving.result import Point, Result, Step, base_versions
+
+#: Seconds in which a low peak is looked for when a budget is refused.
+LEAST_SECONDS = 1.0
+
+
+@dataclass
+class Session:
+    """One call of :func:`remat.solve`; its state is what is known so far.
+
+    Attributes
+    ----------
+    problem : Problem
+    call : SolveOptions
+        Deadline, threads, seed and the like, as for backends.
+    method, backend : str
+        Names of who answers; `backend` is empty without one.
+    on_progress : callable or None
+    incumbents : Incumbents
+        Keeps the best schedule.
+    bound : int
+        Cost that no schedule in `scope` can beat.
+    infeasible : bool
+        Whether it is proved that no schedule in `scope` exists; `proof` says by what, with the punctuation before it.
+    """
+
+    problem: Problem
+    call: SolveOptions
+    method: str
+    backend: str = ""
+    on_progress: OnProgress | None = None
+
+    phase: str = "start"
+    stop: StopReason = StopReason.FINISHED
+    scope: Scope = EVERY_SCHEDULE
+    infeasible: bool = False
+    proof: str = ""
+    points: list[Point] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "preliminary": 0.0, "solve": 0.0})
+    versions: dict[str, str] = field(default_factory=base_versions)
+    size: tuple[int, int] | None = None
+    """Variables and constraints of the model, where there is one."""
+    begun: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.incumbents = Incumbents(self.problem)
+        self.bound = self.problem.graph.base_cost
+        self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
+
+    @property
+    def best(self) -> Certified | None:
+        """The best schedule so far."""
+        return self.incumbents.best
+
+    @property
+    def cost(self) -> int | None:
+        """Its cost."""
+        return None if self.incumbents.best is None else self.incumbents.best.certificate.cost
+
+    @property
+    def decided(self) -> bool:
+        """Whether the best schedule costs what nothing can beat, or there is none at all."""
+        self.tell()
+        return self.infeasible or (self.cost is not None and self.cost <= self.bound)
+
+    @property
+    def enough(self) -> bool:
+        """Whether it is decided, or near enough to that."""
+        return self.decided or self._near
+
+    @property
+    def _near(self) -> bool:
+        """Whether the gap is as small as was asked for."""
+        gap = relative_gap(self.cost, self.bound)
+        return gap is not None and gap <= self.call.relative_gap
+
+    def raise_bound(self, bound: int | None, scope: Scope | None = None) -> None:
+        """Take note of a bound on cost if it is better; `scope` is whom it speaks of, where that is new."""
+        if bound is not None and bound > self.bound:
+            self.bound = bound
+            if scope is not None:
+                self.scope = scope
+            self.tell()
+
+    # -- heuristics --------------------------------------------------------------------------------------------------
+
+    def improve(self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0) -> None:
+        """Let a heuristic look for something better, with a seed for each `turn`; schedules are judged as they come."""
+
+        def see(schedule: Schedule) -> bool:
+            self.incumbents.see(schedule, heuristic.name)
+            return self.enough
+
+        run = Run(deadline, self.call.seed + turn, self.call.threads or os.cpu_count() or 1, start, see)
+        schedule = None
+        with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
+            schedule = heuristic.run(self.problem, run)
+        if schedule is not None:
+            see(schedule)
+        self.raise_bound(heuristic.bound, heuristic.scope)
+
+    # -- news --------------------------------------------------------------------------------------------------------
+
+    def note(self, remark: str) -> None:
+        """Remember a remark for the result, once."""
+        if remark and remark not in self.notes:
+            self.notes.append(remark)
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase."""
+        self.phase = phase
+        self.tell()
+
+    def tell(self) -> None:
+        """Report where things stand, and remember it if anything is better."""
+        now = self.call.deadline.elapsed
+        bound = self.bound if self.cost is None else min(self.bound, self.cost)
+        last = self.points[-1] if self.points else Point(0.0, None, self.problem.graph.base_cost)
+        if (self.cost, bound) != (last.objective, last.bound):
+            self.points.append(Point(now, self.cost, bound))
+        if self.on_progress is not None:
+            self.on_progress(Progress(self.phase, now, self.problem.graph.base_cost, self.cost, bound))
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A step of several, remembered with what came of it."""
+        self.enter(name)
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.steps.append(Step(name, time.monotonic() - begun, self.cost, self.bound))
+
+    # -- the result --------------------------------------------------------------------------------------------------
+
+    def result(self) -> Result:
+        """Everything that is known, the best schedule validated once more."""
+        best, base = self.incumbents.best, self.problem.graph.base_cost
+        status = Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
+        schedule = certificate = None
+        assert self.incumbents.leanest is not None
+        least = self.incumbents.leanest.certificate.peak
+        if best is not None:
+            schedule = best.schedule
+            certificate = validate(self.problem.graph, schedule, self.problem.rules)
+            if not certificate.accepted or certificate.cost != best.certificate.cost:
+                raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
+            self.bound = min(self.bound, certificate.cost)
+            status = Status.OPTIMAL if self.bound == certificate.cost else Status.FEASIBLE
+            if status is Status.OPTIMAL:
+                self.stop = StopReason.FINISHED
+            elif self.stop is StopReason.FINISHED and self._near:
+                self.stop = StopReason.GAP
+            if certificate.cost == base:
+                self.scope = EVERY_SCHEDULE
+        else:
+            least = self._look_for_least()
+            self.notes.insert(0, f"{self._why_none()}; {self._suffices(least)}")
+        self.timings["total"] = time.monotonic() - self.begun
+        return Result(
+            problem=self.problem,
+            schedule=schedule,
+            certificate=certificate,
+            status=status,
+            stop=self.stop,
+            bound=self.bound,
+            scope=self.scope,
+            least_feasible_budget=least,
+            incumbents=tuple(self.points),
+            steps=tuple(self.steps),
+            timings=self.timings,
+            variables=None if self.size is None else self.size[0],
+            constraints=None if self.size is None else self.size[1],
+            method=self.method,
+            backend=self.backend,
+            source="" if best is None else best.source,
+            seed=self.call.seed,
+            threads=self.call.threads,
+            versions=self.versions,
+            message="; ".join(self.notes),
+        )
+
+    def _why_none(self) -> str:
+        if self.infeasible:
+            if covers(self.scope, self.problem):
+                return f"no schedule exists{self.proof}"
+            return f"no schedule exists within {self.scope}{self.proof}, which says nothing of schedules beyond that"
+        if self.stop is StopReason.FINISHED:
+            return f"{self.method} found no schedule within the budget, which proves nothing"
+        when = {StopReason.DEADLINE: "in time", StopReason.INTERRUPTED: "before the interruption"}
+        return f"no schedule was found {when.get(self.stop, 'before the solver gave up')}, and none is ruled out"
+
+    def _look_for_least(self) -> int:
+        """The least peak that is known, after a short look for a lower one."""
+        assert self.incumbents.leanest is not None
+        known = self.incumbents.leanest.certificate.peak
+        if self.stop is StopReason.INTERRUPTED:
+            return known
+        found = least_known_budget(self.problem, LEAST_SECONDS, self.call.seed)
+        other = Incumbents(self.problem)  # a schedule by another method than the one that was asked is no answer
+        if other.see(found.schedule, found.source).fits and self.infeasible and covers(self.scope, self.problem):
+            raise BackendError(f"it is claimed that no schedule exists{self.proof}, but {found.source} found one")
+        return min(known, found.certificate.peak)
+
+    def _suffices(self, peak: int) -> str:
+        whole = self.problem.reference_peak
+        share = f" ({100 * peak / whole:.4g} %)" if whole else ""
+        return f"{peak:,} bytes{share} are known to suffice"

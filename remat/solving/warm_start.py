@@ -1,0 +1,56 @@
+"""Where a search starts: which of the schedules that are known a formulation can express."""
+
+from __future__ import annotations
+
+from remat.backends.base import Values
+from remat.errors import BackendError, ProblemError
+from remat.formulations.base import Formulation
+from remat.schedule import Schedule
+from remat.solving.incumbents import Certified, Incumbents
+
+
+def expressed(formulation: Formulation, seen: Certified) -> Values | None:
+    """The model's values for that schedule, None if it cannot express it."""
+    try:
+        return formulation.encode(seen.schedule)
+    except ProblemError:
+        return None
+
+
+def best_hint(formulation: Formulation, incumbents: Incumbents, reference: Certified) -> Values | None:
+    """Values of the best schedule that the formulation can express: one within the budget before a lean one."""
+    for seen in (incumbents.best, incumbents.leanest, reference):
+        if seen is not None and (values := expressed(formulation, seen)) is not None:
+            return values
+    return None
+
+
+def take_warm_start(incumbents: Incumbents, schedule: Schedule) -> str:
+    """Take a warm start among the incumbents, also with nothing held longer than it is of use.
+
+    Returns
+    -------
+    str
+        A remark if it is over the budget in both ways, empty otherwise.
+
+    Raises
+    ------
+    ProblemError
+        If it is not a valid schedule.
+    """
+    try:
+        seen = incumbents.see(schedule, "the warm start")
+    except BackendError as error:
+        raise ProblemError(str(error)) from None
+    if schedule.has_frees:
+        seen = incumbents.see(schedule.without_frees(), "the warm start, freed at last use")
+    return "" if seen.fits else f"the warm start is over the budget (peak {seen.certificate.peak:,} bytes)"
+
+
+def why_no_hint(formulation: Formulation, schedule: Schedule) -> str:
+    """A remark if the formulation cannot express a warm start, empty otherwise."""
+    try:
+        formulation.encode(schedule)
+    except ProblemError as error:
+        return f"the warm start is no hint for {formulation.name}: {error}"
+    return ""

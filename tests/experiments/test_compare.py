@@ -1,0 +1,260 @@
+"""A matrix of methods and budgets: complete, fair, repeatable, and not stopped by one that fails."""
+
+import csv
+import io
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from remat import Problem
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.errors import FormatError, ProblemError, RematError
+from remat.experiments.compare import Method, compare
+from remat.experiments.plots import plot_comparison, save_comparison_plot
+from remat.formulations.retention_intervals import RetentionIntervalsOptions
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+
+METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
+
+
+class Faulty(Backend):
+    """A backend that behaves as its variant says."""
+
+    name, native = "faulty", frozenset()
+
+    @classmethod
+    def availability(cls):
+        return Availability(AvailabilityState.READY)
+
+    @classmethod
+    def variants(cls):
+        return ("crash", "absent", "ctrl-c", "stopped")
+
+    def ready(self):
+        if self.variant == "absent":
+            return Availability(AvailabilityState.NOT_INSTALLED, "pip install\nfaulty")
+        return self.availability()
+
+    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
+        if self.variant == "ctrl-c":
+            raise KeyboardInterrupt
+        if self.variant == "stopped":
+            return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED)
+        raise ZeroDivisionError("in the middle of it")
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """The backend above, registered."""
+    from remat import registry
+
+    genuine = registry.load
+    monkeypatch.setattr(registry, "load", lambda group, name: Faulty if name == "faulty" else genuine(group, name))
+
+
+@pytest.fixture(scope="module")
+def chain():
+    """Reference peak 6, optimum 10 at 5 bytes."""
+    return Problem(unit_chain(4))
+
+
+@pytest.fixture(scope="module")
+def matrix(chain):
+    return compare(chain, ["90%", 2, None], METHODS, time_limit=60, threads=1)
+
+
+def test_every_method_runs_at_every_budget(matrix):
+    cells = [(run.budget, run.method.label, run.row()["status"], run.row()["cost"]) for run in matrix.runs]
+    assert cells == [
+        ("90%", "retention-intervals/cp-sat", "optimal", 10),
+        ("90%", "checkmate/highs", "optimal", 10),
+        ("90%", "greedy", "feasible", 10),
+        *[("2", method, "infeasible", None) for method in METHODS],
+        *[("no budget", method, "optimal", 9) for method in METHODS],
+    ]
+    assert [len(runs) for runs in matrix.by_budget()] == [3, 3, 3]
+    assert not matrix.interrupted
+
+
+def test_rows_say_what_the_results_say(matrix):
+    for run in matrix.runs:
+        row, result = run.row(), run.result
+        assert row["budget_bytes"] == run.problem.budget_bytes == result.problem.budget_bytes
+        assert (row["bound"], row["gap"], row["variables"], row["constraints"]) == (
+            result.bound, result.gap, result.variables, result.constraints,
+        )  # fmt: skip
+        assert row["scope"] == str(result.scope)
+        assert (result.seed, result.threads) == (0, 1)
+        if result.schedule is None:
+            assert row["peak"] is row["overhead_percent"] is row["to_best_seconds"] is None
+            assert "no schedule exists" in row["message"]
+        else:
+            assert row["peak"] == result.certificate.peak
+            assert 0 <= row["to_best_seconds"] <= row["total_seconds"]
+    assert matrix.runs[1].row()["versions"]["highspy"]
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if not key.endswith("seconds")}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def test_files_are_the_same_but_for_times(chain):
+    texts = []
+    for _ in range(2):
+        done = compare(chain, ["90%"], METHODS, time_limit=60, threads=1)
+        facts = json.loads(done.to_json())
+        for run in facts["runs"]:
+            run["incumbents"] = run["incumbents"][-1:]  # how often the bound is told depends on the clock
+        texts.append((list(facts), without_times(facts)))
+    assert texts[0] == texts[1]
+    facts = texts[0][1]
+    assert facts["limits"] == {
+        "time_limit": 60, "threads": 1, "seed": 0, "gap": 0.0, "isolate": False, "memory_limit": None,
+    }  # fmt: skip
+    assert facts["graph"]["digest"] == chain.graph.digest
+    assert [run["incumbents"][0]["cost"] for run in facts["runs"]] == [10, 10, 10]
+
+
+def test_the_csv_has_the_same_rows(matrix):
+    lines = list(csv.DictReader(io.StringIO(matrix.to_csv())))
+    assert [(line["method"], line["budget"], line["cost"]) for line in lines] == [
+        (run.method.label, run.budget, "" if run.row()["cost"] is None else str(run.row()["cost"]))
+        for run in matrix.runs
+    ]
+    assert lines[0]["versions"].startswith("remat=")
+
+
+def test_one_that_fails_does_not_stop_the_others(chain, faulty):
+    done = compare(chain, ["90%"], ["checkmate/faulty:crash", "checkmate/faulty:absent", "checkmate/highs"], threads=1)
+    crash, absent, good = done.runs
+    assert crash.result is not None  # what the heuristic found survives, and the result tells of the crash
+    assert "ZeroDivisionError" in crash.row()["message"]
+    assert absent.result is None
+    assert absent.row()["status"] == "failed"
+    assert absent.error == "backend 'faulty:absent' cannot be used: not installed, pip install faulty"
+    assert good.result.status == "optimal"
+    free = compare(Problem(chain.graph, order="free"), ["90%"], ["checkmate/highs", "greedy"], threads=1)
+    assert "reference order" in free.runs[0].error
+    assert free.runs[1].result.schedule is not None
+    assert json.loads(free.to_json())["runs"][0]["incumbents"] == []
+
+
+@pytest.mark.parametrize("variant", ["ctrl-c", "stopped"])
+def test_ctrl_c_keeps_what_is_done(chain, faulty, variant):
+    seen = []
+    done = compare(
+        chain, ["90%", "100%"], ["greedy", f"checkmate/faulty:{variant}", "checkmate/highs"], threads=1,
+        on_run=lambda so_far: seen.append(len(so_far.runs)),
+    )  # fmt: skip
+    assert done.interrupted
+    assert [run.method.label for run in done.runs] == ["greedy", f"checkmate/faulty:{variant}"]
+    assert done.runs[1].result.stop == "interrupted"
+    assert done.runs[1].result.objective == 10, "what the interrupted method had by then"
+    assert seen == [1, 2]
+    assert json.loads(done.to_json())["interrupted"] is True
+
+
+def test_ctrl_c_with_nothing_found_keeps_the_runs_before(chain):
+    @contextmanager
+    def watch(line):
+        if "[2/" in line:
+            raise KeyboardInterrupt
+        yield None
+
+    done = compare(chain, [5, 6], ["greedy"], watch=watch)
+    assert done.interrupted
+    assert [run.budget for run in done.runs] == ["5"]
+
+
+def test_options_of_a_method(chain):
+    methods = [
+        Method("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=c), label=f"C = {c}") for c in (1, 2)
+    ]
+    done = compare(chain, [5], methods, threads=1, time_limit=60)
+    assert [run.result.schedule is None or run.result.source == "greedy" for run in done.runs] == [True, True]
+    assert done.runs[0].result.variables < done.runs[1].result.variables
+    assert [run.method.label for run in done.runs] == ["C = 1", "C = 2"]
+
+
+def test_the_watch_is_told(chain):
+    lines = []
+
+    @contextmanager
+    def watch(line):
+        moments = []
+        yield moments.append
+        lines.append((line, len(moments) > 0))
+
+    compare(chain, [5, None], ["greedy"], watch=watch)
+    assert lines == [("[1/2] budget 5, greedy", True), ("[2/2] no budget, greedy", True)]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "methods", "more", "message"),
+    [
+        (["much"], ["greedy"], {}, "'much'"),
+        ([5], ["chekmate/highs"], {}, "no formulation 'chekmate'; known are checkmate"),
+        ([5], ["checkmate/hihgs"], {}, "no backend 'hihgs'; known are highs"),
+        ([5], ["checkmate/highs:x"], {}, "single solver"),
+        ([5], ["checkmate/"], {}, "names no backend"),
+        ([5], ["greedy/highs"], {}, "works without a backend"),
+        ([5], ["greedy", "greedy"], {}, "method 'greedy' stands twice"),
+        ([5, "5"], ["greedy"], {}, "budget '5' stands twice"),
+        ([], ["greedy"], {}, "no budget to compare"),
+        ([5], [], {}, "no method to compare"),
+        ([5], ["greedy"], {"time_limit": 0}, "deadline"),
+        ([5], ["greedy"], {"threads": 0}, "threads"),
+        ([5], ["greedy"], {"memory_limit": "a lot"}, "a lot"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_first_run(chain, budgets, methods, more, message):
+    began = []
+    with pytest.raises(RematError, match=message):
+        compare(chain, budgets, methods, on_run=began.append, **more)
+    assert began == []
+
+
+def test_a_method_by_its_words():
+    assert Method.parse(" checkmate/minizinc:gecode ").backend == "minizinc:gecode"
+    assert Method.parse("checkmate", "highs").label == "checkmate/highs"
+    with pytest.raises(ProblemError):
+        Method.parse("greedy/cp-sat")
+
+
+# -- the picture -----------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_has_a_panel_for_each_budget(matrix):
+    figure = plot_comparison(matrix)
+    assert len(figure.axes) == 3
+    above, middle, below = figure.axes
+    assert "budget 90%" in above.get_title()
+    words = [text.get_text() for text in above.get_legend().get_texts()]
+    assert words[0] == "retention-intervals/cp-sat: optimal, 11.11 %"
+    steps = [line for line in above.lines if line.get_label() == words[0]]
+    assert list(steps[0].get_ydata()) == pytest.approx([100 / 9] * len(steps[0].get_ydata()))
+    dashed = [line for line in above.lines if line.get_linestyle() == "--"]
+    assert len(dashed) == 3
+    assert dashed[0].get_ydata()[-1] == pytest.approx(100 / 9)  # proved
+    assert dashed[2].get_ydata()[-1] == 0
+    assert [text.get_text() for text in middle.get_legend().get_texts()] == [f"{name}: infeasible" for name in METHODS]
+    assert below.lines[0].get_ydata()[-1] == 0
+
+
+def test_a_graph_that_costs_nothing_is_drawn_by_cost(tmp_path):
+    b = GraphBuilder("free of $charge$")
+    b.op("a", size=1, cost=0)
+    done = compare(Problem(b.build()), [None], ["greedy"])
+    figure = plot_comparison(done)
+    assert figure.axes[0].get_ylabel() == "cost"
+    save_comparison_plot(done, tmp_path / "x.svg")
+    assert b"<svg" in (tmp_path / "x.svg").read_bytes()
+
+
+def test_a_picture_of_another_kind_is_refused(matrix, tmp_path):
+    with pytest.raises(FormatError, match=r"\.png or \.svg"):
+        save_comparison_plot(matrix, tmp_path / "x.bmp")

@@ -1,0 +1,356 @@
+"""A frontier: the optima of each budget, monotone, started from below, resumed without being done again."""
+
+import csv
+import io
+import json
+import threading
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+import remat.experiments.frontier  # noqa: F401  (the package's name for it is the function)
+from remat import Problem, frontier
+from remat.errors import BackendError, FormatError, RematError
+from remat.experiments.compare import Method
+from remat.experiments.plots import plot_frontier, save_frontier_plot
+from remat.experiments.workers import WorkerPool
+from remat.formulations.retention_intervals import RetentionIntervalsOptions
+from remat.graphs.families import unit_chain
+from remat.heuristics.base import Heuristic
+from remat.schedule import Schedule
+from remat.solving.session import Session
+
+CHAIN = Problem(unit_chain(6))
+#: Least costs by budget (Griewank and Walther 2000); None: infeasible.
+OPTIMA = {2: None, 3: 28, 4: 18, 5: 16, 8: 13}
+EXACT = "checkmate/highs"
+
+
+class OnlyTight(Heuristic):
+    """Finds a schedule within four slots, and with any other budget none."""
+
+    name = "greedy"
+    asked: list[int] = []
+
+    def run(self, problem, run):
+        self.asked.append(problem.budget_bytes)
+        if problem.budget_bytes != 4:
+            return None
+        again = [op for last in reversed(range(6)) for op in (*(f"f{k}" for k in range(last)), f"g{last}")]
+        ops = [*(f"f{k}" for k in range(6)), "loss", "g5", *again[6:]]
+        return Schedule.from_steps([("compute", op) for op in ops])
+
+
+@pytest.fixture
+def only_tight(monkeypatch):
+    from remat import registry
+
+    genuine = registry.load
+    OnlyTight.asked = []
+    monkeypatch.setattr(registry, "load", lambda group, name: OnlyTight if name == "greedy" else genuine(group, name))
+    import sys
+
+    monkeypatch.setattr(sys.modules["remat.solving.solve"], "load", registry.load)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The cells that are solved, as (method, budget)."""
+    import sys
+
+    module, calls = sys.modules["remat.experiments.frontier"], []
+    genuine = module.solve_cell
+
+    def solve_cell(method, problem, *rest, **more):
+        calls.append((method.label, problem.budget_bytes))
+        return genuine(method, problem, *rest, **more)
+
+    monkeypatch.setattr(module, "solve_cell", solve_cell)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return frontier(CHAIN, [8, 3, 5, 2, 4], [EXACT, "greedy"], threads=1, time_limit=60)
+
+
+def test_the_optima_of_every_budget(exact):
+    assert exact.budgets == (2, 3, 4, 5, 8)
+    cells = exact.of(EXACT)
+    assert {cell.budget: cell.cost for cell in cells} == OPTIMA
+    assert [cell.status for cell in cells] == ["infeasible", *["optimal"] * 4]
+    assert [exact.bound(cell) for cell in cells] == list(OPTIMA.values())
+    assert all(
+        mine.cost is None or mine.cost >= best.cost for mine, best in zip(exact.of("greedy"), cells, strict=True)
+    )
+    costs = [cell.cost for cell in exact.of("greedy") if cell.cost is not None]
+    assert costs == sorted(costs, reverse=True)
+    assert not exact.interrupted
+
+
+def test_the_table(exact):
+    rows = list(csv.DictReader(io.StringIO(exact.to_csv())))
+    assert [(row["method"], row["budget_bytes"]) for row in rows] == [
+        (method, str(budget)) for method in (EXACT, "greedy") for budget in OPTIMA
+    ]
+    content = json.loads(exact.to_json())
+    assert content["structural_peak"] == 3
+    assert [row["cost"] for row in content["cells"][:5]] == list(OPTIMA.values())
+    assert content["cells"][0]["frontier_bound"] is None
+    assert content["graph"]["digest"] == CHAIN.graph.digest
+
+
+def test_a_budget_starts_from_the_one_below(only_tight):
+    found = frontier(CHAIN, [3, 4, 5, 6], ["greedy"], threads=1)
+    assert OnlyTight.asked == [3, 4, 5, 6]
+    assert [(cell.cost, cell.found_at, cell.source) for cell in found.of("greedy")] == [
+        (None, None, ""), (23, 4, "greedy"), (23, 4, "greedy"), (23, 4, "greedy"),
+    ]  # fmt: skip
+
+
+def test_bounds_hold_below_their_budget(exact):
+    """Of a larger budget, where a cell of its own knows less."""
+    cells = {
+        key: replace(cell, row={**cell.row, "bound": 13, "status": "feasible"}) if cell.budget == 4 else cell
+        for key, cell in exact.cells.items()
+    }
+    weaker = replace(exact, cells=cells)
+    assert [weaker.bound(cell) for cell in weaker.of(EXACT)] == [None, 28, 16, 16, 13]
+
+
+def test_resumed_without_being_done_again(tmp_path, counted):
+    state = tmp_path / "state"
+    first = frontier(CHAIN, [2, 5, 8], [EXACT], threads=1, state=state)
+    assert len(counted) == 3
+    files = {path.name: path.read_bytes() for path in state.iterdir()}
+    assert len(files) == 4
+    counted.clear()
+    again = frontier(CHAIN, [2, 5, 8], [EXACT], threads=1, state=state)
+    assert (counted, again.resumed) == ([], 3)
+    assert again.to_csv() == first.to_csv()
+    assert again.to_json() == first.to_json()
+    assert {path.name: path.read_bytes() for path in state.iterdir()} == files
+    more = frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], threads=1, state=state)
+    assert counted == [(EXACT, 6), ("greedy", 5), ("greedy", 6), ("greedy", 8)]
+    assert more.resumed == 2
+
+
+def test_a_cheaper_schedule_below_has_what_is_above_done_again(tmp_path, only_tight, counted):
+    state = tmp_path / "state"
+    assert [cell.cost for cell in frontier(CHAIN, [5], ["greedy"], threads=1, state=state).of("greedy")] == [None]
+    counted.clear()
+    found = frontier(CHAIN, [4, 5], ["greedy"], threads=1, state=state)
+    assert counted == [("greedy", 4), ("greedy", 5)]
+    assert [cell.cost for cell in found.of("greedy")] == [23, 23]
+    counted.clear()
+    assert frontier(CHAIN, [4, 5], ["greedy"], threads=1, state=state).resumed == 2
+    assert counted == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "more", "message"),
+    [
+        (Problem(unit_chain(5)), {}, 'another question .graph name was "unit-chain-6", now it is "unit-chain-5"'),
+        (replace(CHAIN, max_computes=2), {}, "rules max computes was null, now it is 2"),
+        (CHAIN, {"seed": 1}, "limits seed was 0, now it is 1"),
+        (CHAIN, {"time_limit": 5}, "limits time limit was 60, now it is 5"),
+    ],
+)
+def test_a_changed_question_is_refused(tmp_path, problem, more, message, counted):
+    limits = {"threads": 1, "seed": 0, "time_limit": 60}
+    frontier(CHAIN, [4], ["greedy"], state=tmp_path / "state", **limits)
+    counted.clear()
+    with pytest.raises(FormatError, match=message):
+        frontier(problem, [4], ["greedy"], state=tmp_path / "state", **{**limits, **more})
+    assert counted == []
+
+
+def test_changed_options_of_a_method_are_refused(tmp_path):
+    def run(copies):
+        method = Method("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=copies), label="intervals")
+        return frontier(CHAIN, [2], [method], threads=1, state=tmp_path / "state")
+
+    run(2)
+    assert run(2).resumed == 1
+    with pytest.raises(FormatError, match="method intervals had other options"):
+        run(3)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "precious.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(FormatError, match="neither empty nor the state of a frontier"):
+        frontier(CHAIN, [4], ["greedy"], state=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+    with pytest.raises(FormatError, match=r"precious.txt: cannot be written"):
+        frontier(CHAIN, [4], ["greedy"], state=tmp_path / "precious.txt")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "question.json").write_text('{"format": "x"}', encoding="utf-8")
+    with pytest.raises(FormatError, match="not the state of a remat-frontier"):
+        frontier(CHAIN, [4], ["greedy"], state=tmp_path / "other")
+
+
+def spoil(folder, change):
+    """Change the content of the only cell."""
+    (path,) = (path for path in folder.iterdir() if path.name != "question.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(change(content) or content), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["row"].update(cost=13), "its schedule costs 1[67] and not what the file says"),
+        (
+            lambda c: c["row"].update(bound=c["row"]["cost"]),
+            "not what this program writes",
+        ),  # a proof that has no optimum
+        (lambda c: c["row"].update(status="optimal"), "not what this program writes"),
+        (lambda c: c["row"].pop("peak"), "not what this program writes"),
+        (lambda c: c.update(schedule=None), "its schedule is missing"),
+        (lambda c: c["schedule"]["steps"].pop() and None, "its schedule is not valid"),
+        (lambda c: c["schedule"].update(steps=[["compute"]]), "step 0 is"),
+        (lambda c: c.update(version=2), "not what this program writes"),
+        (lambda c: c.update(more=2), "not what this program writes"),
+        (lambda _: [1], "not what this program writes"),
+    ],
+)
+def test_what_the_folder_says_is_judged(tmp_path, change, message):
+    frontier(CHAIN, [5], ["greedy"], threads=1, state=tmp_path)
+    spoil(tmp_path, change)
+    with pytest.raises(FormatError, match=rf"greedy-.*-5.json: .*{message}.*; remove the file"):
+        frontier(CHAIN, [5], ["greedy"], threads=1, state=tmp_path)
+
+
+def test_proofs_that_contradict_name_both_budgets(tmp_path):
+    """The optimum at 5 is said to be dearer than what the method itself had at 4."""
+    frontier(CHAIN, [5], [EXACT], threads=1, state=tmp_path)
+    dear = frontier(CHAIN, [3], [EXACT], threads=1).of(EXACT)[0]
+
+    def lie(content):
+        content["schedule"]["steps"] = [["compute", op] for op in dear.schedule.computes()]
+        content["row"].update(cost=28, bound=28, peak=3)
+
+    spoil(tmp_path, lie)
+    with pytest.raises(BackendError, match=r"at budget 4 bytes .* costs 18, and at 5 bytes .* less than 28"):
+        frontier(CHAIN, [4, 5], [EXACT], threads=1, state=tmp_path)
+
+
+def test_at_the_same_time_by_an_executor(exact, tmp_path):
+    threads = set()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, task, /, *arguments, **options):
+            threads.add(threading.current_thread())
+            return super().submit(task, *arguments, **options)
+
+    with Pool(2) as pool:
+        found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], threads=1, executor=pool, state=tmp_path)
+        assert pool.submit(int).result() == 0, "it is not shut down"
+    assert [(c.budget, c.cost) for c in found.of("greedy")] == [(c.budget, c.cost) for c in exact.of("greedy")]
+    assert found.of("chen-sqrt")[-1].cost == 13
+    assert len(list(tmp_path.iterdir())) == 11
+
+
+@pytest.mark.slow
+def test_in_processes_of_their_own(exact):
+    with WorkerPool(2) as pool:
+        found = frontier(CHAIN, list(OPTIMA), [EXACT, "greedy"], threads=1, time_limit=60, executor=pool)
+    assert [cell.cost for cell in found.of(EXACT)] == list(OPTIMA.values())
+    assert [cell.cost for cell in found.of("greedy")] == [cell.cost for cell in exact.of("greedy")]
+
+
+class Dying(Executor):
+    def submit(self, task, /, *arguments, **options):
+        from concurrent.futures import Future
+
+        job = Future()
+        job.set_exception(BrokenExecutor("a process ended abruptly"))
+        return job
+
+
+def test_an_executor_that_dies_is_an_error():
+    with pytest.raises(BackendError, match="lost a run of greedy: BrokenExecutor: a process ended abruptly"):
+        frontier(CHAIN, [4], ["greedy"], executor=Dying())
+
+
+def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
+    problem = replace(CHAIN, order="free")
+    found = frontier(problem, [5, 6], [EXACT, "greedy"], threads=1, state=tmp_path)
+    assert [cell.status for cell in found.of(EXACT)] == ["failed", "failed"]
+    assert "reference order" in found.of(EXACT)[0].row["message"]
+    assert [cell.schedule is None for cell in found.of("greedy")] == [False, False]
+    assert len(list(tmp_path.iterdir())) == 3, "a failure is tried again"
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path, counted):
+    def on_cell(so_far, cell):
+        if len(so_far.cells) == 2:
+            raise KeyboardInterrupt
+
+    found = frontier(CHAIN, [3, 4, 5], ["greedy"], threads=1, state=tmp_path, on_cell=on_cell)
+    assert found.interrupted
+    assert [cell.budget for cell in found.of("greedy")] == [3, 4]
+    counted.clear()
+    whole = frontier(CHAIN, [3, 4, 5], ["greedy"], threads=1, state=tmp_path)
+    assert (counted, whole.resumed, whole.interrupted) == ([("greedy", 5)], 2, False)
+
+
+def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "improve", stopped)
+    found = frontier(CHAIN, [7, 8], ["greedy"], threads=1, state=tmp_path)
+    assert found.interrupted
+    assert found.cells == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["question.json"]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "methods", "more", "message"),
+    [
+        ([None], ["greedy"], {}, "no place on its axis"),
+        (["50%", 4], ["greedy"], {}, "budget '4 bytes' stands twice"),
+        ([], ["greedy"], {}, "no budget"),
+        ([4], [], {}, "no method"),
+        ([4], ["greedy", "greedy"], {}, "method 'greedy' stands twice"),
+        ([4], ["gredy"], {}, "no formulation 'gredy'"),
+        (["lots"], ["greedy"], {}, "lots"),
+        ([4], ["greedy"], {"threads": 0}, "threads"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_first_cell(budgets, methods, more, message, tmp_path):
+    began = []
+    with pytest.raises(RematError, match=message):
+        frontier(CHAIN, budgets, methods, state=tmp_path / "state", on_cell=began.append, **more)
+    assert began == []
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_pool_needs_a_worker():
+    with pytest.raises(RematError, match="at least 1, not 0"):
+        WorkerPool(0)
+
+
+# -- the picture -----------------------------------------------------------------------------------------------------
+
+
+def test_the_picture(exact, tmp_path):
+    figure = plot_frontier(exact)
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == "budget (bytes)"
+    steps = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
+    assert list(steps[0].get_xdata()) == [3, 4, 5, 8, 8]
+    assert list(steps[0].get_ydata()) == pytest.approx([100 * (c - 13) / 13 for c in (28, 18, 16, 13, 13)])
+    (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert list(dashed.get_xdata()) == [3, 4, 5, 8]
+    crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in crosses] == [[2], [2], [3, 4]]
+    assert axes.patches, "the structural bound"
+    bottom, top = axes.get_ylim()
+    assert all(0 < line.get_ydata()[0] < -bottom / (top - bottom) for line in crosses), "below the axis"
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert words == [EXACT, "greedy", "below the structural bound"]
+    save_frontier_plot(frontier(CHAIN, [8], ["greedy"], threads=1), tmp_path / "one.svg")
+    assert "unit-chain-6" in (tmp_path / "one.svg").read_text(encoding="utf-8")

@@ -1,0 +1,271 @@
+"""The largest batch: what exhaustive search and closed forms say, and never more than is proved."""
+
+from dataclasses import replace
+from math import comb
+
+import pytest
+
+import remat.experiments.max_batch as module
+from remat import Problem, max_batch, validate
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.errors import BackendError, ProblemError
+from remat.experiments.compare import Method, Run
+from remat.experiments.max_batch_result import Verdict
+from remat.experiments.plots import plot_batches, save_batch_plot
+from remat.graphs import GraphBuilder
+from remat.graphs.batch_scaling import Affine, AffineGraph
+from remat.graphs.families import path, unit_chain
+from remat.graphs.zoo import unet, vgg16
+from remat.schedule import OrderRule
+from remat.scope import Scope
+from remat.testing import optimum
+
+
+class Useless(Backend):
+    """A solver that finds nothing, fails, or is stopped, as its variant says."""
+
+    name, native = "useless", frozenset()
+
+    @classmethod
+    def availability(cls):
+        return Availability(AvailabilityState.READY)
+
+    @classmethod
+    def variants(cls):
+        return ("silent", "crash", "stopped")
+
+    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
+        if self.variant == "crash":
+            raise ZeroDivisionError("in the middle of it")
+        return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if self.variant == "stopped" else StopReason.DEADLINE)
+
+
+@pytest.fixture
+def useless(monkeypatch):
+    from remat import registry
+
+    genuine = registry.load
+    monkeypatch.setattr(registry, "load", lambda group, name: Useless if name == "useless" else genuine(group, name))
+
+
+@pytest.fixture
+def no_start(monkeypatch):
+    """Only the method itself is asked."""
+    monkeypatch.setattr(module, "START", "")
+
+
+def chain(n, constant=0):
+    family = AffineGraph.scaled(unit_chain(n), 1)
+    return replace(family, constant_memory=Affine(constant, 0))
+
+
+def chain_optimum(n, slots):
+    """Least cost of the unit training chain in that many slots (Griewank and Walther 2000); None: impossible."""
+    if slots < 3:
+        return None
+    length, memory, r = n + 1, slots - 2, 0
+    while comb(memory + r, memory) < length:
+        r += 1
+    return n + 1 + r * length - comb(memory + r, memory + 1)
+
+
+def expected(n, memory):
+    """Largest batch of the chain by its closed form, and whether the next one is too dear (or else infeasible)."""
+    batch = 0
+    while (cost := chain_optimum(n, memory // (batch + 1))) is not None and cost <= 2 * n + 1 + n:
+        batch += 1
+    return batch, cost is not None
+
+
+@pytest.mark.parametrize(
+    ("n", "memory", "start"),
+    [(4, 2, True), (4, 17, False),
+     *(pytest.param(n, memory, start, marks=pytest.mark.slow)
+       for n, memory in ((4, 3), (4, 17), (5, 40), (6, 100), (7, 64), (8, 150)) for start in (True, False))],
+)  # fmt: skip
+def test_the_chain_has_its_closed_form(n, memory, start, monkeypatch):
+    if not start:
+        monkeypatch.setattr(module, "START", "")
+    batch, dear = expected(n, memory)
+    answer = max_batch(chain(n), memory, "checkmate/highs", threads=1, time_limit=60)
+    assert (answer.batch, answer.upper, answer.proved) == (batch, batch, True)
+    assert answer.reason.batch == batch + 1
+    assert answer.reason.verdict is (Verdict.TOO_DEAR if dear else Verdict.INFEASIBLE)
+    assert answer.plain == memory // (n + 2)
+    if batch:
+        assert answer.certificate.accepted
+        assert answer.certificate.cost <= batch * (3 * n + 1)
+        assert answer.graph.digest == chain(n).at(batch).digest
+        checked = validate(answer.graph, answer.schedule, Problem(answer.graph, memory).rules)
+        assert (checked.accepted, checked.cost) == (True, answer.certificate.cost)
+    else:
+        assert answer.graph is answer.schedule is answer.certificate is None
+
+
+def tree_with_parameters():
+    """A forward and a backward pass of uneven sizes beside a gradient of parameters that no batch changes."""
+    b = GraphBuilder("uneven-b1", constant_memory=7)
+    b.op("x", size=3, cost=4, phase="forward")
+    b.op("y", inputs=["x"], size=5, cost=1, workspace=2, phase="forward")
+    b.op("z", inputs=["x", "y"], size=2, cost=2, phase="forward")
+    b.op("gz", inputs=["z", "y"], size=4, cost=3, phase="backward")
+    b.op("gw", inputs=["gz", "x"], size=6, cost=2, phase="backward")
+    b.op("gx", inputs=["gz", "x"], size=3, cost=2, phase="backward")
+    b.output("gw", "gx")
+    return AffineGraph.scaled(b.build(), 1, ["gw"])
+
+
+@pytest.mark.parametrize("memory", [30, pytest.param(67, marks=pytest.mark.slow)])
+def test_uneven_graphs_have_what_exhaustive_search_finds(memory, no_start):
+    family = tree_with_parameters()
+    scope = Scope(OrderRule.FIXED, staged=True)
+    batch = 0
+    while True:
+        graph = replace(family.at(batch + 1), constant_memory=0)
+        best = optimum(Problem(graph, memory - 7), scope)
+        if best is None or best.cost > (14 + 7) * (batch + 1):
+            break
+        batch += 1
+    answer = max_batch(family, memory, "checkmate/highs", threads=1, time_limit=60)
+    assert (answer.batch, answer.proved) == (batch, True)
+    free = max_batch(family, memory, "checkmate/highs", threads=1, time_limit=60, count_constant_memory=False)
+    assert free.batch == max_batch(family, memory + 7, "checkmate/highs", threads=1, time_limit=60).batch
+
+
+def test_published_graphs_by_their_published_bytes():
+    """VGG16 at batch 256: reference peak and structural bound of the publications; the bound is reached."""
+    answer = max_batch(AffineGraph.of(vgg16), "16GB", "greedy", threads=1)
+    room, image = 16 * 10**9 - 8 * 138_357_544, 4 * 224 * 224 * 3
+    assert answer.plain == room // (15_825_108_992 // 256 + image)
+    assert answer.batch == room // (13_153_337_344 // 256 + image) == answer.upper
+    assert answer.reason.verdict is Verdict.INFEASIBLE
+    assert answer.reason.complete
+    assert "no schedule exists" in answer.claim
+
+
+@pytest.mark.slow
+def test_a_heuristic_claims_nothing_that_it_has_not_proved():
+    answer = max_batch(AffineGraph.of(unet), "16GB", "greedy", threads=1)
+    exact = {probe.batch for probe in answer.probes if probe.verdict is Verdict.INFEASIBLE}
+    assert answer.plain < 55 <= answer.batch < answer.upper == min(exact) - 1
+    assert not answer.proved
+    assert answer.reason.verdict is Verdict.NOT_FOUND
+    assert "proves nothing" in answer.claim
+    assert f"{answer.upper:,} is the most that is not ruled out" in answer.claim
+    tried = [probe.batch for probe in answer.probes]
+    assert len(tried) == len(set(tried))
+
+
+def test_a_heuristic_goes_on_from_its_last_success(no_start):
+    for memory in (17, 64):
+        answer = max_batch(chain(6), memory, "greedy", threads=1)
+        assert answer.plain <= answer.batch <= expected(6, memory)[0] <= answer.upper
+        tried = [probe.batch for probe in answer.probes]
+        assert len(tried) == len(set(tried))
+        if answer.batch < answer.upper:
+            assert answer.reason.verdict is Verdict.NOT_FOUND
+            assert "proves nothing" in answer.claim
+
+
+def test_nothing_found_in_time_is_no_proof(useless, no_start, monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys.modules["remat.solving.solve"], "START_HEURISTICS", {})
+    answer = max_batch(chain(6), 100, "checkmate/useless:silent", threads=1)
+    assert (answer.batch, answer.plain, answer.upper) == (12, 12, 33)
+    assert answer.reason.verdict is Verdict.NOT_FOUND
+    assert "found none in time" in answer.claim
+    failed = max_batch(chain(6), 100, "checkmate/useless:crash", threads=1)
+    assert (failed.batch, failed.upper) == (12, 33)
+    assert failed.reason.verdict is Verdict.FAILED
+    assert "ZeroDivisionError" in failed.claim
+    stopped = max_batch(chain(6), 100, "checkmate/useless:stopped", threads=1)
+    assert stopped.interrupted
+    assert (stopped.batch, stopped.upper, stopped.reason) == (12, 33, None)
+    assert "interrupted" in stopped.claim
+    assert stopped.row()["reason"] is None
+
+
+def test_ctrl_c_keeps_what_is_known():
+    def on_probe(probe):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(probe)
+
+    seen = []
+    answer = max_batch(chain(6), 100, "greedy", threads=1, on_probe=on_probe)
+    assert answer.interrupted
+    assert answer.batch >= max(probe.batch for probe in seen if probe.verdict is Verdict.FITS) > answer.plain
+    assert answer.certificate.accepted
+
+
+@pytest.mark.slow
+def test_a_solve_ends_as_soon_as_it_is_cheap_enough(no_start):
+    """A schedule of the start heuristic within the limit needs no model."""
+    answer = max_batch(AffineGraph.of(unet), "10GB", "checkmate/highs", threads=1, time_limit=30, on_probe=enough)
+    assert answer.interrupted
+    fits = [probe for probe in answer.probes if probe.verdict is Verdict.FITS]
+    assert fits
+    assert all(probe.cost <= probe.most for probe in fits)
+
+
+def enough(probe):
+    if probe.verdict is Verdict.FITS:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_false_proof_is_found_out(no_start, monkeypatch):
+    """A method that denies a batch size and then has a schedule for less that is good for it."""
+    genuine = module.run_method
+
+    def lying(method, problem, limits, on_progress=None, warm_start=None):
+        run = genuine(method, problem, limits, on_progress, warm_start)
+        if problem.graph.meta["batch"] != first:
+            return run
+        return Run(method, problem, replace(run.result, schedule=None, certificate=None, status=Status.INFEASIBLE))
+
+    first = (7 + 21) // 2  # the middle between what fits without recomputation and what no op has room for
+    monkeypatch.setattr(module, "run_method", lying)
+    truth = expected(6, 60)[0]
+    assert truth >= first, "else the lie is none"
+    with pytest.raises(BackendError, match=rf"proved that batch size {first} does not fit .* is good up to {truth}"):
+        max_batch(chain(6), 60, "checkmate/highs", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("family", "memory", "message"),
+    [
+        (chain(4), "80%", "memory '80%' is not bytes"),
+        (chain(4), 0.5, "memory 0.5 is not bytes"),
+        (chain(4), "16 apples", "apples"),
+        (replace(chain(4), sizes=(Affine(1, 0),) * 9), 9, "no memory of unit-chain-4 grows"),
+        (replace(chain(4), costs=(Affine(1, 0),) * 8 + (Affine(1, 1),)), 9, "cost of op 'g0' of unit-chain-4"),
+        (AffineGraph.scaled(path(3), 1), 9, "no op of path-3 has phase 'forward'"),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_once(family, memory, message):
+    with pytest.raises(ProblemError, match=message):
+        max_batch(family, memory, "greedy")
+
+
+def test_the_picture(tmp_path):
+    methods = ("greedy", "chen-sqrt")
+    answers = [max_batch(chain(n), 40, method, threads=1) for n in (4, 6) for method in methods]
+    figure = plot_batches(answers)
+    (axes,) = figure.axes
+    heights = [bar.get_height() for bar in axes.patches if bar.get_facecolor()[3] and bar.get_y() == 0]
+    assert sorted(heights) == pytest.approx(
+        sorted([1.0, 1.0, *(answer.batch / answer.plain for answer in answers)]), abs=1e-9
+    )
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["unit-chain-4", "unit-chain-6"]
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert words[:3] == ["no recomputation", *methods]
+    save_batch_plot([max_batch(chain(4), 5, "greedy", threads=1)], tmp_path / "small.svg")  # nothing without
+    assert "batch size" in (tmp_path / "small.svg").read_text(encoding="utf-8")
+
+
+def test_methods_with_labels():
+    answer = max_batch(chain(4), 20, Method("greedy", label="ours"), threads=1)
+    assert answer.row()["method"] == "ours"
+    assert all(probe.as_dict()["verdict"] == str(probe.verdict) for probe in answer.probes)

@@ -1,0 +1,104 @@
+"""A graph at every batch size: exactly what the network is at that size, or an error that names what is not affine."""
+
+from dataclasses import replace
+
+import pytest
+
+from remat.errors import GraphError
+from remat.graphs import GraphBuilder
+from remat.graphs.batch_scaling import Affine, AffineGraph
+from remat.graphs.zoo import ZOO, vgg16
+
+
+def network(batch, *, odd=0, cost=3, phase="forward", extra=()):
+    """Two ops whose sizes are 4 * batch and 10 + batch."""
+    b = GraphBuilder(f"net-b{batch}", constant_memory=100 + 2 * batch, meta={"batch": batch})
+    b.op("a", size=4 * batch + odd, cost=cost * batch, workspace=batch, phase=phase)
+    b.op("b", inputs=["a"], size=10 + batch, cost=5 * batch)
+    for name in extra:
+        b.op(name, size=1)
+    return b.build()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_zoo_is_affine_exactly(name):
+    family = AffineGraph.of(ZOO[name])
+    for batch in (5, 64):
+        genuine = ZOO[name](batch)
+        mine = family.at(batch)
+        assert mine == replace(genuine, meta={"batch": batch})
+        assert mine.digest == genuine.digest
+    assert family.uneven_op() is None
+    assert family.constant_memory.per_sample == genuine.meta["overhead"]["input_bytes"] // 64
+
+
+def test_a_line_through_files():
+    family = AffineGraph.fit({4: network(4), 10: network(10), 6: network(6)})
+    assert family.sizes == (Affine(0, 4), Affine(10, 1))
+    assert family.workspaces == (Affine(0, 1), Affine(0, 0))
+    assert family.constant_memory == Affine(100, 2)
+    assert family.name == "net"
+    assert family.at(7) == network(7)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "message"),
+    [
+        ({1: network(1)}, "two batch sizes"),
+        ({0: network(1), 1: network(1)}, "batch size must be a whole number from 1, not 0"),
+        ({1: network(1), 2: network(2, odd=1), 3: network(3)}, "size of tensor 'a' is not affine.*4 at 1, 9 at 2, 12"),
+        ({2: network(2), 4: network(4, odd=1)}, "size of tensor 'a' is not affine"),  # 4.5 bytes for each sample
+        ({2: network(2, odd=9), 4: network(4)}, "size of tensor 'a' is not affine"),  # falls
+        ({4: network(4), 5: network(5, odd=90)}, "size of tensor 'a' is not affine"),  # negative at 0
+        ({1: network(1), 2: network(2), 3: network(3, cost=4)}, "cost of op 'a' is not affine"),
+        ({1: network(1), 2: network(2, phase="")}, "op 'a' is not the same in the graphs 'net-b1' and 'net-b2'"),
+        ({1: network(1), 2: network(2, extra=["c"])}, "op 'c' is in only one"),
+        ({1: network(1), 2: network(2).with_outputs(["b"])}, "outputs of the graphs"),
+    ],
+)
+def test_what_is_no_line_is_named(graphs, message):
+    with pytest.raises(GraphError, match=message):
+        AffineGraph.fit(graphs)
+
+
+def test_in_proportion_but_for_what_is_named():
+    graph = network(5)
+    family = AffineGraph.scaled(graph, 5, ["b"], constant_memory_per_sample=2)
+    assert family.at(5) == graph
+    assert [tensor.size for tensor in family.at(20).tensors] == [80, 15]
+    assert [(op.cost, op.workspace) for op in family.at(20).ops] == [(60, 20), (100, 0)]
+    assert family.at(20).constant_memory == 140
+    fixed = AffineGraph.scaled(network(5, cost=1), 5, ["a", "b"], constant_costs=True)
+    assert [(op.cost, op.workspace) for op in fixed.at(20).ops] == [(5, 5), (25, 0)]
+
+
+def test_a_vgg_from_one_graph():
+    family = AffineGraph.scaled(vgg16(256), 256, constant_memory_per_sample=4 * 224 * 224 * 3)
+    assert family.at(3).digest == vgg16(3).digest
+
+
+@pytest.mark.parametrize(
+    ("batch", "independent", "more", "message"),
+    [
+        (5, ["c"], {}, "no tensor or op 'c'"),
+        (3, ["b"], {}, "size of tensor 'a' is 20, which is no multiple of the batch size 3"),
+        (4, ["a", "b"], {}, "cost of op 'a' is 15, which"),
+        (5, [], {"constant_memory_per_sample": 23}, "110 bytes has no room for 5 samples of 23 bytes"),
+        (True, [], {}, "not True"),
+        (2.0, [], {}, "not 2.0"),
+    ],
+)
+def test_what_cannot_be_in_proportion(batch, independent, more, message):
+    with pytest.raises(GraphError, match=message):
+        AffineGraph.scaled(network(5), batch, independent, **more)
+
+
+def test_costs_that_keep_no_proportion_are_named():
+    family = AffineGraph.scaled(network(5), 5)
+    assert family.uneven_op() is None
+    assert replace(family, costs=(Affine(2, 2), Affine(3, 3))).uneven_op() is None
+    assert replace(family, costs=(Affine(2, 2), Affine(3, 2))).uneven_op() == "b"
+    assert replace(family, costs=(Affine(0, 0), Affine(3, 2))).uneven_op() is None
+    assert not replace(
+        family, sizes=(Affine(1, 0),) * 2, workspaces=(Affine(1, 0),) * 2, constant_memory=Affine(1, 0)
+    ).grows

@@ -1,0 +1,159 @@
+"""Bounds on the peak that know of limits of computes, and the exhaustive search behind minimize()."""
+
+from dataclasses import replace
+
+import pytest
+from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN
+
+from remat.bounds import cut_bound, structural_bound
+from remat.bounds.non_recomputable import held_bound
+from remat.graphs import GraphBuilder, layered
+from remat.graphs.families import unit_chain
+from remat.ordering.best_first import Aim, explore
+from remat.problem import Problem
+from remat.schedule import OrderRule, validate
+from remat.scope import Scope
+from remat.testing.exhaustive import optimum
+from remat.testing.graphs import random_graph
+
+#: More than any peak or cost here.
+ENDLESS = 10**9
+
+
+def least_peak(problem: Problem) -> int:
+    found = explore(problem, Aim.PEAK, limit=ENDLESS)
+    assert found is not None
+    assert found.schedule is not None
+    certificate = validate(problem.graph, found.schedule, replace(problem, budget=found.bound).rules)
+    assert certificate.accepted, certificate.first
+    assert certificate.peak == found.bound
+    return found.bound
+
+
+@pytest.mark.parametrize("order", OrderRule)
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_against_the_independent_search(order: OrderRule, limit: int | None) -> None:
+    """Least peak and least cost at it, on graphs of all kinds; nothing is shared with the search of the kit."""
+    scope = Scope(order, staged=False)
+    for seed in range(200, 209):
+        graph = random_graph(seed, plain=seed % 3 == 0, buffers=seed % 3 == 1, most_ops=5)
+        problem = Problem(graph, order=order, max_computes=limit)
+        peak = least_peak(problem)
+        assert held_bound(problem).value <= peak
+        assert optimum(replace(problem, budget=peak - 1), scope) is None, seed
+        best = optimum(replace(problem, budget=peak), scope)
+        cheapest = explore(problem, Aim.COST, limit=ENDLESS, peak=peak)
+        assert best is not None, seed
+        assert cheapest.bound == best.cost, seed
+        assert validate(graph, cheapest.schedule, replace(problem, budget=peak).rules).cost == best.cost
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.graph.name)
+def test_known_graphs(known) -> None:
+    """Least peak in any order without recomputation, and the least budget that has a schedule at all."""
+    assert least_peak(Problem(known.graph, order="free", max_computes=1)) == known.least_peak
+    peak = least_peak(Problem(known.graph, order="free"))
+    assert all((peak <= budget) == (costs[0] is not None) for budget, costs in known.optima.items())
+    for budget, (free, twice, fixed, _) in known.optima.items():
+        for order, limit, cost in (("free", None, free), ("free", 2, twice)):
+            found = explore(Problem(known.graph, order=order, max_computes=limit), Aim.COST, limit=ENDLESS, peak=budget)
+            assert (found.schedule is None) == (cost is None)
+            assert found.bound == (ENDLESS if cost is None else cost)
+        staged = explore(Problem(known.graph), Aim.COST, limit=ENDLESS, peak=budget)
+        assert staged.bound <= (ENDLESS if fixed is None else fixed)  # stages are one way of keeping the order
+
+
+def test_other_graphs_with_known_least_peaks() -> None:
+    assert least_peak(Problem(SMALLEST_GAIN, order="free")) == 3
+    assert least_peak(Problem(SMALLEST_GAIN, order="free", max_computes=1)) == 4
+    assert least_peak(Problem(FIXED_ORDER_TREE, order="free", max_computes=1)) == 7
+    assert least_peak(Problem(LIBERIS_LANE, order="free", max_computes=1)) == 4960
+    assert least_peak(Problem(LIBERIS_LANE, order="fixed", max_computes=1)) == 5216
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "seed", "least"), [(12, 0.3, 0, 13_340), (30, 0.3, 1, 15_890), (60, 0.35, 2, 25_340)]
+)
+def test_least_peak_of_all_orders(n: int, width: float, seed: int, least: int) -> None:
+    """The values of an independent best-first search over orders; with the fixed order it is the reference peak."""
+    graph = layered(n, width, seed)
+    assert least_peak(Problem(graph, order="free", max_computes=1)) == least
+    assert least_peak(Problem(graph, order="fixed", max_computes=1)) == graph.reference_peak
+
+
+def test_recomputation_helps_less_than_the_structural_bound_says() -> None:
+    graph = layered(12, 0.3, 0)
+    assert structural_bound(Problem(graph)).value == 9_990
+    assert least_peak(Problem(graph, order="free")) == 12_360
+
+
+def test_training_chain_at_the_least_budget() -> None:
+    """OPT(n, 3) = (n + 1)(n + 2) / 2."""
+    for n in (3, 5):
+        assert least_peak(Problem(unit_chain(n))) == 3
+        assert explore(Problem(unit_chain(n)), Aim.COST, limit=ENDLESS, peak=3).bound == (n + 1) * (n + 2) // 2
+
+
+def test_a_search_that_is_broken_off_still_bounds() -> None:
+    problem = Problem(layered(12, 0.3, 0), order="free")
+    bounds = []
+    for states in (1, 30, 1000, 3000):
+        found = explore(problem, Aim.PEAK, limit=ENDLESS, floor=9_990, most_states=states)
+        assert found.schedule is None
+        bounds.append(found.bound)
+    assert bounds == sorted(bounds)
+    assert 9_990 <= bounds[0] < bounds[-1] <= 12_360
+    nothing_below = explore(problem, Aim.PEAK, limit=12_360)
+    assert (nothing_below.schedule, nothing_below.bound) == (None, 12_360)
+
+
+def test_an_op_with_too_many_inputs_is_not_tried() -> None:
+    builder = GraphBuilder("wide")
+    names = [builder.op(f"a{k}", size=1) for k in range(12)]
+    builder.op("sum", inputs=names, size=1)
+    graph = builder.build()
+    assert explore(Problem(graph), Aim.PEAK, limit=99) is None
+    assert explore(Problem(graph, max_computes=1), Aim.PEAK, limit=99).bound == 13  # there is nothing to choose
+
+
+@pytest.mark.parametrize("order", OrderRule)
+def test_what_cannot_be_made_again(order: OrderRule) -> None:
+    """Without recomputation: the reference peak or the cut bound; with some limits: between."""
+    above = 0
+    for seed in range(40):
+        graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=7)
+        once, free = Problem(graph, order=order, max_computes=1), Problem(graph, order=order)
+        some = Problem(graph, order=order, max_computes={op.name: 1 for op in graph.ops[::2]})
+        least, middle, most = (held_bound(problem) for problem in (free, some, once))
+        assert structural_bound(free).value <= least.value <= middle.value <= most.value
+        assert middle.value <= least_peak(some)
+        assert least.value <= least_peak(free)
+        if order is OrderRule.FIXED:
+            assert most.value == graph.reference_peak
+            assert str(most.scope) in {"fixed order, ≤ 1 computes per op", "any order, any number of computes"}
+        else:
+            assert most.value == max(cut_bound(once).value, structural_bound(once).value)
+        above += least.value < middle.value < most.value
+    assert above >= 1
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "seed", "cut"), [(60, 0.35, 2, 23_990), (100, 0.27, 446, 28_850), (250, 0.43, 1789, 122_050)]
+)
+def test_the_cut_bound_of_larger_graphs(n: int, width: float, seed: int, cut: int) -> None:
+    """Values computed elsewhere; the ops of these graphs do not stand in the reference order."""
+    assert held_bound(Problem(layered(n, width, seed), order="free", max_computes=1)).value == cut
+
+
+def test_kept_tensors_and_constant_memory_count() -> None:
+    builder = GraphBuilder("kept", constant_memory=100)
+    builder.op("a", size=4)
+    builder.op("b", inputs=["a"], size=2)
+    builder.op("c", inputs=["b"], size=1)
+    graph = builder.build()
+    plain = Problem(graph, max_computes=1)
+    kept = replace(plain, keep=("a",), count_constant_memory=True)
+    assert (held_bound(plain).value, least_peak(plain)) == (6, 6)
+    assert (held_bound(kept).value, least_peak(kept)) == (107, 107)
+    assert held_bound(kept).infeasible is False
+    assert held_bound(replace(kept, budget=106)).infeasible is True

@@ -1,0 +1,388 @@
+"""The default method: right on problems small enough to know, honest about what it proved, and it stops in time."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_graphs import KNOWN
+
+import remat.solving.auto
+import remat.solving.session
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.bounds.base import Bound
+from remat.cli import main
+from remat.errors import BackendError, ProblemError
+from remat.graphs import write_graph
+from remat.graphs.families import unit_chain
+from remat.graphs.layered import layered
+from remat.modeling import Linear
+from remat.problem import Problem
+from remat.registry import heuristics
+from remat.schedule import OrderRule, validate
+from remat.scope import EVERY_SCHEDULE, Scope, covers
+from remat.solving.progress import Progress
+from remat.solving.result import Result
+from remat.solving.solve import solve
+from remat.testing import optimum, random_budget, random_graph
+
+#: 17 ops and 5 of the 10 bytes of the reference peak: the optimum costs 22, and a heuristic finds it.
+CHAIN = Problem(unit_chain(8), 5)
+#: 7 ops that need 16 bytes; the structural bound is 14.
+TIGHT = KNOWN[0].graph
+
+
+@pytest.fixture(autouse=True)
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal does not look for a smaller budget for long."""
+    monkeypatch.setattr(remat.solving.session, "LEAST_SECONDS", 0.01)
+
+
+@pytest.fixture
+def no_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remat.solving.auto, "EXHAUSTIVE_OPS", 0)
+
+
+@pytest.fixture
+def models_alone(monkeypatch: pytest.MonkeyPatch, no_exhaustive_search: None) -> None:
+    """Only models can prove anything."""
+    monkeypatch.setattr(remat.solving.auto.Auto, "_bounds", lambda *_: None)
+
+
+def without_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: target for name, target in heuristics().items() if name != "annealing"}
+    monkeypatch.setattr(remat.solving.auto, "heuristics", lambda: others)
+
+
+def tight_problems(order: str, limit: int | None, count: int, **graph: Any) -> Iterator[Problem]:
+    """Random tiny problems that the reference order does not solve."""
+    for seed in range(1000):
+        tiny = random_graph(seed, **graph)
+        problem = Problem(tiny, random_budget(tiny, seed), order, max_computes=limit)
+        if problem.budget_bytes is not None and problem.budget_bytes < problem.reference_peak:
+            yield problem
+            count -= 1
+        if not count:
+            return
+
+
+def check_steps(result: Result) -> None:
+    """Cost falls and the bound rises from step to step, and only the last step closes the gap."""
+    costs = [step.objective for step in result.steps if step.objective is not None]
+    bounds = [step.bound for step in result.steps]
+    assert costs == sorted(costs, reverse=True)
+    assert bounds == sorted(bounds)
+    assert all(step.objective is None or step.objective > step.bound for step in result.steps[:-1])
+    if result.status is Status.OPTIMAL and result.steps:
+        assert result.steps[-1].objective == result.steps[-1].bound == result.objective
+
+
+# -- tiny problems: the optimum, proved --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("limit", [None, 2])
+def test_tiny_problems_are_closed(order: str, limit: int | None) -> None:
+    """Several outputs, workspace, graph inputs, kept tensors, ops that run once: the optimum and its proof."""
+    for problem in tight_problems(order, limit, 9):
+        best = optimum(problem, Scope(OrderRule(order), staged=False))
+        result = solve(problem, threads=1)
+        check_steps(result)
+        assert covers(result.scope, problem)
+        if best is None:
+            assert result.status is Status.INFEASIBLE
+        else:
+            assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, best.cost, best.cost)
+            assert result.schedule is not None
+            assert validate(problem.graph, result.schedule, problem.rules).accepted
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_where_there_is_no_schedule_that_is_proved(order: str) -> None:
+    result = solve(Problem(TIGHT, 15, order), threads=1)
+    assert (result.status, result.stop, result.schedule) == (Status.INFEASIBLE, StopReason.FINISHED, None)
+    assert str(result.scope) == {"fixed": "fixed order", "free": "any order"}[order] + ", any number of computes"
+    assert result.message.startswith("no schedule exists (by exhaustive search); ")
+    assert result.least_feasible_budget >= 16
+    assert "exhaustive search" in str(result)
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_tiny_problems_with_accumulation_buffers_are_closed(order: str) -> None:
+    """A buffer may be filled twice, which the reference search does not try: it can only be dearer."""
+    for problem in tight_problems(order, None, 5, buffers=True):
+        best = optimum(problem, Scope(OrderRule(order), staged=False))
+        result = solve(problem, threads=1)
+        assert result.status in {Status.OPTIMAL, Status.INFEASIBLE}
+        assert covers(result.scope, problem)
+        if best is not None:
+            assert result.objective is not None
+            assert result.objective <= best.cost
+
+
+@pytest.mark.usefixtures("no_exhaustive_search")
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_the_other_steps_claim_nothing_false(order: str) -> None:
+    solved = 0
+    for problem in tight_problems(order, 2 if order == "free" else None, 4):
+        best = optimum(problem, Scope(OrderRule(order), staged=False))
+        result = solve(problem, threads=1)
+        check_steps(result)
+        if best is None:
+            assert result.status in {Status.INFEASIBLE, Status.UNKNOWN}
+            continue
+        assert result.bound <= best.cost
+        assert result.status is not Status.INFEASIBLE or not covers(result.scope, problem)
+        solved += result.objective == best.cost
+    assert solved >= 2
+
+
+def test_limits_by_op_are_named_in_the_scope() -> None:
+    graph = unit_chain(5)
+    problem = Problem(graph, 4, max_computes=dict.fromkeys(graph.op_names[:6], 2))
+    result = solve(problem, threads=1)
+    assert result.status is Status.OPTIMAL
+    assert str(result.scope) in {
+        "fixed order, any number of computes",  # a bound that holds without the limits
+        "fixed order, any number of computes, limits of computes by op",
+    }
+    assert covers(result.scope, problem)
+
+
+def test_a_graph_without_costs() -> None:
+    graph = unit_chain(4)
+    free = replace(graph, ops=tuple(replace(op, cost=0) for op in graph.ops))
+    result = solve(Problem(free, 3), threads=1)
+    assert (result.status, result.objective, result.gap) == (Status.OPTIMAL, 0, 0.0)
+    assert "cost 0" in str(result)
+
+
+# -- what it tells -----------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_are_told() -> None:
+    result = solve(CHAIN, threads=1)
+    names = [step.name for step in result.steps]
+    assert names[-1] == "exhaustive search"
+    assert set(names[:-1]) <= set(heuristics())
+    assert (result.method, result.status, result.objective) == ("auto", Status.OPTIMAL, 22)
+    assert result.source in names
+    line = next(line for line in str(result).splitlines() if line.startswith("steps"))
+    assert all(f"{name} " in line for name in names)
+    assert line.endswith("s (29.41 %, ≥ 29.41 %)")
+    steps = json.loads(json.dumps(result.as_dict()))["steps"]
+    assert [step[0] for step in steps] == names
+    assert [bound for _, _, _, bound in steps] == [17] * (len(steps) - 1) + [22]
+    assert steps[-1][2] == 22
+    assert all(seconds >= 0 for _, seconds, _, _ in steps)
+
+
+def test_nothing_is_done_where_nothing_is_needed() -> None:
+    for budget in ("100%", None):
+        assert solve(Problem(unit_chain(8), budget)).steps == ()
+    assert solve(Problem(unit_chain(8), 2)).steps == ()
+
+
+@pytest.mark.usefixtures("no_exhaustive_search")
+def test_it_ends_where_bound_and_cost_meet() -> None:
+    problem = Problem(layered(16, seed=2), "80%")
+    result = solve(problem, deadline=60, threads=1)
+    assert (result.status, result.stop) == (Status.OPTIMAL, StopReason.FINISHED)
+    assert covers(result.scope, problem)
+    check_steps(result)
+    assert result.timings["total"] < 25, "annealing alone may take half of the time"
+
+
+def test_better_schedules_are_told_as_they_are_found() -> None:
+    news: list[Progress] = []
+    result = solve(Problem(layered(60, 0.3, 5), "75%", "free"), deadline=2, threads=1, on_progress=news.append)
+    costs = [moment.objective for moment in news if moment.objective is not None]
+    bounds = [moment.bound for moment in news if moment.bound is not None]
+    assert len(set(costs)) >= 2
+    assert costs == sorted(costs, reverse=True)
+    assert bounds == sorted(bounds)
+    assert costs[-1] == result.objective
+    assert {"eviction", "bounds", "annealing"} <= {moment.phase for moment in news}
+    points = [point.objective for point in result.incumbents if point.objective is not None]
+    assert points == sorted(points, reverse=True)
+    assert points[-1] == result.objective
+
+
+# -- when it stops -----------------------------------------------------------------------------------------------------
+
+
+def test_the_deadline_is_kept() -> None:
+    began = time.monotonic()
+    result = solve(Problem(layered(200, 0.3, 1), "70%"), deadline=0.5, threads=1)
+    assert time.monotonic() - began < 10
+    assert result.stop is StopReason.DEADLINE
+    assert result.status in {Status.FEASIBLE, Status.UNKNOWN}
+    assert result.steps
+
+
+@pytest.mark.usefixtures("no_exhaustive_search")
+def test_ctrl_c_keeps_the_best() -> None:
+    def interrupt(moment: Progress) -> None:
+        if moment.objective is not None:
+            raise KeyboardInterrupt
+
+    result = solve(CHAIN, threads=1, on_progress=interrupt)
+    assert (result.stop, result.status) == (StopReason.INTERRUPTED, Status.FEASIBLE)
+    assert result.certificate is not None
+    assert result.certificate.accepted
+    assert len(result.steps) == 1
+
+
+def test_ctrl_c_before_there_is_anything() -> None:
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solve(CHAIN, threads=1, on_progress=interrupt)
+
+
+@pytest.mark.usefixtures("no_exhaustive_search")
+def test_the_gap_that_was_asked_for_is_enough() -> None:
+    result = solve(CHAIN, threads=1, relative_gap=0.25)
+    assert (result.status, result.stop, result.objective, result.bound) == (Status.FEASIBLE, StopReason.GAP, 22, 17)
+    assert {step.name for step in result.steps} <= {"drops", "eviction", "greedy"}
+    closer = solve(CHAIN, threads=1, relative_gap=0.2)
+    assert closer.gap is not None
+    assert closer.gap <= 0.2
+    assert len(closer.steps) > 1
+
+
+# -- models and solvers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_what_is_proved_of_fewer_schedules_is_a_remark() -> None:
+    result = solve(CHAIN, threads=1)
+    assert (result.status, result.objective, result.bound) == (Status.FEASIBLE, 22, 17)
+    assert result.scope == EVERY_SCHEDULE
+    assert (
+        "no schedule costs less than 22 (overhead 29.41 %) within fixed order, staged recomputation" in result.message
+    )
+    assert [step.bound for step in result.steps] == [17] * len(result.steps)
+    assert result.steps[-1].name == "retention-intervals by cp-sat"
+    assert result.variables is not None
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_that_no_staged_schedule_exists_is_a_remark() -> None:
+    result = solve(Problem(TIGHT, 15), threads=1)  # nor does any other, but no model says so
+    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.FINISHED)
+    assert "proved that no schedule exists within fixed order, staged recomputation" in result.message
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_what_a_model_proves_of_every_schedule_counts() -> None:
+    best = optimum(Problem(TIGHT, 16, "free", max_computes=2), Scope(OrderRule.FREE, staged=False))
+    assert best is not None
+    result = solve(Problem(TIGHT, 16, "free", max_computes=2), threads=1)
+    assert (result.status, result.objective) == (Status.OPTIMAL, best.cost)
+    assert str(result.scope) == "any order, ≤ 2 computes per op"
+    none = solve(Problem(TIGHT, 15, "free", max_computes=2), threads=1)
+    assert (none.status, str(none.scope)) == (Status.INFEASIBLE, "any order, ≤ 2 computes per op")
+    assert none.message.startswith("no schedule exists (proved by retention-intervals and cp-sat); ")
+
+
+class Broken(Backend):
+    """Is there, or not, and fails."""
+
+    name = "broken"
+    native = frozenset({Linear})
+    state = AvailabilityState.READY
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return Availability(cls.state, "somebody took it away")
+
+    def solve(self, *_: Any) -> RawResult:
+        raise RuntimeError("out of\nluck")
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_a_solver_that_fails_is_a_remark() -> None:
+    result = solve(CHAIN, backend=Broken(), threads=1)
+    assert (result.status, result.objective, result.backend) == (Status.FEASIBLE, 22, "broken")
+    assert "backend 'broken' crashed: RuntimeError: out of luck" in result.message
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_a_solver_that_fails_with_nothing_found_is_a_remark() -> None:
+    result = solve(Problem(TIGHT, 15), backend=Broken(), threads=1)
+    assert result.status is Status.UNKNOWN
+    assert "stages was left out: backend 'broken' crashed: RuntimeError: out of luck" in result.message
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broken, "state", AvailabilityState.NOT_INSTALLED)
+    monkeypatch.setattr(remat.solving.auto, "TURN", 0.2)
+    monkeypatch.setattr(remat.solving.auto, "GROWTH", 1.0)
+    without_annealing(monkeypatch)
+    result = solve(CHAIN, backend=Broken(), deadline=0.3, threads=1)
+    assert result.stop is StopReason.DEADLINE
+    assert result.objective is not None
+    assert result.message.count("backend 'broken' was left out: somebody took it away") == 1
+    assert result.message.count("lns was left out: ") == 1
+
+
+@pytest.mark.usefixtures("models_alone")
+def test_options_of_the_solver_are_for_no_other_one() -> None:
+    """What is meant for CP-SAT does not reach HiGHS, which solves the first model."""
+    result = solve(CHAIN, threads=1, solver_options={"no_such_option": 2})
+    first, second = [step.name for step in result.steps][-2:]
+    assert (first, second) == ("stages by highs", "retention-intervals by cp-sat")
+    assert "by highs" not in result.message
+    assert result.message.count("no_such_option") == 1
+
+
+def test_auto_takes_no_options() -> None:
+    with pytest.raises(ProblemError, match="method 'auto' takes no options"):
+        solve(CHAIN, options={"copies": 3})
+
+
+@pytest.mark.usefixtures("no_exhaustive_search")
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Bound(23, "a bound of dreams", EVERY_SCHEDULE, 17),
+        Bound(None, "a bound of dreams", EVERY_SCHEDULE, 17, infeasible=True),
+    ],
+)
+def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remat.solving.auto, "best_bound", lambda *_, **__: lie)
+    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of \w+ costs 22"):
+        solve(CHAIN, threads=1)
+
+
+def test_a_warm_start_is_used() -> None:
+    problem = Problem(layered(40, 0.3, 5), "80%", "free")
+    first = solve(problem, deadline=0.5, threads=1)
+    assert first.schedule is not None
+    again = solve(problem, deadline=0.1, threads=1, warm_start=first.schedule)
+    assert again.objective is not None
+    assert first.objective is not None
+    assert again.objective <= first.objective
+
+
+# -- the shell ---------------------------------------------------------------------------------------------------------
+
+
+def test_auto_in_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(CHAIN.graph, "chain.json")
+    words = ["-b", "50%", "--time-limit", "20", "--threads", "1", "-q"]
+    assert main(["compare", "chain.json", "-m", "auto", "-m", "auto/highs", *words]) == 0
+    said = capsys.readouterr().out
+    assert "auto/highs" in said
+    assert said.count("29.4") >= 2
+    assert main(["frontier", "chain.json", "--methods", "auto", *words]) == 0
+    assert "29.4" in capsys.readouterr().out
+    assert main(["compare", "chain.json", "-m", "auto/nobody", *words]) == 2
+    assert "'nobody'" in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""minimize(): the least peak, proved where it can be, in every set of rules; and the quick version for messages."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from remat import Problem, Schedule, layered, minimize, validate
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.errors import BackendError, ProblemError
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.ordering.best_first import Aim, explore
+from remat.solving.min_peak import MinimizeResult, least_known_budget
+from remat.solving.progress import PeakProgress
+from remat.testing.graphs import random_graph
+
+
+def checked(result: MinimizeResult) -> MinimizeResult:
+    """The result, whose schedule is validated anew and whose claims fit together."""
+    problem = replace(result.problem, budget=result.peak)
+    certificate = validate(problem.graph, result.schedule, problem.rules)
+    assert certificate.accepted, certificate.first
+    assert (certificate.peak, certificate.cost) == (result.peak, result.cost)
+    assert result.bound <= result.peak
+    assert result.peak <= validate(problem.graph, Schedule.reference(problem.graph), result.problem.rules).peak
+    assert problem.graph.base_cost <= result.cost_bound <= result.cost
+    assert result.proved == (result.bound == result.peak) == ("proved least" in str(result))
+    points = [(point.objective, point.bound) for point in result.incumbents]
+    assert points[-1] == (result.peak, result.bound)
+    assert points == sorted(points, key=lambda point: (-point[0], point[1]))
+    assert json.loads(json.dumps(result.as_dict()))["peak"] == result.peak
+    return result
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_tiny_graphs_are_proved(order: str) -> None:
+    """Peak and cost are those of the exhaustive search alone, whoever found them."""
+    for seed in range(300, 306):
+        graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=6)
+        for limit in (None, 1):
+            problem = Problem(graph, order=order, max_computes=limit)
+            found = checked(minimize(problem, None, deadline=60))
+            assert found.proved
+            assert found.cost_proved
+            peak = explore(problem, Aim.PEAK, limit=10**9).bound
+            assert (found.peak, found.cost) == (peak, explore(problem, Aim.COST, limit=10**9, peak=peak).bound)
+            assert found.stop is StopReason.FINISHED
+
+
+def test_the_budget_of_the_problem_is_not_looked_at() -> None:
+    graph = unit_chain(3)
+    for problem in (graph, Problem(graph, 1), Problem(graph, "100%")):
+        found = checked(minimize(problem, None, deadline=60))
+        assert (found.peak, found.cost, found.problem.budget) == (3, 10, None)
+
+
+def test_rules_count() -> None:
+    builder = GraphBuilder("rules", constant_memory=50)
+    builder.op("a", size=5, cost=1)
+    builder.op("b", inputs=["a"], size=5, cost=1)
+    builder.op("c", inputs=["b"], size=5, cost=1)
+    builder.op("d", inputs=["a", "c"], size=1, cost=1)
+    graph = builder.build()
+    assert checked(minimize(graph, None, deadline=60)).peak == 11
+    assert checked(minimize(Problem(graph, max_computes=1), None, deadline=60)).peak == 15
+    assert checked(minimize(Problem(graph, max_computes=1, keep=("b",)), None, deadline=60)).peak == 16
+    assert checked(minimize(Problem(graph, keep=("b",)), None, deadline=60)).peak == 11  # b is made again at the end
+    assert checked(minimize(Problem(graph, count_constant_memory=True), None, deadline=60)).peak == 61
+    once = checked(minimize(Problem(graph, max_computes={"a": 1}), None, deadline=60))
+    assert (once.peak, once.bound_kind, once.bound_cause) == (15, "the bound of what cannot be made again", "c")
+
+
+def test_the_best_order_of_a_larger_graph() -> None:
+    """Exact without recomputation: an independent best-first search says 25,340."""
+    problem = Problem(layered(60, 0.35, 2), order="free", max_computes=1)
+    found = checked(minimize(problem, None, deadline=60))
+    assert (found.peak, found.proved) == (25_340, True)
+    assert found.cost == problem.graph.base_cost
+
+
+def test_a_solver_lowers_the_peak() -> None:
+    """Without the other ways, the preliminary model alone; its bound counts where it holds all that is allowed."""
+    from remat.registry import make_backend
+    from remat.solving.backend_call import call_options
+    from remat.solving.min_peak_search import MinPeakSearch
+
+    graph = layered(14, 0.3, 3)
+    options = call_options(
+        60, threads=1, seed=0, relative_gap=0, log=None, solver=None, isolate=False, memory_limit=None
+    )
+    for order, limit in (("free", 1), ("fixed", None)):
+        problem = Problem(graph, order=order, max_computes=limit)
+        search = MinPeakSearch(problem, options, make_backend("cp-sat"))
+        search._bounds(options.deadline)
+        before = search.bound
+        search._ask_solver()
+        least = explore(problem, Aim.PEAK, limit=10**9).bound
+        assert least <= search.peak <= graph.reference_peak
+        if limit == 1:
+            assert (search.peak, search.bound) == (least, least)
+        else:
+            assert search.bound == before  # staged schedules only: no bound on all
+
+
+class Boastful(Backend):
+    """Claims to have proved more than there is."""
+
+    name, native = "boastful", frozenset()
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return Availability(AvailabilityState.READY)
+
+    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None) -> RawResult:
+        return RawResult(Status.UNKNOWN, StopReason.DEADLINE, bound=1e6)
+
+
+class Absent(Boastful):
+    name = "absent"
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return Availability(AvailabilityState.NOT_INSTALLED, "there is none")
+
+
+def larger(order: str, limit: int | None) -> Problem:
+    """Too large for the exhaustive search."""
+    return Problem(layered(30, 0.3, 1), order=order, max_computes=limit)
+
+
+@pytest.fixture
+def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
+    import remat.solving.min_peak_search
+
+    monkeypatch.setattr(remat.solving.min_peak_search, "heuristics", dict)
+
+
+def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import remat.solving.min_peak_search
+
+    monkeypatch.setattr(remat.solving.min_peak_search, "ORDERING_OPS", 0)
+    with pytest.raises(BackendError, match=r"retention-intervals by boastful claims that no schedule holds less than"):
+        minimize(larger("free", 1), Boastful(), deadline=60)
+    assert checked(minimize(larger("fixed", None), Boastful(), deadline=60)).bound == 11_280
+
+
+def test_a_backend_that_is_not_there_is_a_remark(no_heuristics: None) -> None:
+    found = checked(minimize(larger("fixed", 2), Absent(), deadline=60))
+    assert "backend 'absent' cannot be used: there is none" in str(found)
+
+
+def test_a_start_is_kept(no_heuristics: None) -> None:
+    problem = larger("free", None)
+    lean = minimize(replace(problem, max_computes=1), None, deadline=60).schedule
+    found = checked(minimize(problem, None, deadline=0.001, start=lean))
+    assert found.peak == 15_890
+    assert found.stop is StopReason.DEADLINE
+    assert not found.proved
+
+
+def test_ctrl_c_keeps_the_best() -> None:
+    moments: list[PeakProgress] = []
+
+    def interrupt(moment: PeakProgress) -> None:
+        moments.append(moment)
+        if moment.peak < larger("free", None).reference_peak:
+            raise KeyboardInterrupt
+
+    found = checked(minimize(larger("free", None), None, deadline=60, on_progress=interrupt))
+    assert found.stop is StopReason.INTERRUPTED
+    assert found.peak == moments[-1].peak < found.problem.reference_peak
+    assert {moment.bound for moment in moments} <= {0, found.bound}
+
+
+def test_bad_calls() -> None:
+    graph = unit_chain(2)
+    with pytest.raises(ProblemError, match="deadline must be a positive number"):
+        minimize(graph, deadline=0)
+    with pytest.raises(BackendError, match="there is no backend 'cpsat'; known are cp-sat"):
+        minimize(graph, "cpsat")
+    with pytest.raises(ProblemError, match="the start is a str, not a Schedule"):
+        minimize(graph, start="schedule.json")
+    backwards = Schedule.of_computes(graph, graph.arrays.order[::-1].copy())
+    with pytest.raises(ProblemError, match="the warm start gives a schedule that is not valid"):
+        minimize(graph, start=backwards)
+
+
+def test_it_stands_below_solve() -> None:
+    """So that solve() can ask it."""
+    code = "import sys, remat.solving.min_peak; print('remat.solving.solve' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
+def test_least_known_budget() -> None:
+    problem = Problem(layered(30, 0.3, 1), 5, "free")
+    seen = least_known_budget(problem, 2)
+    certificate = validate(problem.graph, seen.schedule, replace(problem, budget=seen.certificate.peak).rules)
+    assert certificate.accepted
+    assert seen.certificate.peak < problem.reference_peak
+
+
+def test_least_known_budget_hands_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat.solving.min_peak_search import MinPeakSearch
+
+    def interrupt(self: MinPeakSearch, _deadline: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MinPeakSearch, "_bounds", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        least_known_budget(Problem(unit_chain(4)))

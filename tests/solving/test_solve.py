@@ -1,0 +1,645 @@
+"""solve() by itself: with a formulation that chooses from a menu, and backends that say what a test tells them to."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from remat.backends.base import (
+    Availability,
+    AvailabilityState,
+    Backend,
+    Incumbent,
+    OnBound,
+    OnIncumbent,
+    RawResult,
+    SolveOptions,
+    Status,
+    StopReason,
+    Values,
+)
+from remat.deadline import Deadline
+from remat.errors import BackendError, ModelError, ProblemError, RematError
+from remat.formulations.base import Formulation, Preliminary
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.heuristics.base import Heuristic, Run
+from remat.modeling import Linear, Model
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+from remat.scope import Scope
+from remat.solving.progress import Progress
+from remat.solving.result import Point, Result
+from remat.solving.solve import solve
+
+
+def skip_graph() -> ComputeGraph:
+    """a -> b -> c -> d with a skip a -> d: reference peak 9 (c), structural bound 8 (b), base cost 4."""
+    b = GraphBuilder("skip")
+    b.op("a", size=4, cost=1)
+    b.op("b", inputs=["a"], size=4, cost=1)
+    b.op("c", inputs=["b"], size=1, cost=1)
+    b.op("d", inputs=["c", "a"], size=1, cost=1)
+    b.output("d")
+    return b.build()
+
+
+#: Cost 4 and peak 9; cost 5 and peak 8; cost 6 and peak 8.
+MENU = ("abcd", "abcad", "abcaad")
+
+
+def sequence(ops: str) -> Schedule:
+    graph = skip_graph()
+    return Schedule.of_computes(graph, [graph.op_index[op] for op in ops])
+
+
+def picked(number: int, size: int = len(MENU)) -> Values:
+    values = np.zeros(size)
+    values[number] = 1.0
+    return values
+
+
+class Menu(Formulation):
+    """Choose one schedule from :data:`MENU`."""
+
+    name = "menu"
+    menu = MENU
+    with_preliminary = False
+
+    def scope(self) -> Scope:
+        return Scope(OrderRule.FIXED, staged=False, max_computes=3)
+
+    def build(self) -> Model:
+        model = Model("menu")
+        pick = model.booleans("pick", len(self.menu))
+        model.add(Linear.rows("one", np.zeros(len(pick)), pick.index, 1, lower=[1], upper=[1]))
+        model.minimize(pick.index, [len(ops) for ops in self.menu])
+        return model
+
+    def encode(self, schedule: Schedule) -> Values:
+        for number, ops in enumerate(self.menu):
+            if "".join(schedule.computes()) == ops:
+                return picked(number, len(self.menu))
+        raise ProblemError("not on the menu")
+
+    def decode(self, values: Values) -> Schedule:
+        return sequence(self.menu[int(np.argmax(values))])
+
+    def preliminary(self) -> Preliminary | None:
+        if not self.with_preliminary:
+            return None
+        model = self.build().copy("peak")
+        peak = model.integers("peak", 1, 0, 100)
+        model.minimize(peak.index, 1)
+        return Preliminary(model, 8.0, lambda values: np.append(values, 9.0))
+
+
+class Prudent(Menu):
+    with_preliminary = True
+
+
+Script = Callable[[Model, SolveOptions, Values | None, OnIncumbent], RawResult]
+
+
+class Scripted(Backend):
+    """Does what its script says, and remembers how it was called."""
+
+    name = "scripted"
+    native = frozenset({Linear})
+    state = AvailabilityState.READY
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.calls: list[tuple[Model, SolveOptions, Values | None]] = []
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return Availability(cls.state, "of the imagination")
+
+    def solve(
+        self,
+        model: Model,
+        options: SolveOptions,
+        hint: Values | None = None,
+        on_incumbent: OnIncumbent | None = None,
+        on_bound: OnBound | None = None,
+    ) -> RawResult:
+        self.calls.append((model, options, hint))
+        assert on_incumbent is not None
+        return self.script(model, options, hint, on_incumbent)
+
+
+def says(number: int | None = None, **facts: object) -> Script:
+    """A script that answers at once: the menu's `number`, at its true cost unless `facts` say otherwise."""
+    answer: dict = {"status": Status.UNKNOWN, "stop": StopReason.FINISHED, "versions": {"scripted": "1.2"}}
+    if number is not None:
+        cost = float(len(MENU[number]))
+        answer |= {"status": Status.OPTIMAL, "objective": cost, "bound": cost, "values": picked(number)}
+    return lambda *_: RawResult(**(answer | facts))  # type: ignore[arg-type]
+
+
+def never(*_: object) -> RawResult:
+    raise AssertionError("the backend must not be called")
+
+
+def run(script: Script, budget: object = 8, method: type[Formulation] = Menu, **options: object) -> Result:
+    return solve(Problem(skip_graph(), budget), method, Scripted(script), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what the test brings along."""
+    import sys
+
+    monkeypatch.setattr(sys.modules["remat.solving.solve"], "heuristics", dict)
+
+
+# -- answers without a solver ------------------------------------------------------------------------------------------
+
+
+def test_below_the_structural_bound_is_refused_at_once_with_the_op() -> None:
+    begun = time.perf_counter()
+    result = run(never, budget=7)
+    assert time.perf_counter() - begun < 0.5
+    assert (result.status, result.stop, result.schedule) == (Status.INFEASIBLE, StopReason.FINISHED, None)
+    assert "7 bytes is below the 8 bytes that op 'b' needs" in result.message
+    assert "8 bytes (88.89 %) are known to suffice" in result.message
+    assert result.least_feasible_budget == 8
+    assert str(result.scope) == "any order, any number of computes"
+    assert (result.objective, result.gap, result.bound) == (None, None, 4)
+
+
+def test_kept_tensors_count_in_the_structural_bound() -> None:
+    result = solve(Problem(skip_graph(), 8, keep=["a", "b"]), Menu, Scripted(never))
+    assert result.status is Status.INFEASIBLE
+    assert "below the 9 bytes that the tensors alive at the end need" in result.message
+
+
+@pytest.mark.parametrize("budget", [None, 9, "100%", 10])
+def test_the_reference_order_is_optimal_where_it_fits(budget: object) -> None:
+    result = run(never, budget=budget)
+    assert (result.status, result.objective, result.bound, result.gap) == (Status.OPTIMAL, 4, 4, 0.0)
+    assert result.source == "the reference order"
+    assert result.variables is None
+    assert str(result.scope) == "any order, any number of computes"
+    assert result.certificate is not None
+    assert result.certificate.accepted
+
+
+def test_an_unavailable_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripted, "state", AvailabilityState.NOT_INSTALLED)
+    with pytest.raises(BackendError, match="'scripted' cannot be used: not installed, of the imagination"):
+        run(never)
+
+
+# -- a solver that tells the truth -------------------------------------------------------------------------------------
+
+
+def test_an_optimum_is_certified_and_names_its_scope() -> None:
+    result = run(says(1))
+    assert (result.status, result.objective, result.bound, result.gap) == (Status.OPTIMAL, 5, 5, 0.0)
+    assert result.schedule == sequence("abcad")
+    assert result.schedule is not None
+    assert result.schedule.source == "menu by scripted"
+    assert result.certificate is not None
+    assert (result.certificate.peak, result.least_feasible_budget) == (8, 8)
+    assert str(result.scope) == "fixed order, ≤ 3 computes per op"
+    assert (result.variables, result.constraints) == (3, 1)
+    assert result.versions["scripted"] == "1.2"
+    assert {"remat", "python", "numpy"} <= set(result.versions)
+    assert set(result.timings) == {"build", "preliminary", "solve", "total"}
+    assert result.source == "menu by scripted"
+
+
+def test_bounds_are_rounded_up_to_whole_costs() -> None:
+    result = run(says(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.2))
+    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
+    assert (result.objective, result.bound, result.gap) == (6, 5, pytest.approx(1 / 6))
+    result = run(says(1, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.2))
+    assert (result.status, result.stop, result.gap) == (Status.OPTIMAL, StopReason.FINISHED, 0.0)
+    result = run(says(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.0000001))
+    assert result.bound == 4
+
+
+def test_the_base_cost_is_a_bound_where_the_solver_has_none() -> None:
+    result = run(says(1, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=None))
+    assert (result.status, result.bound, result.gap) == (Status.FEASIBLE, 4, 0.2)
+
+
+def test_optimal_within_a_gap_is_only_feasible() -> None:
+    result = run(says(2, stop=StopReason.GAP, bound=5.0), relative_gap=0.5)
+    assert (result.status, result.stop, result.bound) == (Status.FEASIBLE, StopReason.GAP, 5)
+
+
+def test_optimality_that_its_own_bound_contradicts_is_not_believed() -> None:
+    assert run(says(2, bound=5.0)).status is Status.FEASIBLE
+
+
+def test_incumbents_are_kept_when_the_last_word_is_worse_or_missing() -> None:
+    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+        assert not tell(Incumbent(0.1, 6.0, 4.0, picked(2)))
+        assert not tell(Incumbent(0.2, 5.0, 4.0, picked(1)))
+        return RawResult(Status.UNKNOWN, StopReason.DEADLINE)
+
+    news: list[Progress] = []
+    result = run(script, on_progress=news.append)
+    assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.DEADLINE, 5)
+    assert [(p.objective, p.bound) for p in result.incumbents] == [(6, 4), (5, 4)]
+    assert [p.time for p in result.incumbents] == sorted(p.time for p in result.incumbents)
+    assert [p.phase for p in news if p.objective is None][-1] == "solve"
+    assert (news[-1].overhead, news[-1].gap) == (25.0, 0.2)
+
+
+def test_bounds_on_the_way_are_reported() -> None:
+    class Bounding(Scripted):
+        def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None) -> RawResult:  # type: ignore[no-untyped-def]
+            on_bound(0.1, 4.5)
+            on_bound(0.2, float("-inf"))
+            return RawResult(Status.UNKNOWN, StopReason.DEADLINE)
+
+    result = solve(Problem(skip_graph(), 8), Menu, Bounding(never))
+    assert result.bound == 5
+    assert [(p.objective, p.bound) for p in result.incumbents] == [(None, 5)]
+
+
+def test_options_reach_the_backend_untouched() -> None:
+    backend = Scripted(says(1))
+    deadline = Deadline.after(50)
+    lines: list[str] = []
+    solve(
+        Problem(skip_graph(), 8), Menu, backend, deadline=deadline, threads=3, seed=7, relative_gap=0.25,
+        solver_options={"emphasis": "feasibility"}, log=lines.append,
+    )  # fmt: skip
+    ((_, options, hint),) = backend.calls
+    assert options.deadline is deadline
+    assert (options.threads, options.seed, options.relative_gap) == (3, 7, 0.25)
+    assert options.solver == {"emphasis": "feasibility"}
+    assert options.log == lines.append
+    assert hint is not None
+    assert hint.tolist() == picked(0).tolist(), "the reference order is a hint even over budget"
+
+
+# -- a solver that does not tell the truth -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (says(1, objective=4.0, bound=4.0), "menu by scripted claims cost 4, but its values cost 5"),
+        (says(1, objective=6.0), "claims cost 6, but its values cost 5 and the schedule costs 5"),
+        (says(0), "menu by scripted gives a schedule over budget: .*9"),
+        (says(1, objective=float("nan")), "not finite"),
+        (says(1, values=np.array([np.nan, 1, 0])), "not finite"),
+        (says(1, values=np.array([0.0, 1.0])), "'scripted' gives values of another shape"),
+        (says(1, values=None), r"'scripted' claims a solution \(optimal\) and gives none"),
+        (says(2, bound=7.0), None),
+        (says(status=Status.ERROR, message="out of luck"), "'scripted' failed: out of luck"),
+    ],
+)
+def test_lies_are_errors(script: Script, message: str | None) -> None:
+    if message is None:
+        with pytest.raises(BackendError, match="claims that no schedule costs less than 7, but that of menu"):
+            run(script)
+    else:
+        with pytest.raises(BackendError, match=message):
+            run(script)
+
+
+def test_a_lie_about_an_incumbent_stops_the_solver_and_is_the_error() -> None:
+    stopped = []
+
+    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+        stopped.append(tell(Incumbent(0.1, 5.0, None, picked(2))))
+        return RawResult(Status.FEASIBLE, StopReason.INTERRUPTED, 5.0, 4.0, picked(1))
+
+    with pytest.raises(BackendError, match="claims cost 5, but its values cost 6"):
+        run(script)
+    assert stopped == [True]
+
+
+def test_claimed_infeasible_against_a_schedule_at_hand_is_an_error() -> None:
+    with pytest.raises(BackendError, match="claims that no schedule exists, but that of the warm start is one"):
+        run(says(status=Status.INFEASIBLE), warm_start=sequence("abcad"))
+
+
+def test_decoding_that_fails_names_formulation_and_backend() -> None:
+    class Clumsy(Menu):
+        def decode(self, values: Values) -> Schedule:
+            raise IndexError("off the menu")
+
+    with pytest.raises(BackendError, match="menu by scripted gives values that are no schedule: IndexError: off"):
+        run(says(1), method=Clumsy)
+
+
+def test_decoding_to_an_invalid_schedule_names_the_violation() -> None:
+    class Wrong(Menu):
+        def decode(self, values: Values) -> Schedule:
+            return sequence("abdc")
+
+    with pytest.raises(BackendError, match=r"menu by scripted gives a schedule that is not valid: .*'c'"):
+        run(says(1), method=Wrong)
+
+
+def test_a_formulation_that_undercounts_is_caught() -> None:
+    class Undercounting(Menu):
+        def build(self) -> Model:
+            model = super().build()
+            model.minimize(model.objective.index, 4)
+            return model
+
+    with pytest.raises(BackendError, match="claims cost 4, the schedule costs 5"):
+        run(says(1, objective=4.0, bound=4.0), method=Undercounting)
+
+
+def test_decoding_may_drop_useless_computes() -> None:
+    class Pruning(Menu):
+        def decode(self, values: Values) -> Schedule:
+            return sequence("abcad")
+
+    result = run(says(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.0), method=Pruning)
+    assert (result.objective, result.status) == (5, Status.FEASIBLE)
+    assert "dropped useless computes" in result.message
+
+
+# -- no schedule -------------------------------------------------------------------------------------------------------
+
+
+def test_infeasible_in_a_narrow_scope_does_not_say_impossible() -> None:
+    result = run(says(status=Status.INFEASIBLE))
+    assert (result.status, result.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
+    assert "no schedule exists within fixed order, ≤ 3 computes per op (proved by menu and scripted)" in result.message
+    assert "says nothing of schedules beyond" in result.message
+    assert "8 bytes (88.89 %) are known to suffice" in result.message
+
+
+def test_infeasible_in_the_whole_scope_says_so() -> None:
+    problem = Problem(skip_graph(), 8, max_computes=1)
+    result = solve(problem, Menu, Scripted(says(status=Status.INFEASIBLE)))
+    assert result.message.startswith("no schedule exists (proved by menu and scripted); ")
+
+
+def test_a_false_claim_that_nothing_exists_is_found_out() -> None:
+    problem = Problem(skip_graph(), 8, max_computes=3)
+    with pytest.raises(BackendError, match=r"claimed that no schedule exists \(proved by menu.* eviction found one"):
+        solve(problem, Menu, Scripted(says(status=Status.INFEASIBLE)))
+
+
+def test_nothing_in_time_is_unknown() -> None:
+    result = run(says(stop=StopReason.DEADLINE))
+    assert (result.status, result.stop, result.schedule) == (Status.UNKNOWN, StopReason.DEADLINE, None)
+    assert result.message.startswith("no schedule was found in time, and none is ruled out; ")
+
+
+def test_an_expired_deadline_calls_no_solver() -> None:
+    result = run(never, deadline=Deadline(0.0))
+    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_start_within_the_budget_is_hint_and_fallback() -> None:
+    backend = Scripted(says(stop=StopReason.DEADLINE))
+    result = solve(Problem(skip_graph(), 8), Prudent, backend, warm_start=sequence("abcaad"))
+    assert (result.status, result.objective, result.source) == (Status.FEASIBLE, 6, "the warm start")
+    ((model, _, hint),) = backend.calls
+    assert model.name == "menu", "no preliminary phase with a start at hand"
+    assert hint is not None
+    assert hint.tolist() == picked(2).tolist()
+
+
+def test_a_warm_start_outside_the_scope_is_kept_beside_the_solvers_claims() -> None:
+    outside = sequence("abcaaad")
+    result = run(says(status=Status.INFEASIBLE), warm_start=outside)
+    assert (result.status, result.objective, result.bound) == (Status.FEASIBLE, 7, 4)
+    assert "proved that no schedule fits within: fixed order" in result.message
+    assert str(result.scope) == "any order, any number of computes"
+
+
+def test_a_warm_start_without_recomputation_is_optimal_at_once() -> None:
+    graph = skip_graph().with_order(["a", "b", "c", "d"])
+    b = GraphBuilder("order")
+    b.op("x", size=5, cost=1), b.op("y", size=5, cost=1)
+    b.op("p", inputs=["x"], size=1, cost=1), b.op("q", inputs=["y"], size=1, cost=1)
+    graph = b.build(order=["x", "y", "p", "q"])
+    better = Schedule.of_computes(graph, [graph.op_index[o] for o in "xpyq"])
+    result = solve(Problem(graph, 8, order="free"), Menu, Scripted(never), warm_start=better)
+    assert (result.status, result.objective, result.source) == (Status.OPTIMAL, 4, "the warm start")
+
+
+@pytest.mark.parametrize("ops", ["abdc", "abc"])
+def test_an_invalid_warm_start_is_the_users_error(ops: str) -> None:
+    with pytest.raises(ProblemError, match="the warm start gives a schedule that is not valid: "):
+        run(never, warm_start=sequence(ops))
+
+
+def test_the_preliminary_model_finds_the_start() -> None:
+    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+        assert hint is not None
+        assert len(hint) == model.num_vars
+        if model.name == "peak":
+            assert hint[-1] == 9.0
+            assert not tell(Incumbent(0.1, 9.0, None, np.append(picked(0), 9.0)))
+            assert tell(Incumbent(0.1, 8.0, None, np.append(picked(2), 8.0))), "stop at the goal"
+            return RawResult(Status.FEASIBLE, StopReason.INTERRUPTED, 8.0, 0.0, np.append(picked(2), 8.0))
+        assert hint.tolist() == picked(2).tolist()
+        return RawResult(Status.OPTIMAL, StopReason.FINISHED, 5.0, 5.0, picked(1))
+
+    backend = Scripted(script)
+    result = solve(Problem(skip_graph(), 8), Prudent, backend, deadline=100, relative_gap=0.1)
+    assert [model.name for model, _, _ in backend.calls] == ["peak", "menu"]
+    assert backend.calls[0][1].deadline.seconds < 60
+    assert backend.calls[1][1].deadline.seconds == 100
+    assert [options.relative_gap for _, options, _ in backend.calls] == [0.0, 0.1], "phase 1 goes all the way"
+    assert (result.status, result.objective) == (Status.OPTIMAL, 5)
+    assert [(p.objective, p.bound) for p in result.incumbents] == [(6, 4), (5, 4), (5, 5)]
+
+
+def test_the_start_survives_a_main_model_that_finds_nothing() -> None:
+    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+        if model.name == "peak":
+            return RawResult(Status.OPTIMAL, StopReason.FINISHED, 8.0, 8.0, np.append(picked(2), 8.0))
+        return RawResult(Status.UNKNOWN, StopReason.DEADLINE)
+
+    result = run(script, method=Prudent)
+    assert (result.status, result.objective, result.stop) == (Status.FEASIBLE, 6, StopReason.DEADLINE)
+
+
+def test_a_preliminary_bound_above_the_goal_proves_infeasibility() -> None:
+    backend = Scripted(lambda *_: RawResult(Status.OPTIMAL, StopReason.FINISHED, 9.0, 9.0, np.append(picked(0), 9.0)))
+    result = solve(Problem(skip_graph(), 8), Prudent, backend)
+    assert result.status is Status.INFEASIBLE
+    assert len(backend.calls) == 1
+    assert "no schedule exists within fixed order" in result.message
+
+
+def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    module = sys.modules["remat.solving.solve"]
+
+    class Wasteful(Heuristic):
+        name = "greedy"
+
+        def run(self, problem: Problem, run: Run) -> Schedule | None:
+            assert run.deadline.seconds <= 11
+            assert run.seed == 3
+            return sequence("abcaad")
+
+    monkeypatch.setattr(module, "heuristics", lambda: {"greedy": ""})
+    monkeypatch.setattr(module, "load", lambda group, name: Wasteful)
+    backend = Scripted(says(stop=StopReason.DEADLINE))
+    result = solve(Problem(skip_graph(), 8), Prudent, backend, deadline=100, seed=3)
+    assert (result.objective, result.source) == (6, "greedy")
+    assert [model.name for model, _, _ in backend.calls] == ["menu"]
+
+    monkeypatch.setattr(Wasteful, "run", lambda *_: sequence("abcad"))
+    alone = solve(Problem(skip_graph(), 8), "greedy", seed=3)
+    assert (alone.objective, alone.bound, alone.method, alone.backend) == (5, 4, "greedy", "")
+
+    class Own(Heuristic):
+        name = "own"
+
+        def run(self, problem: Problem, run: Run) -> Schedule | None:
+            return sequence("abcaad")
+
+    own = solve(Problem(skip_graph(), 8), Own)
+    assert (own.objective, own.source, own.method, own.backend) == (6, "own", "own", "")
+
+    monkeypatch.setattr(Wasteful, "run", lambda *_: None)
+    nothing = solve(Problem(skip_graph(), 8), "greedy")
+    assert nothing.status is Status.UNKNOWN
+    assert "greedy found no schedule within the budget, which proves nothing" in nothing.message
+
+
+# -- accidents ---------------------------------------------------------------------------------------------------------
+
+
+def crashing(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+    raise RuntimeError("segment\nviolated")
+
+
+def test_a_crash_is_an_error_that_names_the_backend() -> None:
+    with pytest.raises(BackendError, match="'scripted' crashed: RuntimeError: segment violated"):
+        run(crashing)
+
+
+def test_a_crash_does_not_lose_the_schedule() -> None:
+    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+        tell(Incumbent(0.1, 5.0, None, picked(1)))
+        return crashing(model, options, hint, tell)
+
+    result = run(script)
+    assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.OTHER, 5)
+    assert "'scripted' crashed: RuntimeError: segment violated; the schedule found before is kept" in result.message
+
+
+def test_a_model_that_the_backend_cannot_take_is_always_an_error() -> None:
+    def script(*_: object) -> RawResult:
+        raise ModelError("no bridge")
+
+    with pytest.raises(ModelError, match="no bridge"):
+        run(script, warm_start=sequence("abcaad"))
+
+
+def test_an_interrupted_solver_keeps_its_schedule() -> None:
+    result = run(says(1, status=Status.FEASIBLE, stop=StopReason.INTERRUPTED, bound=None))
+    assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.INTERRUPTED, 5)
+    result = run(says(stop=StopReason.INTERRUPTED))
+    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.INTERRUPTED)
+    assert result.message.startswith("no schedule was found before the interruption")
+
+
+def test_an_interrupted_preliminary_phase_ends_the_solve() -> None:
+    backend = Scripted(lambda *_: RawResult(Status.UNKNOWN, StopReason.INTERRUPTED))
+    result = solve(Problem(skip_graph(), 8), Prudent, backend)
+    assert (result.stop, len(backend.calls)) == (StopReason.INTERRUPTED, 1)
+
+
+def test_ctrl_c_outside_the_solver() -> None:
+    class Slow(Menu):
+        def build(self) -> Model:
+            raise KeyboardInterrupt
+
+    result = run(never, method=Slow, warm_start=sequence("abcaad"))
+    assert (result.stop, result.objective) == (StopReason.INTERRUPTED, 6)
+    with pytest.raises(KeyboardInterrupt):
+        run(never, method=Slow)
+
+
+def test_an_error_in_the_callers_callback_is_raised() -> None:
+    def complain(moment: Progress) -> None:
+        if moment.objective is not None:
+            raise ZeroDivisionError("mine")
+
+    def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
+        assert tell(Incumbent(0.1, 5.0, None, picked(1)))
+        return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED)
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        run(script, on_progress=complain)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deadline": 0}, "the deadline must be a positive number of seconds, not 0"),
+        ({"deadline": float("nan")}, "the deadline must be"),
+        ({"deadline": "60"}, "the deadline must be"),
+        ({"threads": 0}, "threads must be a whole number from 1, not 0"),
+        ({"threads": True}, "threads must be"),
+        ({"seed": -1}, "seed must be a whole number from 0, not -1"),
+        ({"relative_gap": 1.0}, "the relative gap must be"),
+        ({"relative_gap": float("nan")}, "the relative gap must be"),
+        ({"warm_start": "x.json"}, "the warm start is a str, not a Schedule"),
+        ({"options": 5}, "formulation 'menu' does not take these options"),
+    ],
+)
+def test_options_out_of_range(options: dict, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        run(never, **options)
+
+
+def test_unknown_names_are_errors_even_where_no_solver_is_needed() -> None:
+    with pytest.raises(RematError, match=r"'checkmat'.*checkmate"):
+        solve(Problem(skip_graph()), "checkmat")
+    with pytest.raises(BackendError, match=r"'higs'.*highs"):
+        solve(Problem(skip_graph()), "checkmate", "higs")
+
+
+# -- the result itself -------------------------------------------------------------------------------------------------
+
+
+def test_the_printed_result_is_aligned_and_short() -> None:
+    lines = str(run(says(1))).splitlines()
+    assert 9 <= len(lines) <= 12
+    assert all(len(line.split(" ", 1)[0]) <= 9 and line[9] == " " and line[10] != " " for line in lines)
+    text = "\n".join(lines)
+    assert "25 %, cost 5 (each op once 4)" in text
+    assert "8 bytes (88.89 % of the reference peak)" in text
+    assert "menu by scripted, 3 variables, 1 constraints" in text
+
+
+def test_the_result_as_json() -> None:
+    import json
+
+    for script, budget in ((says(1), 8), (says(status=Status.INFEASIBLE), 8), (never, 7)):
+        result = run(script, budget=budget)
+        again = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+        assert again["status"] == str(result.status)
+        assert again["objective"] == result.objective
+        assert again["least_feasible_budget"] == result.least_feasible_budget
+        assert (again["certificate"] is None) == (result.schedule is None)
+
+
+def test_points_are_plain_values() -> None:
+    assert Point(0.5, None, 4) == Point(0.5, None, 4)
+
+
+def test_the_package_offers_the_function_whichever_is_imported_first() -> None:
+    import subprocess
+    import sys
+
+    code = "from remat.solving.solve import solve; import remat, remat.solving; print(remat.solve is solve)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "True"

@@ -1,0 +1,72 @@
+"""solve() and the shell with a solver in a process of its own."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from remat import Problem, solve
+from remat.backends.base import Status, StopReason
+from remat.backends.processes.isolated import family
+from remat.cli import main
+from remat.errors import ProblemError
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.layered import layered
+from remat.solving.backend_call import memory_bytes
+
+
+@pytest.mark.parametrize("backend", ["cp-sat", "highs"])
+def test_the_same_answer(backend):
+    result = solve(Problem(unit_chain(6), 4), "checkmate", backend, isolate=True, threads=1)
+    assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, 18, 18)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="finds the child through /proc")
+def test_a_solver_killed_in_mid_solve_leaves_the_incumbent():
+    before = set(family(os.getpid()))
+    costs = []
+
+    def kill_after_an_improvement(progress):
+        if progress.phase == "solve" and progress.objective is not None:
+            costs.append(progress.objective)
+            if len(set(costs)) > 1:
+                for pid in set(family(os.getpid())) - before:
+                    os.kill(pid, signal.SIGKILL)
+
+    graph = layered(60, 0.35, 2)
+    result = solve(
+        Problem(graph, "80%"), "retention-intervals", "cp-sat", deadline=60, isolate=True, threads=1,
+        on_progress=kill_after_an_improvement,
+    )  # fmt: skip
+    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.OTHER)
+    assert result.objective == min(costs)
+    assert result.certificate.accepted
+    assert "was killed by signal SIGKILL" in result.message
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_the_memory_limit_is_named(capsys, tmp_path):
+    path = tmp_path / "g.json"
+    write_graph(layered(120, 0.27, 446), path)
+    code = main(
+        ["solve", str(path), "--budget", "70%", "-f", "checkmate", "--backend", "cp-sat", "--memory-limit", "120MiB",
+         "--time-limit", "60", "--json", "--quiet"]
+    )  # fmt: skip
+    result = json.loads(capsys.readouterr().out)
+    assert code in {0, 1}
+    assert "needs more memory than its limit of 120 MiB" in result["message"]
+
+
+def test_memory_in_words():
+    assert memory_bytes("1.5GiB") == 3 * 2**29
+    for wrong in (0, -1, "80%", "much", 0.5, True):
+        with pytest.raises(ProblemError, match="is not a number of bytes"):
+            memory_bytes(wrong)
+
+
+def test_the_shell_refuses_a_limit_that_is_none(capsys):
+    assert main(["solve", "vgg16", "--budget", "90%", "--memory-limit", "lots"]) == 2
+    assert capsys.readouterr().err.strip() == "remat: error: memory limit 'lots' is not a number of bytes (4GiB)"
