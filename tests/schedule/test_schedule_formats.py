@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_oracle import random_graph, random_valid_steps
 
-import remat.graphs.formats.base
+import remat.io.formats
 from remat.errors import FormatError, RematError, ScheduleError
 from remat.graphs import GraphBuilder
 from remat.schedule import Schedule, StepKind, read_schedule, simulate, validate, write_schedule
@@ -61,7 +61,7 @@ def test_round_trip(tmp_path):
     assert schedule_to_text(again) == text
     assert text.isascii()
     assert '\n["free", "t"],\n' in text  # one step per line
-    schema_path = remat.schedule.formats.base.__file__.replace("formats.py", "schedule.schema.json")
+    schema_path = remat.schedule.formats.base.__file__.replace("base.py", "schedule.schema.json")
     with open(schema_path) as file:  # noqa: PTH123
         schema = json.load(file)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -141,9 +141,9 @@ def test_the_registry(tmp_path, monkeypatch):
     mine = ScheduleFormat(
         "mine", "", lambda s: s.data.startswith(b"MINE"), lambda s, g: Schedule.from_steps([("compute", "m")])
     )
-    monkeypatch.setattr(remat.graphs.formats.base, "entry_points", entry_points(mine))
+    monkeypatch.setattr(remat.io.formats, "entry_points", entry_points(mine))
     assert words(read(tmp_path, "MINE a b")) == "m"
-    monkeypatch.setattr(remat.graphs.formats.base, "entry_points", entry_points(3))
+    monkeypatch.setattr(remat.io.formats, "entry_points", entry_points(3))
     with pytest.raises(FormatError, match=r"'mine' .* is not a ScheduleFormat"):
         read(tmp_path, "MINE a b")
 
@@ -372,7 +372,7 @@ def test_random_schedules_survive_the_file(random):
 
 @pytest.mark.parametrize("kind", ["remat", "npz", "matrices", "registers", "rockmate", "plain"])
 def test_damaged_files_give_one_clear_line(tmp_path, chain, kind, monkeypatch):
-    monkeypatch.setattr(remat.graphs.formats.base, "entry_points", lambda group: [])  # looking for others takes long
+    monkeypatch.setattr(remat.io.formats, "entry_points", lambda group: [])  # looking for others takes long
     content = {
         "remat": schedule_to_text(Schedule.reference(chain)).encode(),
         "npz": archive(R=R, S=S),
