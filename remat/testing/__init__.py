@@ -20,7 +20,7 @@ Every check is a plain function that returns nothing, raises an ``AssertionError
 """
 
 from remat.testing.backend_checks import BACKEND_CHECKS
-from remat.testing.exhaustive import Optimum, optimum
+from remat.testing.exhaustive import Optimum, least_peak, optimum
 from remat.testing.formulation_checks import FORMULATION_CHECKS
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import ConformanceError, Effort
@@ -33,6 +33,7 @@ __all__ = [
     "ConformanceError",
     "Effort",
     "Optimum",
+    "least_peak",
     "optimum",
     "random_budget",
     "random_graph",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,34 +18,45 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
 
+#: The restriction of scopes in which no accumulation buffer is dropped and filled again.
+FILLED_ONCE = "each accumulation buffer filled once"
+
 
 @dataclass(frozen=True)
 class Optimum:
-    """The least cost, and a schedule that has it.
+    """The best schedule.
 
     Attributes
     ----------
     cost : int
+        Of the schedule.
     schedule : Schedule
         Frees implied.
+    peak : int
+        Bytes with which it can run; from :func:`least_peak` the least number there is.
     """
 
     cost: int
     schedule: Schedule
+    peak: int
 
 
 def optimum(problem: Problem, scope: Scope) -> Optimum | None:
     """The cheapest schedule of `problem` in `scope`, or None where there is none.
 
-    Accumulation buffers are filled once, by first computes, and never freed before they are complete; those that
-    nobody reads or keeps are held during the contributions alone.
+    An accumulation buffer may be dropped at any time, complete or not; all its writers then contribute again, in any
+    order, before it can be read. A writer that runs again for another output while its contribution is there adds
+    nothing. Where the scope says ``each accumulation buffer filled once``, buffers hold the contributions of first
+    computes and are never dropped before they are complete; those that nobody reads or keeps are held during the
+    contributions alone.
 
     Parameters
     ----------
     problem : Problem
         Of about six ops at most: the search is exponential. Constant memory must not be counted.
     scope : Scope
-        Its `max_computes` holds for ops that the problem does not limit; its `notes` are not looked at.
+        Its `max_computes` holds for ops that the problem does not limit; of its `notes` only the one on buffers is
+        looked at.
 
     Raises
     ------
@@ -59,17 +70,36 @@ def optimum(problem: Problem, scope: Scope) -> Optimum | None:
     >>> best.cost, best.schedule.computes()
     (6, ['f0', 'f1', 'loss', 'g1', 'f0', 'g0'])
     """
-    if problem.constant_bytes:
-        raise ProblemError("the exhaustive search does not count constant memory")
-    return _Search(problem, scope).run()
+    return _Search(problem, scope).cheapest(math.inf if problem.budget_bytes is None else problem.budget_bytes)
+
+
+def least_peak(problem: Problem, scope: Scope) -> Optimum | None:
+    """The schedule of least peak, and among these the cheapest; the arguments are those of :func:`optimum`.
+
+    The budget is kept, too, so that there may be none.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> best = least_peak(Problem(unit_chain(2)), Scope(OrderRule.FIXED, staged=True))
+    >>> best.peak, best.cost
+    (3, 6)
+    """
+    search = _Search(problem, scope)
+    peak = search.least_peak(math.inf if problem.budget_bytes is None else problem.budget_bytes)
+    return None if peak is None else search.cheapest(peak)
 
 
 class _State(NamedTuple):
-    """How often each op ran (as far as that matters), last slot of the stage, what is live, buffers gone for good."""
+    """How often each op ran (as far as that matters), last slot of the stage, what is live, buffers gone for good.
+
+    `filled` has the contributions in live buffers, as pairs (buffer, writer).
+    """
 
     runs: tuple[int, ...]
     slot: int
     live: frozenset[str]
+    filled: frozenset[tuple[str, int]]
     gone: frozenset[str]
 
 
@@ -77,6 +107,8 @@ class _Search:
     """The problem in plain Python; ops are 0..n-1 in the reference order, tensors go by name."""
 
     def __init__(self, problem: Problem, scope: Scope) -> None:
+        if problem.constant_bytes:
+            raise ProblemError("the exhaustive search does not count constant memory")
         self.graph, self.scope = problem.graph, scope
         ops = [self.graph.ops[op] for op in self.graph.arrays.order.tolist()]
         held = frozenset(self.graph.inputs)
@@ -90,54 +122,72 @@ class _Search:
         given = dict(zip(self.graph.op_names, problem.compute_limits, strict=True))
         limits = [given[op.name] for op in ops]
         self.limit = [scope.max_computes if limit is None else limit for limit in limits]
-        self.budget = math.inf if problem.budget_bytes is None else problem.budget_bytes
-        self.parts: dict[str, list[int]] = {}  # writers of each buffer that somebody reads or keeps
-        self.fleeting: set[str] = set()  # the other buffers
+        self.once = FILLED_ONCE in scope.notes
+        self.parts: dict[str, frozenset[tuple[str, int]]] = {}  # contributions to each buffer
+        self.fleeting: set[str] = set()  # buffers that nobody reads or keeps, where buffers are filled once
         for tensor in self.size:
             writers = [j for j, outputs in enumerate(self.writes) if tensor in outputs]
-            if len(writers) > 1 and (tensor in self.kept or any(tensor in reads for reads in self.reads)):
-                self.parts[tensor] = writers
-            elif len(writers) > 1:
-                self.fleeting.add(tensor)
+            if len(writers) > 1:
+                self.parts[tensor] = frozenset((tensor, j) for j in writers)
+                if self.once and tensor not in self.kept and not any(tensor in reads for reads in self.reads):
+                    self.fleeting.add(tensor)
 
-    def run(self) -> Optimum | None:
-        start = _State((0,) * len(self.cost), -1, frozenset(), frozenset())
+    def cheapest(self, budget: float) -> Optimum | None:
+        """The schedule of least cost that holds at most `budget` bytes."""
+        found = self._best(budget, lambda worth, op, _held: worth + self.cost[op])
+        if found is None:
+            return None
+        cost, state, came = found
+        ops, peak = [], self.base
+        while state in came:
+            state, op, held = came[state]
+            if op is not None:
+                ops.append(op)
+                peak = max(peak, held)
+        computes = self.graph.arrays.order[ops[::-1]]
+        return Optimum(cost, Schedule.of_computes(self.graph, computes, source="exhaustive search"), peak)
+
+    def least_peak(self, budget: float) -> int | None:
+        """The least number of bytes with which there is a schedule, at most `budget`."""
+        found = self._best(budget, lambda worth, _op, held: max(worth, held))
+        return None if found is None else found[0]
+
+    def _best(
+        self, budget: float, worth: Callable[[int, int, int], int]
+    ) -> tuple[int, _State, dict[_State, tuple[_State, int | None, int]]] | None:
+        """The least worth of a final state, which grows with each compute, the state, and how states were reached."""
+        start = _State((0,) * len(self.cost), -1, frozenset(), frozenset(), frozenset())
         best: dict[_State, int] = {start: 0}
-        came: dict[_State, tuple[_State, int | None]] = {}
+        came: dict[_State, tuple[_State, int | None, int]] = {}
         heap = [(0, 0, start)]
         tick = itertools.count(1)
         while heap:
-            cost, _, state = heapq.heappop(heap)
-            if cost > best[state]:
+            value, _, state = heapq.heappop(heap)
+            if value > best[state]:
                 continue
-            if all(state.runs) and self.kept <= state.live and not self.kept & state.gone:
-                return Optimum(cost, self._schedule(state, came))
-            for op, target in itertools.chain(self._frees(state), self._computes(state)):
-                total = cost + (0 if op is None else self.cost[op])
+            if all(state.runs) and all(self._ready(tensor, state) for tensor in self.kept):
+                return value, state, came
+            for op, held, target in itertools.chain(self._frees(state), self._computes(state, budget)):
+                total = value if op is None else worth(value, op, held)
                 if total < best.get(target, math.inf):
                     best[target] = total
-                    came[target] = state, op
+                    came[target] = state, op, held
                     heapq.heappush(heap, (total, next(tick), target))
         return None
 
-    def _schedule(self, state: _State, came: dict[_State, tuple[_State, int | None]]) -> Schedule:
-        ops: list[int] = []
-        while state in came:
-            state, op = came[state]
-            if op is not None:
-                ops.append(op)
-        return Schedule.of_computes(self.graph, self.graph.arrays.order[ops[::-1]], source="exhaustive search")
+    def _ready(self, tensor: str, state: _State) -> bool:
+        """Whether it can be read: live and, if it is a buffer, complete."""
+        return tensor in state.live and self.parts.get(tensor, frozenset()) <= state.filled
 
-    def _frees(self, state: _State) -> Iterator[tuple[None, _State]]:
+    def _frees(self, state: _State) -> Iterator[tuple[None, int, _State]]:
         for tensor in state.live:
-            if self._complete(tensor, state):
-                gone = state.gone | {tensor} if tensor in self.parts else state.gone
-                yield None, state._replace(live=state.live - {tensor}, gone=gone)
+            parts = self.parts.get(tensor, frozenset())
+            if self.once and not parts <= state.filled:
+                continue
+            gone = state.gone | {tensor} if self.once and parts else state.gone
+            yield None, 0, state._replace(live=state.live - {tensor}, filled=state.filled - parts, gone=gone)
 
-    def _complete(self, tensor: str, state: _State) -> bool:
-        return all(state.runs[j] for j in self.parts.get(tensor, ()))
-
-    def _computes(self, state: _State) -> Iterator[tuple[int, _State]]:
+    def _computes(self, state: _State, budget: float) -> Iterator[tuple[int, int, _State]]:
         n = len(self.cost)
         done = next((j for j in range(n) if not state.runs[j]), n)  # the op whose turn it is
         staged = self.scope.staged
@@ -149,12 +199,14 @@ class _Search:
                 continue
             if limit is not None and state.runs[j] >= limit:
                 continue
-            if not self.reads[j] <= state.live or not all(self._complete(t, state) for t in self.reads[j]):
+            if not all(self._ready(tensor, state) for tensor in self.reads[j]):
                 continue
             during = state.live | self.writes[j]
-            if self.base + sum(self.size[t] for t in during) + self.workspace[j] > self.budget:
+            held = self.base + sum(self.size[tensor] for tensor in during) + self.workspace[j]
+            if held > budget:
                 continue
             after = during - self.fleeting - (self.writes[j] & state.gone)
+            filled = state.filled | {(t, j) for t in self.writes[j] & after if t in self.parts}
             count = 1 if limit is None else state.runs[j] + 1  # how often matters only where it is limited
             slot = j if staged and j != done else -1
-            yield j, _State((*state.runs[:j], count, *state.runs[j + 1 :]), slot, after, state.gone)
+            yield j, held, _State((*state.runs[:j], count, *state.runs[j + 1 :]), slot, after, filled, state.gone)

@@ -10,12 +10,12 @@ from unittest import SkipTest
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.problem import Problem
-from remat.testing.exhaustive import Optimum, optimum
+from remat.testing.exhaustive import FILLED_ONCE, Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import Effort, MakeFormulation
 
 #: What :class:`remat.formulations.base.Scope` may note and the exhaustive search knows.
-KNOWN_NOTES = {"each accumulation buffer filled once"}
+KNOWN_NOTES = {FILLED_ONCE}
 #: Problems that a formulation may refuse before it is taken for granted that it refuses all of the family.
 REFUSALS = 40
 #: Random problems looked at, at most.

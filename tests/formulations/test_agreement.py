@@ -16,6 +16,7 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, validate
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
+from remat.testing.exhaustive import FILLED_ONCE
 
 
 def solved(formulation, backend):
@@ -38,8 +39,8 @@ def solved(formulation, backend):
 
 
 def least_cost(problem, copies=None):
-    """By exhaustive search: in stages where the order is fixed; None: infeasible."""
-    best = optimum(problem, Scope(problem.order, problem.order is OrderRule.FIXED, copies))
+    """By exhaustive search: in stages where the order is fixed, buffers filled once; None: infeasible."""
+    best = optimum(problem, Scope(problem.order, problem.order is OrderRule.FIXED, copies, (FILLED_ONCE,)))
     return best and best.cost
 
 

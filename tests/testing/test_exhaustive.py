@@ -1,0 +1,71 @@
+"""The optima of the kit are those of a second exhaustive search, buffers that are dropped and refilled included."""
+
+import pytest
+from second_search import least_cost
+
+from remat.graphs import GraphBuilder
+from remat.problem import Problem
+from remat.schedule import OrderRule, validate
+from remat.scope import Scope
+from remat.testing import least_peak, optimum, random_budget, random_graph
+from remat.testing.exhaustive import FILLED_ONCE
+
+
+def agrees(graph, budget, order, limit=None):
+    """Whether both find the same; the schedule is what it is said to be."""
+    problem = Problem(graph, budget, order, limit)
+    best = optimum(problem, Scope(OrderRule(order), staged=False))
+    if best is not None:
+        certificate = validate(graph, best.schedule, problem.rules)
+        assert certificate.accepted, certificate.first
+        assert certificate.cost == best.cost
+        assert certificate.peak <= best.peak <= budget
+    return (best and best.cost) == least_cost(graph, budget, order, limit=limit)
+
+
+def refilled():
+    """`both` writes the buffer and `early`; between the two uses there is no room for the buffer."""
+    b = GraphBuilder("refilled")
+    b.tensor("early", 1), b.tensor("sum", 6)
+    b.op("both", outputs=["early", "sum"], cost=2)
+    b.op("wide", inputs=["early"], size=9, cost=3)
+    b.op("narrow", inputs=["wide"], size=1, cost=1)
+    b.op("other", outputs=["sum"], cost=4)
+    b.op("last", inputs=["narrow", "sum"], size=1, cost=1)
+    return b.build()
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_a_buffer_is_dropped_and_filled_again(order):
+    """Within 10 to 15 bytes the contribution of `both` is thrown away before `wide` runs, and made anew: 2 more."""
+    graph = refilled()
+    assert optimum(Problem(graph, 9, order), Scope(OrderRule(order), staged=False)) is None
+    assert optimum(Problem(graph, 10, order), Scope(OrderRule(order), staged=False)).cost == 13
+    assert optimum(Problem(graph, 15, order), Scope(OrderRule(order), staged=False)).cost == 13
+    assert optimum(Problem(graph, 16, order), Scope(OrderRule(order), staged=False)).cost == 11
+    once = Scope(OrderRule(order), staged=False, notes=(FILLED_ONCE,))
+    assert optimum(Problem(graph, 15, order), once) is None
+
+
+@pytest.mark.parametrize("seed", [*range(0, 120, 2), 42, 142])
+def test_both_searches_agree_on_graphs_with_buffers(seed):
+    graph = random_graph(seed, 5, buffers=True)
+    if len(graph.ops) <= 6:
+        for order, limit in (("free", None), ("fixed", None), ("free", 2)):
+            assert agrees(graph, random_budget(graph, seed), order, limit), (order, limit)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_both_searches_agree_on_other_graphs(seed):
+    graph = random_graph(seed, 4)
+    assert agrees(graph, random_budget(graph, seed), ("free", "fixed")[seed % 2], (None, 2)[seed % 3 == 0])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_least_peaks_are_where_the_second_search_ends(seed):
+    graph = random_graph(seed, 4, buffers=seed % 2 == 0)
+    order = ("free", "fixed")[seed % 3 == 0]
+    best = least_peak(Problem(graph, order=order), Scope(OrderRule(order), staged=False))
+    assert least_cost(graph, best.peak - 1, order) is None
+    assert least_cost(graph, best.peak, order) == best.cost
+    assert validate(graph, best.schedule, Problem(graph, best.peak, order).rules).accepted
