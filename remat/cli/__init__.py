@@ -27,10 +27,14 @@ from remat.cli import (
     validate,
 )
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
+from remat.cli.terminal import guarded
 from remat.errors import RematError
+from remat.io.text import one_line
 
 #: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+#: The environment variable that lets what is no error of the user's come out with its traceback.
+TRACEBACK = "REMAT_TRACEBACK"
 
 app = typer.Typer(
     name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -58,7 +62,8 @@ def _remat(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the shell with `arguments` (default: those of the process) and return the exit code."""
-    code = _main(arguments)
+    with guarded():
+        code = _main(arguments)
     running = sys.modules.get("remat.backends.processes.running")
     if arguments is None and running is not None and running.left_behind():
         # A solver that missed its deadline winds down in this process: there is nothing to wait for.
@@ -70,9 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name that the terminal cannot show is no reason to fail
-            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(words or ["--help"])
@@ -93,6 +95,11 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _complain(f"cannot write: {error.strerror}")
     except MemoryError:
         return _complain("out of memory")
+    except Exception as error:  # a bug of ours, or of a plug-in
+        if os.environ.get(TRACEBACK):
+            raise
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _complain(f"internal error, {what} (with {TRACEBACK}=1 in the environment the traceback is shown)")
     return code
 
 
@@ -109,8 +116,7 @@ def _run(words: list[str]) -> int:
 
 def _complain(message: str) -> int:
     """One line on standard error, without anything that a terminal would obey."""
-    shown = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in message)
-    print(f"remat: error: {' '.join(shown.split())}", file=sys.stderr)
+    print(f"remat: error: {one_line(message)}", file=sys.stderr)
     return ERROR
 
 

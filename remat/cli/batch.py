@@ -254,11 +254,12 @@ def _write_schedule(answer: BatchResult, folder: Path) -> None:
 def print_batches(done: Sequence[BatchResult]) -> None:
     """Print a table for each network, and below it what is known of larger batches."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    from remat.cli.console import console
+
+    out = console()
     networks: dict[str, list[BatchResult]] = {}
     for answer in done:
         networks.setdefault(answer.family.name, []).append(answer)
@@ -286,9 +287,9 @@ def print_batches(done: Sequence[BatchResult]) -> None:
                 answer.source or "-",
             ]
             table.add_row(*(Text(word) for word in words))
-        console.print(table)
+        out.print(table)
         for answer in answers:
-            console.print(f"{answer.method.label}: {answer.claim}", soft_wrap=True)
-        console.print()
+            out.print(f"{answer.method.label}: {answer.claim}", soft_wrap=True)
+        out.print()
     if done[-1].interrupted:
-        console.print("interrupted: the table is not complete")
+        out.print("interrupted: the table is not complete")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from remat.io.text import printable
+
 if TYPE_CHECKING:
     from remat.config import Config
     from remat.graphs import ComputeGraph
@@ -138,7 +140,7 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: Iterable[tuple[str, ...]], indent: str = "") -> None:
     """Print rows of words in aligned columns; the last one as long as it is."""
-    lines = list(rows)
+    lines = [tuple(printable(word) for word in row) for row in rows]
     widths = [max(len(word) for word in column) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [word.ljust(width) for word, width in zip(line, widths, strict=True)]

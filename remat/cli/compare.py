@@ -162,12 +162,12 @@ class Watched:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a table for each budget, and below it the scopes and remarks."""
-    from rich.console import Console
+    from remat.cli.console import console
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    out = console()
     versions: dict[str, str] = {}
     for runs in comparison.by_budget():
-        console.print(_table(runs))
+        out.print(_table(runs))
         notes: dict[str, list[str]] = {}
         for run in runs:
             if run.result is not None:
@@ -175,13 +175,13 @@ def print_comparison(comparison: Comparison) -> None:
                 note = f"{run.result.scope}" + (f"; {run.result.message}" if run.result.message else "")
                 notes.setdefault(note, []).append(run.method.label)
         for note, labels in notes.items():
-            console.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
-        console.print()
+            out.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+        out.print()
     limits = [f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items() if value is not None]
-    console.print(f"limits of each run: {', '.join(limits)}")
-    console.print(f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+    out.print(f"limits of each run: {', '.join(limits)}")
+    out.print(f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
     if comparison.interrupted:
-        console.print("interrupted: the matrix is not complete")
+        out.print("interrupted: the matrix is not complete")
 
 
 def _table(runs: list[Run]) -> Table:

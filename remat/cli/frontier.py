@@ -210,11 +210,12 @@ def shown(cell: Cell, base: int | None = None) -> str:
 def print_frontier(found: Frontier) -> None:
     """Print the table, a line for each budget, largest first, and below it the scopes and failures."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+    from remat.cli.console import console
+
+    out = console()
     problem, base = found.problem, found.problem.graph.base_cost
     table = Table(title=Text(f"{problem.graph.name}, overhead at each budget"), box=box.SIMPLE_HEAD,
                   title_justify="left", pad_edge=False)  # fmt: skip
@@ -232,8 +233,8 @@ def print_frontier(found: Frontier) -> None:
             words.append("-" if cell is None else shown(cell))
             words.append("-" if bound is None else f"{100 * (bound - base) / base:.4g} %" if base else f"{bound:,}")
         table.add_row(*(Text(word) for word in words))
-    console.print(table)
-    console.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")
+    out.print(table)
+    out.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")
     notes: dict[str, list[str]] = {}
     for method in found.methods:
         for cell in found.of(method):
@@ -241,8 +242,8 @@ def print_frontier(found: Frontier) -> None:
             if method.label not in notes.setdefault(what, []):
                 notes[what].append(method.label)
     for note, labels in notes.items():
-        console.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+        out.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
     if found.resumed:
-        console.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
+        out.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
     if found.interrupted:
-        console.print("interrupted: the table is not complete")
+        out.print("interrupted: the table is not complete")

@@ -89,13 +89,12 @@ class _Live:
     """A line on a terminal that is drawn again four times a second, whether or not there is news."""
 
     def __init__(self, line: Callable[[], str | None], stream: TextIO) -> None:
-        from rich.console import Console
         from rich.live import Live
 
+        from remat.cli.console import console
+
         self._text = line
-        self._live = Live(
-            get_renderable=self._render, console=Console(file=stream), refresh_per_second=4, transient=True
-        )
+        self._live = Live(get_renderable=self._render, console=console(stream), refresh_per_second=4, transient=True)
         self.start, self.stop = self._live.start, self._live.stop
 
     def _render(self) -> Text:

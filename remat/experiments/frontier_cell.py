@@ -14,6 +14,7 @@ from typing import Any
 from remat.errors import FormatError, RematError, ScheduleError
 from remat.experiments.compare import Method, Run, question
 from remat.io.files import read_json, write_atomic
+from remat.io.text import clipped
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
@@ -186,13 +187,9 @@ def _difference(known: Any, asked: Mapping[str, Any]) -> str:
         for key, value in values.items() if isinstance(values, dict) else ():
             before = theirs.get(key) if isinstance(theirs, dict) else None
             if before != value:
-                return f"{section} {key.replace('_', ' ')} was {_short(before)}, now it is {_short(value)}"
+                was, now = (clipped(json.dumps(each), 40) for each in (before, value))
+                return f"{section} {key.replace('_', ' ')} was {was}, now it is {now}"
     return ""
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _cell(document: Any, method: Method, problem: Problem) -> Cell:
@@ -200,7 +197,7 @@ def _cell(document: Any, method: Method, problem: Problem) -> Cell:
     if document["format"] != NAME or document["version"] != VERSION or set(document) != {"format", "version", *_KEYS}:
         raise ValueError
     if document["method"] != _described(method):
-        raise FormatError(f"method {method.label} had other options ({_short(document['method'])})")
+        raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(document['method']), 40)})")
     row, schedule, keys = document["row"], None, Run(method, problem, None).row()
     if set(row) != set(keys):
         raise ValueError

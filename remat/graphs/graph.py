@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
+from remat.io.text import short
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -156,11 +157,11 @@ class ComputeGraph:
         put(self, "constant_memory", whole_number(self.constant_memory, "constant_memory"))
         put(self, "meta", MappingProxyType(dict(self.meta)))
         if not isinstance(self.name, str) or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
-            raise GraphError(f"the name of a graph must be printable text, not {_short(self.name)}")
+            raise GraphError(f"the name of a graph must be printable text, not {short(self.name)}")
         if not isinstance(self.source, str):
-            raise GraphError(f"the source of graph {self.name!r} must be text, not {_short(self.source)}")
+            raise GraphError(f"the source of graph {self.name!r} must be text, not {short(self.source)}")
         if self.cost_unit not in COST_UNITS:
-            raise GraphError(f"cost unit {_short(self.cost_unit)} is not one of {', '.join(COST_UNITS)}")
+            raise GraphError(f"cost unit {short(self.cost_unit)} is not one of {', '.join(COST_UNITS)}")
         if not self.ops:
             raise GraphError(f"graph {self.name!r} has no ops")
         self._check_totals()
@@ -183,7 +184,7 @@ class ComputeGraph:
             for what, names in (("reads", op.inputs), ("writes", op.outputs)):
                 for name in names:
                     if name not in tensors:
-                        raise GraphError(f"op {op.name!r} {what} unknown tensor {_short(name)}")
+                        raise GraphError(f"op {op.name!r} {what} unknown tensor {short(name)}")
                 if len(set(names)) != len(names):
                     twice = next(n for n in names if names.count(n) > 1)
                     raise GraphError(f"op {op.name!r} {what} tensor {twice!r} twice")
@@ -194,7 +195,7 @@ class ComputeGraph:
         for what, ends in (("inputs", self.inputs), ("outputs", self.outputs)):
             for name in ends:
                 if name not in tensors:
-                    raise GraphError(f"graph {what} name unknown tensor {_short(name)}")
+                    raise GraphError(f"graph {what} name unknown tensor {short(name)}")
             if len(set(ends)) != len(ends):
                 raise GraphError(f"graph {what} name a tensor twice")
         given = set(self.inputs)
@@ -209,7 +210,7 @@ class ComputeGraph:
         ops = self.op_index
         for name in self.order:
             if name not in ops:
-                raise GraphError(f"the order names unknown op {_short(name)}")
+                raise GraphError(f"the order names unknown op {short(name)}")
         if len(set(self.order)) != len(self.order):
             seen: set[str] = set()
             twice = next(n for n in self.order if n in seen or seen.add(n))  # type: ignore[func-returns-value]
@@ -342,7 +343,7 @@ def whole_number(value: Any, what: str) -> int:
         number = operator.index(value)
     except TypeError:
         raise GraphError(
-            f"{what} must be a whole number, not {_short(value)}; pick a finer unit instead of a fraction"
+            f"{what} must be a whole number, not {short(value)}; pick a finer unit instead of a fraction"
         ) from None
     if not 0 <= number < MAX_TOTAL:
         raise GraphError(f"{what} {'is 2^62 or more' if number > 0 else 'must not be negative'}")
@@ -351,7 +352,7 @@ def whole_number(value: Any, what: str) -> int:
 
 def _checked_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
-        raise GraphError(f"{what} must have a printable, non-empty name, not {_short(name)}")
+        raise GraphError(f"{what} must have a printable, non-empty name, not {short(name)}")
     return name
 
 
@@ -363,13 +364,13 @@ def _checked_tensor(tensor: Tensor) -> Tensor:
 def _checked_op(op: Op) -> Op:
     name = _checked_name(op.name, "an op")
     if not isinstance(op.phase, str) or op.phase not in PHASES:
-        raise GraphError(f"phase {_short(op.phase)} of op {name!r} is not one of {PHASES}")
+        raise GraphError(f"phase {short(op.phase)} of op {name!r} is not one of {PHASES}")
     if not isinstance(op.recomputable, bool):
-        raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {_short(op.recomputable)}")
+        raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {short(op.recomputable)}")
     cost = whole_number(op.cost, f"cost of op {name!r}")
     workspace = whole_number(op.workspace, f"workspace of op {name!r}")
     if not isinstance(op.type, str):
-        raise GraphError(f"type of op {name!r} must be text, not {_short(op.type)}")
+        raise GraphError(f"type of op {name!r} must be text, not {short(op.type)}")
     inputs = _names(op.inputs, f"inputs of op {name!r}")
     outputs = _names(op.outputs, f"outputs of op {name!r}")
     return Op(name, inputs, outputs, cost, workspace, op.type, op.phase, op.recomputable)
@@ -378,11 +379,11 @@ def _checked_op(op: Op) -> Op:
 def _names(names: Iterable[Any], what: str) -> tuple[str, ...]:
     """Names as a tuple; a single string would fall apart into characters, and what is not a string has no place."""
     if isinstance(names, str):
-        raise GraphError(f"{what} must be a list of names, not the single name {_short(names)}")
+        raise GraphError(f"{what} must be a list of names, not the single name {short(names)}")
     result = tuple(names)
     for name in result:
         if not isinstance(name, str):
-            raise GraphError(f"{what} must be names, not {_short(name)}")
+            raise GraphError(f"{what} must be names, not {short(name)}")
     return result
 
 
@@ -406,8 +407,3 @@ def _find_cycle(graph: ComputeGraph) -> list[str]:
     except nx.NetworkXNoCycle:
         return []
     return [graph.ops[u].name for u, *_ in edges] + [graph.ops[edges[0][0]].name]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

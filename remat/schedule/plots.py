@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
+from remat.io.text import clipped
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate
 
@@ -275,7 +276,7 @@ def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
         step = int(memory.argmax())
         axes.plot(
             step + 0.5, memory[step], marker=CARETDOWN, markersize=8, color=_LINE, linestyle="none",
-            label=f"peak {_show(timeline.peak)} (compute step {step}, {_short(timeline.peak_op, 20)})",
+            label=f"peak {_show(timeline.peak)} (compute step {step}, {_label(timeline.peak_op, 20)})",
         )  # fmt: skip
     if timeline.broken is not None:
         axes.axvline(timeline.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
@@ -321,7 +322,7 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
     axes.set_xlim(0, max(len(timeline.memory), 1))
     axes.set_ylim(max(len(order), 1), 0)
     if len(order) <= _NAMED_ROWS:
-        axes.set_yticks(np.arange(len(order)) + 0.5, [_short(graph.tensors[t].name) for t in order], fontsize="small")
+        axes.set_yticks(np.arange(len(order)) + 0.5, [_label(graph.tensors[t].name) for t in order], fontsize="small")
         axes.set_ylabel("tensor")
     else:
         axes.set_ylabel("tensors in order of first allocation")
@@ -341,5 +342,5 @@ def plain_text(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _short(name: str, length: int = 28) -> str:
-    return plain_text(name if len(name) <= length else name[: length - 3] + "...")
+def _label(name: str, length: int = 28) -> str:
+    return plain_text(clipped(name, length))

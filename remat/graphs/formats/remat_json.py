@@ -13,6 +13,7 @@ from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.io.formats import Source
+from remat.io.text import short
 
 NAME = "remat-graph"
 VERSION = 1
@@ -43,9 +44,9 @@ def graph_from_document(document: Any) -> ComputeGraph:
     """
     top = _object(document, "the document")
     if top.get("format") != NAME:
-        raise FormatError(f"format is {_short(top.get('format'))}, not {NAME!r}")
+        raise FormatError(f"format is {short(top.get('format'))}, not {NAME!r}")
     if type(top.get("version")) is not int or top["version"] != VERSION:
-        raise FormatError(f"version is {_short(top.get('version'))}; this program reads version {VERSION}")
+        raise FormatError(f"version is {short(top.get('version'))}; this program reads version {VERSION}")
     _check_keys(top, _GRAPH, _GRAPH_OPTIONAL, "")
     return ComputeGraph(
         name=_string(top["name"], "name"),
@@ -132,7 +133,7 @@ def _op(value: Any, number: int) -> Op:
     _check_keys(_object(value, at), _OP, _OP_OPTIONAL, at)
     recomputable = value.get("recomputable", True)
     if type(recomputable) is not bool:
-        raise FormatError(f"{at}.recomputable must be true or false, not {_short(recomputable)}")
+        raise FormatError(f"{at}.recomputable must be true or false, not {short(recomputable)}")
     return Op(
         name=_string(value["name"], f"{at}.name"),
         inputs=tuple(_strings(value["inputs"], f"{at}.inputs")),
@@ -153,49 +154,41 @@ def _check_keys(value: dict[str, Any], needed: tuple[str, ...], optional: tuple[
     if len(value) > len(needed):
         for key in value:
             if key not in needed and key not in optional:
-                raise FormatError(f"{where}unknown key {_short(key)}")
+                raise FormatError(f"{where}unknown key {short(key)}")
 
 
 def _object(value: Any, at: str) -> dict[str, Any]:
     if type(value) is not dict:
-        raise FormatError(f"{at} must be an object, not {_short(value)}")
+        raise FormatError(f"{at} must be an object, not {short(value)}")
     return value
 
 
 def _list(value: Any, at: str) -> list[Any]:
     if type(value) is not list:
-        raise FormatError(f"{at} must be a list, not {_short(value)}")
+        raise FormatError(f"{at} must be a list, not {short(value)}")
     return value
 
 
 def _string(value: Any, at: str) -> str:
     if type(value) is not str:
-        raise FormatError(f"{at} must be a string, not {_short(value)}")
+        raise FormatError(f"{at} must be a string, not {short(value)}")
     return value
 
 
 def _strings(value: Any, at: str) -> list[str]:
     for number, item in enumerate(_list(value, at)):
         if type(item) is not str:
-            raise FormatError(f"{at}[{number}] must be a string, not {_short(item)}")
+            raise FormatError(f"{at}[{number}] must be a string, not {short(item)}")
     return value
 
 
 def _integer(value: Any, at: str) -> int:
     if type(value) is not int:
         hint = "; pick a finer unit instead of a fraction" if type(value) is float else ""
-        raise FormatError(f"{at} must be a whole number, not {_short(value)}{hint}")
+        raise FormatError(f"{at} must be a whole number, not {short(value)}{hint}")
     if value < 0:
-        raise FormatError(f"{at} must not be negative, but is {_short(value)}")
+        raise FormatError(f"{at} must not be negative, but is {short(value)}")
     return value
-
-
-def _short(value: Any) -> str:
-    """A JSON value in a message: short, on one line, without control characters."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _recognizes(source: Source) -> bool:

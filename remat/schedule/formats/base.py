@@ -63,11 +63,3 @@ def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
     if graph is None:
         raise FormatError(f"{what} can only be read together with the graph it is for")
     return graph
-
-
-def short(value: object) -> str:
-    """A JSON value in a message: short and on one line."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

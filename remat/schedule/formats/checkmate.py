@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
-from remat.schedule.formats.base import ScheduleFormat, needed_graph, short
+from remat.io.text import short
+from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.schedule import Schedule, StepKind
 
 Bits = NDArray[np.bool_]

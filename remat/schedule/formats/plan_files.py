@@ -14,7 +14,8 @@ from typing import Any
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
-from remat.schedule.formats.base import ScheduleFormat, needed_graph, short
+from remat.io.text import short
+from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
 from remat.schedule.schedule import Schedule
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.io.formats import Source
-from remat.schedule.formats.base import ScheduleFormat, short
+from remat.io.text import short
+from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
 
 NAME = "remat-schedule"

@@ -1,0 +1,148 @@
+"""Nothing from a file reaches the terminal raw: escape sequences, control characters, overrides, mark-up."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from remat.cli import main
+from remat.cli.console import SafeConsole
+from remat.cli.terminal import guarded
+
+Capture = pytest.CaptureFixture[str]
+
+EVIL = "\x1b[31m\x1b]0;title\x07\x9b2J\u202e\r\x08[red]x[/red]"
+ESCAPED = "\\x1b[31m"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A graph, a schedule, a profile and a configuration that say what they should not, under such names."""
+    graph = {
+        "format": "remat-graph", "version": 1, "name": "[red]g[/red]", "source": EVIL, "cost_unit": "us",
+        "constant_memory": 0,
+        "tensors": [{"name": "[bold]x", "size": 4}, {"name": "y[/]", "size": 2}],
+        "ops": [{"name": "[blink]a", "type": EVIL, "cost": 1, "inputs": [], "outputs": ["[bold]x"],
+                 "phase": "forward"},
+                {"name": "b[/]", "type": "", "cost": 2, "inputs": ["[bold]x"], "outputs": ["y[/]"]}],
+        "meta": {EVIL: EVIL, "batch": 1},
+    }  # fmt: skip
+    schedule = {
+        "format": "remat-schedule", "version": 1, "graph": EVIL, "graph_digest": EVIL, "source": EVIL,
+        "steps": [["compute", "[blink]a"], ["compute", "b[/]"]], "meta": {EVIL: EVIL},
+    }  # fmt: skip
+    (tmp_path / f"graph{EVIL.replace('/', '')}.json").write_text(json.dumps(graph))
+    (tmp_path / "graph.json").write_text(json.dumps(graph))
+    (tmp_path / "schedule.json").write_text(json.dumps(schedule))
+    (tmp_path / "signed.json").write_text(json.dumps({**schedule, "graph": "", "graph_digest": ""}))
+    (tmp_path / "unknown.json").write_text(json.dumps({**graph, EVIL: 1}))
+    (tmp_path / "other.json").write_text(json.dumps({"format": EVIL}))
+    (tmp_path / "costs.csv").write_text(f"op,us\n{EVIL},1\n")
+    (tmp_path / "run.toml").write_text(f"[problem]\ngraph = 'graph.json'\n{json.dumps(EVIL)} = 1\n")
+    (tmp_path / "solver.toml").write_text(
+        f"[problem]\ngraph = 'graph.json'\n[solve]\nbackend = {json.dumps('cp-sat:' + EVIL)}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+NAMED = f"graph{EVIL.replace('/', '')}.json"
+COMMANDS = [
+    ["show", "graph.json"],
+    ["show", NAMED],
+    ["show", "unknown.json"],
+    ["show", "other.json"],
+    ["show", EVIL],
+    ["show", "graph.json", "--costs", "costs.csv"],
+    ["show", "graph.json", "--json"],
+    ["validate", "graph.json", "schedule.json"],
+    ["validate", "graph.json", "signed.json"],
+    ["validate", "graph.json", "signed.json", "--budget", EVIL],
+    ["validate", "graph.json", "signed.json", "--keep", EVIL],
+    ["validate", NAMED, "graph.json"],
+    ["solve", "graph.json", "--budget", "100%"],
+    ["solve", "graph.json", "--budget", "1"],
+    ["solve", "graph.json", "--budget", "100%", "--method", EVIL],
+    ["solve", "graph.json", "--budget", "100%", "--backend", EVIL],
+    ["solve", "graph.json", "--budget", "100%", "--warm-start", "signed.json"],
+    ["solve", "graph.json", "--budget", "100%", "--warm-start", "schedule.json"],
+    ["solve", "--config", "run.toml"],
+    ["solve", "--config", "solver.toml", "--budget", "100%"],
+    ["improve", "graph.json", "signed.json", "--budget", "100%"],
+    ["improve", "graph.json", "schedule.json", "--budget", "100%"],
+    ["minimize", "graph.json", "--time-limit", "20"],
+    ["bounds", "graph.json", "--budget", "100%"],
+    ["compare", "graph.json", "--budget", "100%", "-m", "greedy", "--json", "out.json", "--csv", "out.csv"],
+    ["compare", "graph.json", "--budget", "100%", "-m", EVIL],
+    ["frontier", "graph.json", "--budget", "100%", "-m", "greedy", "-o", "out.csv"],
+    ["batch", "graph.json", "--memory", "10", "-m", "greedy", "-t", "20"],
+    ["plot", "graph.json", "signed.json", "-o", "out.png"],
+    ["plot", "graph.json", "schedule.json", "-o", f"{NAMED}.png"],
+    ["generate", EVIL, "-o", "out.json"],
+    ["convert", "graph.json", f"out{EVIL}"],
+    ["convert", "schedule.json", "out.json", "--graph", "graph.json"],
+    [EVIL],
+    ["solve", EVIL + "=", "--" + EVIL],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).encode("ascii", "replace").decode())
+def test_nothing_raw_in_any_command(words: list[str], folder: Path, capsys: Capture) -> None:
+    code = main(words)
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        raw = {character for character in text if not character.isprintable()} - {"\n"}
+        assert not raw, f"{raw} in {text!r}"
+    assert code in (0, 1, 2)
+    if code == 2:
+        assert shown.err.splitlines()[-1].startswith("remat: error: ")
+        assert shown.err.count("remat: error: ") == 1
+        assert "internal error" not in shown.err
+
+
+def test_what_is_escaped_is_still_told(folder: Path, capsys: Capture) -> None:
+    assert main(["show", "graph.json"]) == 0
+    shown = capsys.readouterr().out
+    assert "[red]g[/red]" in shown and ESCAPED in shown
+    assert main(["show", NAMED]) == 0
+    assert main(["show", "unknown.json"]) == 2
+    assert ESCAPED in capsys.readouterr().err
+
+
+def test_tables_and_live_lines_are_printable_on_a_terminal() -> None:
+    """Colours are rich's own; what a cell says is not obeyed."""
+    stream = io.StringIO()
+    console = SafeConsole(file=stream, force_terminal=True, width=200, markup=False, color_system="standard")
+    table = Table("method")
+    table.add_row(EVIL)
+    console.print(table)
+    console.print(EVIL, style="bold")
+    assert "\x1b[1m" in stream.getvalue()  # rich's own
+    for raw in ("\x1b[31m", "\x1b]", "\x07", "\x9b", "\u202e", "\r", "\x08"):
+        assert raw not in stream.getvalue()
+    assert "\\x1b[31m" in stream.getvalue()
+
+
+def test_the_guard_goes_when_the_shell_ends(capsys: Capture) -> None:
+    with guarded():
+        print(EVIL)
+    shown = capsys.readouterr().out
+    assert shown.isprintable() is False and shown.rstrip("\n").isprintable()
+    print("\x1b[0m")
+    assert capsys.readouterr().out == "\x1b[0m\n"
+
+
+def test_what_no_one_has_foreseen_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def fail(*_arguments: object) -> None:
+        raise ZeroDivisionError(EVIL)
+
+    monkeypatch.setattr("remat.cli.show.graph_facts", fail)
+    assert main(["show", "graph.json"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("remat: error: internal error, ZeroDivisionError: ")
+    assert "REMAT_TRACEBACK=1" in shown and shown.count("\n") == 1
+    monkeypatch.setenv("REMAT_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["show", "graph.json"])
