@@ -310,7 +310,7 @@ def schema() -> dict[str, Any]:
         part["description"] = _summary(part["description"])
     for group in METHODS:
         tables: dict[str, Any] = {}
-        for name, kind in sorted(registry.Registered(group).items()):
+        for name, kind in sorted(registry.Registered(group).usable().items()):
             if kind.options_type is not None:
                 about = f"Options of the {registry.GROUPS[group]} {name}."
                 table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
@@ -340,7 +340,7 @@ def example() -> str:
             lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
     lines += ["", "# Options of methods: those of the chosen one count, the others wait for their turn."]
     for group in METHODS:
-        for name, member in sorted(registry.Registered(group).items()):
+        for name, member in sorted(registry.Registered(group).usable().items()):
             if member.options_type is not None:
                 lines += [f"[{group}.{name}]"]
                 for key, value in vars(member.options_type()).items():

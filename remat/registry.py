@@ -1,22 +1,33 @@
-"""The formulations, backends and heuristics that are installed; the built-in ones come through the same door.
+"""The formulations, backends, heuristics and formats that are installed; the built-in ones come through the same door.
 
 A package adds its own by entry points in its ``pyproject.toml``::
 
     [project.entry-points."remat.backends"]
     my-solver = "my_package.backend:MySolver"
+
+Nothing is imported before it is asked for by name, and whatever a plug-in does wrong is an error that names it: it
+breaks nothing else.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
-from remat.errors import BackendError, RematError
+from remat.errors import BackendError, FormatError, RematError
 
 #: What is registered in the entry-point group ``remat.<key>``, in the singular.
 GROUPS = {"formulations": "formulation", "backends": "backend", "heuristics": "heuristic"}
+#: What a class of each group must have to be looked at further.
+PARTS = {
+    "formulations": ("options_type", "build", "encode", "decode"),
+    "backends": ("availability", "variants", "solve"),
+    "heuristics": ("options_type", "run"),
+}
+
+T = TypeVar("T")
 
 
 class Registered(Mapping[str, type[Any]]):
@@ -31,12 +42,10 @@ class Registered(Mapping[str, type[Any]]):
 
     def __getitem__(self, name: str) -> type[Any]:
         entry = self._entries[name]
-        try:
-            found = entry.load()
-        except Exception as error:
-            raise self._error(f"{self._label(entry)} cannot be imported: {type(error).__name__}: {error}") from error
-        if not isinstance(found, type):
-            raise self._error(f"{self._label(entry)} is not a class")
+        found = load_entry(entry, f"remat.{self.group}", type)
+        lacking = [part for part in PARTS.get(self.group, ()) if not hasattr(found, part)]
+        if lacking:
+            raise self._error(f"{_label(entry, f'remat.{self.group}')} has no {' and no '.join(lacking)}")
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -48,6 +57,16 @@ class Registered(Mapping[str, type[Any]]):
     def __contains__(self, name: object) -> bool:  # without importing it
         return name in self._entries
 
+    def usable(self) -> dict[str, type[Any]]:
+        """Those that can be imported, sorted by name; what is wrong with the others is said by ``remat backends``."""
+        found = {}
+        for name in sorted(self._entries):
+            try:
+                found[name] = self[name]
+            except RematError:
+                continue
+        return found
+
     def unknown(self, name: str) -> RematError:
         """The error for a name that is not registered; the names that are come nearest first."""
         near = difflib.get_close_matches(name, self._entries, n=len(self._entries) or 1, cutoff=0.6)
@@ -55,29 +74,77 @@ class Registered(Mapping[str, type[Any]]):
         known = f"known are {', '.join(names)}" if names else "none is installed"
         return self._error(f"there is no {GROUPS[self.group]} {name!r}; {known}")
 
-    def _label(self, entry: EntryPoint) -> str:
-        return f"{GROUPS[self.group]} {entry.name!r} ({entry.value})"
-
     def _error(self, message: str) -> RematError:
-        line = " ".join(message.split())
-        return BackendError(line) if self.group == "backends" else RematError(line)
+        return _error(f"remat.{self.group}", message)
+
+
+def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
+    """What an entry point of `group` names, which must be a `kind`.
+
+    Raises
+    ------
+    RematError
+        Naming the entry, if it cannot be imported (whatever the import raises, an exit included) or is something
+        else; a BackendError for backends, a FormatError for formats.
+    """
+    found = attempt(entry.load, f"{_label(entry, group)} cannot be loaded", group)
+    if not isinstance(found, kind):
+        wanted = "class" if kind is type else kind.__name__
+        raise _error(group, f"{_label(entry, group)} is not a {wanted}")
+    return found
+
+
+def attempt(call: Callable[[], T], fault: str, group: str = "") -> T:
+    """What `call` into a plug-in gives.
+
+    Raises
+    ------
+    RematError
+        Beginning with `fault`, for whatever it raises that is not such an error itself; of the kind that suits `group`.
+    """
+    try:
+        return call()
+    except RematError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _error(group, f"{fault}: {type(error).__name__}: {error}") from error
+
+
+def own(group: str, built_in: Mapping[str, str]) -> list[EntryPoint]:
+    """Entry points of this package by name and ``module:attribute``, whether or not its metadata is installed."""
+    return [EntryPoint(name, value, group) for name, value in built_in.items()]
+
+
+def others(group: str, names: Iterable[str]) -> list[EntryPoint]:
+    """Entry points of `group` that have none of these names, sorted by theirs; takes some milliseconds."""
+    return sorted((entry for entry in entry_points(group=group) if entry.name not in names), key=lambda e: e.name)
+
+
+def _label(entry: EntryPoint, group: str) -> str:
+    kind = group.removeprefix("remat.").replace("_", " ").removesuffix("s")
+    return f"{kind} {entry.name!r} ({entry.value})"
+
+
+def _error(group: str, message: str) -> RematError:
+    kinds = {"remat.backends": BackendError, "remat.graph_formats": FormatError, "remat.schedule_formats": FormatError}
+    return kinds.get(group, RematError)(" ".join(message.split()))
 
 
 def _is_ours(entry: EntryPoint) -> bool:
     return entry.value.startswith("remat.")
 
 
-def formulations() -> Mapping[str, type[Any]]:
+def formulations() -> Registered:
     """Formulations by name."""
     return Registered("formulations")
 
 
-def backends() -> Mapping[str, type[Any]]:
+def backends() -> Registered:
     """Backends by name."""
     return Registered("backends")
 
 
-def heuristics() -> Mapping[str, type[Any]]:
+def heuristics() -> Registered:
     """Heuristics by name."""
     return Registered("heuristics")
 
@@ -110,6 +177,19 @@ def load(group: str, name: str) -> type[Any]:
     return registered[name]
 
 
+def make(group: str, name: str, *arguments: Any) -> Any:
+    """An object of the class registered under `name`, made of `arguments`.
+
+    Raises
+    ------
+    RematError
+        As :func:`load`; also where the constructor takes other arguments or fails.
+    """
+    kind = load(group, name)
+    fault = f"{GROUPS[group]} {name!r} ({kind.__module__}:{kind.__qualname__}) cannot be made"
+    return attempt(lambda: kind(*arguments), fault, f"remat.{group}")
+
+
 def make_backend(name: str) -> Any:
     """A backend by its full name, ``name`` or ``name:variant``.
 
@@ -124,4 +204,4 @@ def make_backend(name: str) -> Any:
     'highs'
     """
     family, _, variant = name.partition(":")
-    return load("backends", family)(variant)
+    return make("backends", family, variant)

@@ -10,6 +10,12 @@ from remat.backends.highs import Highs
 from remat.errors import BackendError, RematError
 
 
+class Good:
+    """Has what a class of any group must have."""
+
+    options_type = availability = variants = solve = build = encode = decode = run = None
+
+
 @pytest.fixture
 def plugins(monkeypatch):
     """Three plug-ins of somebody else: a good one, one that cannot be imported, one that is no class."""
@@ -17,7 +23,8 @@ def plugins(monkeypatch):
 
     def entry_points(group):
         others = {
-            "good": "collections:OrderedDict",
+            "good": "test_registry:Good",
+            "bare": "collections:OrderedDict",
             "broken": "no_such_package.module:Solver",
             "function": "math:sqrt",
             "highs": "aaa_another:Highs",
@@ -39,7 +46,11 @@ def test_a_broken_plug_in_breaks_only_itself():
     found = registry.backends()
     assert {"good", "broken", "function", "highs"} <= set(found)
     assert "broken" in found
-    assert found["good"].__name__ == "OrderedDict"
+    assert found["good"].__name__ == "Good"
+    with pytest.raises(BackendError, match=r"backend 'bare' \(collections:OrderedDict\) has no availability and no"):
+        registry.load("backends", "bare")
+    assert "good" in found.usable()
+    assert not {"bare", "broken", "function"} & set(found.usable())
     with pytest.raises(BackendError, match=r"backend 'broken' \(no_such_package.module:Solver\).*No module named"):
         registry.load("backends", "broken")
     with pytest.raises(RematError, match=r"heuristic 'broken'"):

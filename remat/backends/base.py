@@ -287,8 +287,12 @@ class Backend(ABC):
         return ()
 
     def ready(self) -> Availability:
-        """Whether this very variant can be used here, and if not, why."""
-        return self.availability()
+        """Whether this very variant can be used, and if not, why; where :meth:`availability` fails: a conflict."""
+        try:
+            return self.availability()
+        except Exception as error:
+            fault = " ".join(f"{type(error).__name__}: {error}".split())
+            return Availability(AvailabilityState.CONFLICT, f"it fails to say whether it can be used: {fault}")
 
     @abstractmethod
     def solve(

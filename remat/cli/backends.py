@@ -24,31 +24,58 @@ def command(as_json: Json = False) -> None:
 
 
 def installed() -> dict[str, dict[str, dict[str, str]]]:
-    """Everything registered: state and reason of backends, what the others are in words."""
+    """Everything registered: state and reason of backends, what the others are in words; faults of what is broken."""
     from remat import registry
 
     return {
         "backends": {name: _state(name) for name in registry.backends()},
         "formulations": {name: _about("formulations", name) for name in registry.formulations()},
         "heuristics": {name: _about("heuristics", name) for name in registry.heuristics()},
+        "formats": _formats(),
     }
 
 
 def _state(name: str) -> dict[str, str]:
+    """Of a backend; made as well, since one whose constructor fails cannot be used either."""
     from remat import registry
 
     try:
-        availability = registry.load("backends", name).availability()
-    except RematError as error:
+        kind = registry.load("backends", name)
+        found = registry.attempt(kind.availability, f"backend {name!r} fails to say whether it can be used")
+        state = {"state": str(found.state), "reason": str(found.reason)}
+        registry.make_backend(name)
+    except (RematError, AttributeError) as error:
         return {"state": "broken", "reason": str(error)}
-    return {"state": str(availability.state), "reason": availability.reason}
+    return state
 
 
 def _about(group: str, name: str) -> dict[str, str]:
     from remat import registry
 
     try:
-        member: Any = registry.load(group, name)
+        member = registry.load(group, name)
+        about = (inspect.getdoc(member) or "").partition("\n")[0]
+        if group == "heuristics":
+            registry.make(group, name)
     except RematError as error:
         return {"about": f"broken: {error}"}
-    return {"about": (inspect.getdoc(member) or "").partition("\n")[0]}
+    return {"about": about}
+
+
+def _formats() -> dict[str, dict[str, str]]:
+    """Formats of files; those that are broken by the name that they are registered under."""
+    from remat import registry
+    from remat.graphs.formats import base as graphs
+    from remat.schedule.formats import base as schedules
+
+    found: dict[str, dict[str, str]] = {}
+    kinds: tuple[tuple[Any, type[Any]], ...] = ((graphs, graphs.GraphFormat), (schedules, schedules.ScheduleFormat))
+    for module, kind in kinds:
+        what = module.GROUP.removeprefix("remat.").replace("_formats", "s")
+        for entry in [*registry.own(module.GROUP, module.BUILT_IN), *registry.others(module.GROUP, module.BUILT_IN)]:
+            try:
+                about = registry.load_entry(entry, module.GROUP, kind).description
+            except RematError as error:
+                about = f"broken: {error}"
+            found[f"{entry.name} ({what})"] = {"about": about}
+    return found

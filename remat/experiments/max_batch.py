@@ -11,7 +11,7 @@ import numpy as np
 from remat import registry
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import Method, checked_limits, run_method
-from remat.experiments.max_batch_result import BatchResult, Probe, Verdict
+from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
 from remat.problem import Problem, parse_budget
@@ -225,16 +225,16 @@ class _Search:
         if result is not None and result.stop == "interrupted" and not reached:
             raise KeyboardInterrupt
         if result is None:
-            probe = Probe(batch, Verdict.FAILED, most, method.label, why=f"{method.label} failed: {run.error}")
+            probe = Probe(batch, BatchVerdict.FAILED, most, method.label, why=f"{method.label} failed: {run.error}")
         else:
-            verdict = Verdict.NOT_FOUND
+            verdict = BatchVerdict.NOT_FOUND
             why = f"{method.label} found none, which proves nothing"
             if result.objective is not None and result.objective <= most:
-                verdict, why = Verdict.FITS, ""
+                verdict, why = BatchVerdict.FITS, ""
             elif result.status == "infeasible":
-                verdict, why = Verdict.INFEASIBLE, result.message.partition("; ")[0]
+                verdict, why = BatchVerdict.INFEASIBLE, result.message.partition("; ")[0]
             elif result.bound > most:
-                verdict = Verdict.TOO_DEAR
+                verdict = BatchVerdict.TOO_DEAR
                 why = f"every schedule costs at least {result.bound:,}, one extra forward pass allows {most:,}"
             elif result.stop == "deadline":
                 why = f"{method.label} found none in time"
@@ -244,7 +244,7 @@ class _Search:
             )  # fmt: skip
         tried[batch] = probe
         self.log.append(probe)
-        fits = probe.verdict is Verdict.FITS
+        fits = probe.verdict is BatchVerdict.FITS
         if fits:
             assert result is not None and result.schedule is not None
             self._take(batch, result.schedule, result.source)

@@ -14,7 +14,7 @@ from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
 
 
-class Verdict(StrEnum):
+class BatchVerdict(StrEnum):
     """What is known of a batch size."""
 
     FITS = "fits"
@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     @property
     def proved(self) -> bool:
         """Whether it rules the batch size out."""
-        return self in (Verdict.INFEASIBLE, Verdict.TOO_DEAR)
+        return self in (BatchVerdict.INFEASIBLE, BatchVerdict.TOO_DEAR)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Probe:
     Attributes
     ----------
     batch : int
-    verdict : Verdict
+    verdict : BatchVerdict
     most : int
         What a schedule may cost: each op once, and the forward pass again.
     method : str
@@ -60,7 +60,7 @@ class Probe:
     """
 
     batch: int
-    verdict: Verdict
+    verdict: BatchVerdict
     most: int
     method: str
     cost: int | None = None

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from remat.errors import FormatError, GraphError
-from remat.graphs.formats.base import graph_formats
+from remat.graphs.formats.base import GROUP, graph_formats
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import write_atomic
-from remat.io.formats import Source
+from remat.io.formats import Source, recognized
+from remat.registry import attempt
 
 
 def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
@@ -23,17 +24,18 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
         Naming the file and the op or tensor, for a well-written file of an ill-formed graph.
     """
     source = Source.of_file(path)
-    known = []
-    for graph_format in graph_formats():
-        if graph_format.recognizes is None or graph_format.read is None:
-            continue
-        known.append(graph_format.name)
-        if graph_format.recognizes(source):
-            try:
-                return graph_format.read(source)
-            except (FormatError, GraphError) as error:
-                raise type(error)(f"{source.name}: {error}") from None
-    raise FormatError(f"{source.name}: not a graph in any known format ({', '.join(known)}){_hint(source)}")
+    faults: list[str] = []
+    found, known = recognized(graph_formats(faults), source, faults)
+    if found is None:
+        broken = "".join(f"; {fault}" for fault in faults)
+        raise FormatError(f"{source.name}: not a graph in any known format ({', '.join(known)}){_hint(source)}{broken}")
+    read = found.read
+    if read is None:
+        raise FormatError(f"{source.name}: graph format {found.name!r} cannot be read")
+    try:
+        return attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
+    except (FormatError, GraphError) as error:
+        raise type(error)(f"{source.name}: {error}") from None
 
 
 def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from importlib.metadata import EntryPoint
+from typing import Any, Protocol, TypeVar
 
-from remat.errors import FormatError
+from remat.errors import FormatError, RematError
 from remat.io.files import decode_text, parse_json, read_bytes
-
-F = TypeVar("F")
+from remat.registry import load_entry, others, own
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,25 @@ class Source:
         return parse_json(self.text, self.name)
 
 
-def installed_formats(group: str, built_in: Mapping[str, str], kind: type[F], last: int = 0) -> Iterator[F]:
-    """The formats registered in an entry-point group, one by one.
+class Format(Protocol):
+    """What a format of graphs or schedules has in common with the other."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+
+    @property
+    def recognizes(self) -> Callable[[Source], bool] | None:
+        """Whether a source is in this format."""
+
+
+F = TypeVar("F", bound=Format)
+
+
+def installed_formats(
+    group: str, built_in: Mapping[str, str], kind: type[F], last: int = 0, faults: list[str] | None = None
+) -> Iterator[F]:
+    """The formats registered in an entry-point group, one by one; one that cannot be loaded is passed over.
 
     Parameters
     ----------
@@ -62,22 +78,45 @@ def installed_formats(group: str, built_in: Mapping[str, str], kind: type[F], la
         What an entry must be.
     last : int
         How many of `built_in`, from its end, come after those of others.
+    faults : list of str, optional
+        Takes what is wrong with those that are passed over.
+    """
+    ours = own(group, built_in)
+    for entry in _in_turn(ours[: len(ours) - last], group, built_in, ours[len(ours) - last :]):
+        try:
+            found = load_entry(entry, group, kind)
+        except FormatError as error:
+            if faults is not None:
+                faults.append(str(error))
+            continue
+        yield found
+
+
+def recognized(formats: Iterator[F], source: Source, faults: list[str]) -> tuple[F | None, list[str]]:
+    """The first format that recognises `source`, None if none does; and the names of those that were asked.
+
+    A format of somebody else that fails where it should say yes or no has not recognised anything; `faults` takes what
+    is wrong with it.
 
     Raises
     ------
     FormatError
-        Naming an entry that cannot be loaded or is something else.
+        If the source cannot be read or decoded at all.
     """
-    own = [EntryPoint(name, value, group) for name, value in built_in.items()]
-    for entry in _in_turn(own[: len(own) - last], group, built_in, own[len(own) - last :]):
-        label = f"{group.removeprefix('remat.').replace('_', ' ').removesuffix('s')} {entry.name!r} ({entry.value})"
+    asked: list[str] = []
+    for each in formats:
+        test = each.recognizes
+        if test is None:
+            continue
+        asked.append(each.name)
         try:
-            found = entry.load()
+            if test(source):
+                return each, asked
+        except RematError:
+            raise
         except Exception as error:
-            raise FormatError(f"{label} cannot be loaded: {error}") from None
-        if not isinstance(found, kind):
-            raise FormatError(f"{label} is not a {kind.__name__}")
-        yield found
+            faults.append(f"format {each.name!r} fails: {type(error).__name__}: {' '.join(str(error).split())}")
+    return None, asked
 
 
 def _in_turn(
@@ -85,5 +124,5 @@ def _in_turn(
 ) -> Iterator[EntryPoint]:
     yield from first
     # Reading the metadata of all that is installed takes milliseconds: only when no format of this package will do.
-    yield from sorted((e for e in entry_points(group=group) if e.name not in built_in), key=lambda e: e.name)
+    yield from others(group, built_in)
     yield from last

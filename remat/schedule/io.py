@@ -7,8 +7,9 @@ import os
 from remat.errors import FormatError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
-from remat.io.formats import Source
-from remat.schedule.formats.base import schedule_formats
+from remat.io.formats import Source, recognized
+from remat.registry import attempt
+from remat.schedule.formats.base import GROUP, schedule_formats
 from remat.schedule.schedule import Schedule
 
 
@@ -28,18 +29,18 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
         Naming the file and the step, for steps that make no sense.
     """
     source = Source.of_file(path)
-    known = []
-    for schedule_format in schedule_formats():
-        known.append(schedule_format.name)
-        if schedule_format.recognizes(source):
-            try:
-                return schedule_format.read(source, graph)
-            except (FormatError, ScheduleError) as error:
-                message = str(error)
-                if not message.startswith(f"{source.name}: "):  # decoding the source names it already
-                    message = f"{source.name}: {message}"
-                raise type(error)(message) from None
-    raise FormatError(f"{source.name}: not a schedule in any known format ({', '.join(known)})")
+    faults: list[str] = []
+    found, known = recognized(schedule_formats(faults), source, faults)
+    if found is None:
+        broken = "".join(f"; {fault}" for fault in faults)
+        raise FormatError(f"{source.name}: not a schedule in any known format ({', '.join(known)}){broken}")
+    try:
+        return attempt(lambda: found.read(source, graph), f"schedule format {found.name!r} fails", GROUP)
+    except (FormatError, ScheduleError) as error:
+        message = str(error)
+        if not message.startswith(f"{source.name}: "):  # decoding the source names it already
+            message = f"{source.name}: {message}"
+        raise type(error)(message) from None
 
 
 def write_schedule(

@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
 from remat.problem import Problem
-from remat.registry import heuristics, load, make_backend
+from remat.registry import attempt, heuristics, load, make_backend
 from remat.schedule import OrderRule, Schedule
 from remat.solving.auto import AUTO, Auto
 from remat.solving.backend_call import call_options
@@ -148,7 +148,8 @@ def solve(
         elif name == AUTO:
             Auto(session, solver, warm_start).run()
         elif is_heuristic:
-            session.improve(kind(options), call.deadline, warm_start)
+            heuristic = attempt(lambda: kind(options), f"heuristic {name!r} cannot be made")
+            session.improve(heuristic, call.deadline, warm_start)
             if call.deadline.expired:
                 session.stop = StopReason.DEADLINE
         else:

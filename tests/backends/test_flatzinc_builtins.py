@@ -12,7 +12,7 @@ from remat.backends.flatzinc.cpsat_builtins import BUILTINS
 from remat.backends.flatzinc.cpsat_globals import GLOBALS
 from remat.backends.flatzinc.highs import ROWS, HighsSearch
 from remat.backends.flatzinc.options import Options
-from remat.backends.flatzinc.output import Printer, Verdict
+from remat.backends.flatzinc.output import Ending, Printer
 from remat.backends.flatzinc.parser import parse
 from remat.deadline import Deadline
 
@@ -265,7 +265,7 @@ def flatzinc(name: str, domains: list[str], arguments: str) -> str:
     return "".join(declared) + f"constraint {name}({arguments});\nsolve satisfy;\n"
 
 
-def solutions(text: str, count: int) -> tuple[Verdict, set[tuple]]:
+def solutions(text: str, count: int) -> tuple[Ending, set[tuple]]:
     """All solutions of a model with variables x0, x1, ..."""
     model = parse(text)
     options = Options(Path("-"), all_solutions=True)
@@ -296,7 +296,7 @@ def test_cpsat_finds_exactly_what_holds(name):
         wanted = {values for values in itertools.product(*map(values_of, domains)) if holds(*values)}
         verdict, found = solutions(flatzinc(name, domains, arguments), len(domains))
         assert found == wanted, (domains, arguments)
-        assert verdict is (Verdict.COMPLETE if wanted else Verdict.UNSATISFIABLE)
+        assert verdict is (Ending.COMPLETE if wanted else Ending.UNSATISFIABLE)
 
 
 LINEAR_CASES = {name: CASES[name] for name in sorted(ROWS) if name in CASES}
@@ -320,4 +320,4 @@ def test_highs_accepts_exactly_what_holds(name):
             printer = Printer(model, Options(Path("-")), Deadline(), io.StringIO())
             verdict = HighsSearch(model, Options(Path("-")), printer, Deadline()).run()
             assert (printer.count > 0) == bool(holds(*values)), (arguments, values)
-            assert (verdict is Verdict.UNSATISFIABLE) == (not holds(*values))
+            assert (verdict is Ending.UNSATISFIABLE) == (not holds(*values))

@@ -10,7 +10,7 @@ from remat import Problem, max_batch, validate
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import Method, Run
-from remat.experiments.max_batch_result import Verdict
+from remat.experiments.max_batch_result import BatchVerdict
 from remat.experiments.plots import plot_batches, save_batch_plot
 from remat.graphs import GraphBuilder
 from remat.graphs.batch_scaling import Affine, AffineGraph
@@ -90,7 +90,7 @@ def test_the_chain_has_its_closed_form(n, memory, start, monkeypatch):
     answer = max_batch(chain(n), memory, "checkmate/highs", threads=1, time_limit=60)
     assert (answer.batch, answer.upper, answer.proved) == (batch, batch, True)
     assert answer.reason.batch == batch + 1
-    assert answer.reason.verdict is (Verdict.TOO_DEAR if dear else Verdict.INFEASIBLE)
+    assert answer.reason.verdict is (BatchVerdict.TOO_DEAR if dear else BatchVerdict.INFEASIBLE)
     assert answer.plain == memory // (n + 2)
     if batch:
         assert answer.certificate.accepted
@@ -138,7 +138,7 @@ def test_published_graphs_by_their_published_bytes():
     room, image = 16 * 10**9 - 8 * 138_357_544, 4 * 224 * 224 * 3
     assert answer.plain == room // (15_825_108_992 // 256 + image)
     assert answer.batch == room // (13_153_337_344 // 256 + image) == answer.upper
-    assert answer.reason.verdict is Verdict.INFEASIBLE
+    assert answer.reason.verdict is BatchVerdict.INFEASIBLE
     assert answer.reason.complete
     assert "no schedule exists" in answer.claim
 
@@ -146,10 +146,10 @@ def test_published_graphs_by_their_published_bytes():
 @pytest.mark.slow
 def test_a_heuristic_claims_nothing_that_it_has_not_proved():
     answer = max_batch(AffineGraph.of(unet), "16GB", "greedy", threads=1)
-    exact = {probe.batch for probe in answer.probes if probe.verdict is Verdict.INFEASIBLE}
+    exact = {probe.batch for probe in answer.probes if probe.verdict is BatchVerdict.INFEASIBLE}
     assert answer.plain < 55 <= answer.batch < answer.upper == min(exact) - 1
     assert not answer.proved
-    assert answer.reason.verdict is Verdict.NOT_FOUND
+    assert answer.reason.verdict is BatchVerdict.NOT_FOUND
     assert "proves nothing" in answer.claim
     assert f"{answer.upper:,} is the most that is not ruled out" in answer.claim
     tried = [probe.batch for probe in answer.probes]
@@ -163,7 +163,7 @@ def test_a_heuristic_goes_on_from_its_last_success(no_start):
         tried = [probe.batch for probe in answer.probes]
         assert len(tried) == len(set(tried))
         if answer.batch < answer.upper:
-            assert answer.reason.verdict is Verdict.NOT_FOUND
+            assert answer.reason.verdict is BatchVerdict.NOT_FOUND
             assert "proves nothing" in answer.claim
 
 
@@ -173,11 +173,11 @@ def test_nothing_found_in_time_is_no_proof(useless, no_start, monkeypatch):
     monkeypatch.setattr(sys.modules["remat.solving.solve"], "START_HEURISTICS", {})
     answer = max_batch(chain(6), 100, "checkmate/useless:silent", threads=1)
     assert (answer.batch, answer.plain, answer.upper) == (12, 12, 33)
-    assert answer.reason.verdict is Verdict.NOT_FOUND
+    assert answer.reason.verdict is BatchVerdict.NOT_FOUND
     assert "found none in time" in answer.claim
     failed = max_batch(chain(6), 100, "checkmate/useless:crash", threads=1)
     assert (failed.batch, failed.upper) == (12, 33)
-    assert failed.reason.verdict is Verdict.FAILED
+    assert failed.reason.verdict is BatchVerdict.FAILED
     assert "ZeroDivisionError" in failed.claim
     stopped = max_batch(chain(6), 100, "checkmate/useless:stopped", threads=1)
     assert stopped.interrupted
@@ -195,7 +195,7 @@ def test_ctrl_c_keeps_what_is_known():
     seen = []
     answer = max_batch(chain(6), 100, "greedy", threads=1, on_probe=on_probe)
     assert answer.interrupted
-    assert answer.batch >= max(probe.batch for probe in seen if probe.verdict is Verdict.FITS) > answer.plain
+    assert answer.batch >= max(probe.batch for probe in seen if probe.verdict is BatchVerdict.FITS) > answer.plain
     assert answer.certificate.accepted
 
 
@@ -204,13 +204,13 @@ def test_a_solve_ends_as_soon_as_it_is_cheap_enough(no_start):
     """A schedule of the start heuristic within the limit needs no model."""
     answer = max_batch(AffineGraph.of(unet), "10GB", "checkmate/highs", threads=1, time_limit=30, on_probe=enough)
     assert answer.interrupted
-    fits = [probe for probe in answer.probes if probe.verdict is Verdict.FITS]
+    fits = [probe for probe in answer.probes if probe.verdict is BatchVerdict.FITS]
     assert fits
     assert all(probe.cost <= probe.most for probe in fits)
 
 
 def enough(probe):
-    if probe.verdict is Verdict.FITS:
+    if probe.verdict is BatchVerdict.FITS:
         raise KeyboardInterrupt
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import remat.io.formats
+import remat.registry
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphFormat, Op, Tensor, graph_formats, read_graph, write_graph
 from remat.graphs.families import unit_chain
@@ -64,7 +64,7 @@ def test_third_party_format(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     entries = [EntryPoint("lines", "lines_format:FORMAT", formats.GROUP)]
-    monkeypatch.setattr(remat.io.formats, "entry_points", lambda group: entries)
+    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)
     write_graph(unit_chain(1), tmp_path / "g.lines")
     assert read_graph(tmp_path / "g.lines").op_names == ("f0", "loss", "g0")
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_oracle import random_graph, random_valid_steps
 
-import remat.io.formats
+import remat.registry
 from remat.errors import FormatError, RematError, ScheduleError
 from remat.graphs import GraphBuilder
 from remat.schedule import Schedule, StepKind, read_schedule, simulate, validate, write_schedule
@@ -141,10 +141,19 @@ def test_the_registry(tmp_path, monkeypatch):
     mine = ScheduleFormat(
         "mine", "", lambda s: s.data.startswith(b"MINE"), lambda s, g: Schedule.from_steps([("compute", "m")])
     )
-    monkeypatch.setattr(remat.io.formats, "entry_points", entry_points(mine))
+    monkeypatch.setattr(remat.registry, "entry_points", entry_points(mine))
     assert words(read(tmp_path, "MINE a b")) == "m"
-    monkeypatch.setattr(remat.io.formats, "entry_points", entry_points(3))
-    with pytest.raises(FormatError, match=r"'mine' .* is not a ScheduleFormat"):
+    # a broken one stands in nobody's way, and is named where no other will do
+    monkeypatch.setattr(remat.registry, "entry_points", entry_points(3))
+    assert words(read(tmp_path, "a\nb")) == "a b"
+    with pytest.raises(FormatError, match=r"not a schedule in any known format .*'mine' .* is not a ScheduleFormat"):
+        read(tmp_path, b"MINE\0")
+    failing = ScheduleFormat("mine", "", lambda s: 1 / 0, lambda s, g: Schedule.from_steps([]))
+    monkeypatch.setattr(remat.registry, "entry_points", entry_points(failing))
+    assert words(read(tmp_path, "a\nb")) == "a b"
+    failing = ScheduleFormat("mine", "", lambda s: s.data.startswith(b"MINE"), lambda s, g: 1 / 0)
+    monkeypatch.setattr(remat.registry, "entry_points", entry_points(failing))
+    with pytest.raises(FormatError, match="schedule format 'mine' fails: ZeroDivisionError: division by zero"):
         read(tmp_path, "MINE a b")
 
 
@@ -372,7 +381,7 @@ def test_random_schedules_survive_the_file(random):
 
 @pytest.mark.parametrize("kind", ["remat", "npz", "matrices", "registers", "rockmate", "plain"])
 def test_damaged_files_give_one_clear_line(tmp_path, chain, kind, monkeypatch):
-    monkeypatch.setattr(remat.io.formats, "entry_points", lambda group: [])  # looking for others takes long
+    monkeypatch.setattr(remat.registry, "entry_points", lambda group: [])  # looking for others takes long
     content = {
         "remat": schedule_to_text(Schedule.reference(chain)).encode(),
         "npz": archive(R=R, S=S),

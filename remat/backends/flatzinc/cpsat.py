@@ -13,7 +13,7 @@ import numpy as np
 from remat.backends.flatzinc.driver import Search, main
 from remat.backends.flatzinc.model import FlatZinc, Variable
 from remat.backends.flatzinc.options import Options
-from remat.backends.flatzinc.output import Printer, Verdict
+from remat.backends.flatzinc.output import Ending, Printer
 from remat.deadline import Deadline
 from remat.errors import ModelError
 
@@ -62,26 +62,26 @@ class CpSatSearch:
         self.stopped = True
         self.solver.stop_search()
 
-    def run(self) -> Verdict:
+    def run(self) -> Ending:
         from ortools.sat.python import cp_model
 
         if math.isfinite(self.deadline.seconds):
             self.solver.parameters.max_time_in_seconds = self.deadline.remaining
-        status = Verdict.UNKNOWN if self.stopped else self.solver.solve(self.builder.cp_model, self.callback)
+        status = Ending.UNKNOWN if self.stopped else self.solver.solve(self.builder.cp_model, self.callback)
         if self.failure is not None:
             raise self.failure
         if status == cp_model.MODEL_INVALID:
             raise ModelError(f"CP-SAT refuses the model: {' '.join(self.builder.cp_model.validate().split())[:300]}")
         if status == cp_model.INFEASIBLE:
-            return self._claim(Verdict.UNSATISFIABLE)
+            return self._claim(Ending.UNSATISFIABLE)
         if status == cp_model.OPTIMAL and self.model.goal != "satisfy":
             self._bound(self.solver.response_proto.best_objective_bound)
-            return self._claim(Verdict.COMPLETE)
+            return self._claim(Ending.COMPLETE)
         if status == cp_model.OPTIMAL and self.enumerating and not self.stopped:
-            return self._claim(Verdict.COMPLETE)
-        return Verdict.UNKNOWN
+            return self._claim(Ending.COMPLETE)
+        return Ending.UNKNOWN
 
-    def _claim(self, verdict: Verdict) -> Verdict:
+    def _claim(self, verdict: Ending) -> Ending:
         """What is proved about the model, if the model that CP-SAT saw is no smaller."""
         if not self.builder.clamped:
             return verdict
@@ -89,7 +89,7 @@ class CpSatSearch:
             f"% variable {self.builder.clamped!r} has no bounds and was searched in part, so nothing is proved",
             file=sys.stderr,
         )
-        return Verdict.UNKNOWN
+        return Ending.UNKNOWN
 
     def found(self, response: Any) -> None:
         """Take a solution of CP-SAT's; called from one of its threads."""

@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 
 from remat.backends.flatzinc.model import FlatZinc
 from remat.backends.flatzinc.options import Options, parse_options
-from remat.backends.flatzinc.output import Printer, Verdict
+from remat.backends.flatzinc.output import Ending, Printer
 from remat.backends.flatzinc.parser import parse
 from remat.deadline import Deadline
 from remat.errors import RematError
@@ -24,7 +24,7 @@ GRACE = 1.0
 class Search(Protocol):
     """A solver at work on one model."""
 
-    def run(self) -> Verdict:
+    def run(self) -> Ending:
         """Solve, telling the printer of each solution and bound."""
 
     def stop(self) -> None:
@@ -92,14 +92,14 @@ class _Worker:
                     self.search.stop()
         if self.failure is not None:
             raise self.failure
-        self.printer.finish(Verdict.UNKNOWN)  # does nothing if the search has said more
+        self.printer.finish(Ending.UNKNOWN)  # does nothing if the search has said more
 
     def _work(self) -> None:
         try:
             model = parse(read_text(self.options.path), self.options.path.name)
             self.printer.model = model
             self.search = self.solver(model, self.options, self.printer, self.deadline)
-            verdict = Verdict.UNKNOWN if self.deadline.expired else self.search.run()
+            verdict = Ending.UNKNOWN if self.deadline.expired else self.search.run()
             self.printer.finish(verdict)
         except BaseException as error:  # handed to the waiting thread
             self.failure = error

@@ -17,7 +17,7 @@ from remat.backends.flatzinc.bounds import tighten
 from remat.backends.flatzinc.driver import Search, main
 from remat.backends.flatzinc.model import Constraint, FlatZinc, IntSet, Variable, VarKind
 from remat.backends.flatzinc.options import Options
-from remat.backends.flatzinc.output import Printer, Verdict
+from remat.backends.flatzinc.output import Ending, Printer
 from remat.backends.flatzinc.refusals import constant_set, items, number, refuse, unfit
 from remat.deadline import Deadline
 from remat.errors import ModelError
@@ -221,7 +221,7 @@ class HighsSearch:
     def stop(self) -> None:
         self.deadline.stopped.set()
 
-    def run(self) -> Verdict:
+    def run(self) -> Ending:
         from remat.backends.highs import Highs
 
         options = SolveOptions(
@@ -236,21 +236,21 @@ class HighsSearch:
         result = Highs().solve(self.linear.model, options, None, self._found, self._bound)
         if result.status is Status.ERROR:
             if "unbounded" in result.message:
-                return Verdict.UNBOUNDED
+                return Ending.UNBOUNDED
             raise ModelError(result.message)
         if result.values is not None and not self.printer.count:
             self._take(result.values)
         if result.bound is not None:
             self._bound(0.0, result.bound)
-        proved = {Status.INFEASIBLE: Verdict.UNSATISFIABLE, Status.OPTIMAL: Verdict.COMPLETE}.get(result.status)
-        if proved is None or (proved is Verdict.COMPLETE and self.model.goal == "satisfy"):
-            return Verdict.UNKNOWN
+        proved = {Status.INFEASIBLE: Ending.UNSATISFIABLE, Status.OPTIMAL: Ending.COMPLETE}.get(result.status)
+        if proved is None or (proved is Ending.COMPLETE and self.model.goal == "satisfy"):
+            return Ending.UNKNOWN
         if self.linear.clamped:
             print(
                 f"% variable {self.linear.clamped!r} has no bounds and was searched in part, so nothing is proved",
                 file=sys.stderr,
             )
-            return Verdict.UNKNOWN
+            return Ending.UNKNOWN
         return proved
 
     def _found(self, incumbent: Incumbent) -> bool:

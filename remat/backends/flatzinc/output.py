@@ -17,7 +17,7 @@ SEPARATOR = "----------"
 BOUND_PAUSE = 0.5
 
 
-class Verdict(Enum):
+class Ending(Enum):
     """How a search ended."""
 
     COMPLETE = "=========="
@@ -74,15 +74,15 @@ class Printer:
                 self._bound_at = self.deadline.elapsed
                 self._write(self._statistics())
 
-    def finish(self, verdict: Verdict, extra: Mapping[str, Any] | None = None) -> None:
+    def finish(self, verdict: Ending, extra: Mapping[str, Any] | None = None) -> None:
         """Print the best solution if it is still to come, the verdict and the statistics; nothing afterwards."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            text = "" if verdict is Verdict.UNBOUNDED else self._pending or ""
-            if verdict is Verdict.UNKNOWN and self.count:
-                verdict = Verdict.STOPPED
+            text = "" if verdict is Ending.UNBOUNDED else self._pending or ""
+            if verdict is Ending.UNKNOWN and self.count:
+                verdict = Ending.STOPPED
             if verdict.value:
                 text += verdict.value + "\n"
             self._write(text + self._statistics(extra))

@@ -43,12 +43,9 @@ class GraphFormat:
     write: Callable[[ComputeGraph], str] | None = None
 
 
-def graph_formats() -> Iterator[GraphFormat]:
+def graph_formats(faults: list[str] | None = None) -> Iterator[GraphFormat]:
     """All formats, those of this package first; others are imported only when the iteration gets to them.
 
-    Raises
-    ------
-    FormatError
-        Naming a registered format that cannot be loaded.
+    One that cannot be loaded is passed over; `faults` takes what is wrong with it.
     """
-    return installed_formats(GROUP, BUILT_IN, GraphFormat)
+    return installed_formats(GROUP, BUILT_IN, GraphFormat, faults=faults)

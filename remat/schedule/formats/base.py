@@ -47,15 +47,12 @@ class ScheduleFormat:
     write: Callable[[Schedule, ComputeGraph | None], str] | None = None
 
 
-def schedule_formats() -> Iterator[ScheduleFormat]:
+def schedule_formats(faults: list[str] | None = None) -> Iterator[ScheduleFormat]:
     """All formats, those of this package first, the least particular (plain list) last.
 
-    Raises
-    ------
-    FormatError
-        Naming a registered format that cannot be loaded.
+    One that cannot be loaded is passed over; `faults` takes what is wrong with it.
     """
-    return installed_formats(GROUP, BUILT_IN, ScheduleFormat, last=1)
+    return installed_formats(GROUP, BUILT_IN, ScheduleFormat, last=1, faults=faults)
 
 
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
