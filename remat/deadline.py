@@ -6,10 +6,12 @@ import math
 import time
 from dataclasses import dataclass, field
 
+from remat.interruption import interrupted
+
 
 @dataclass(frozen=True)
 class Deadline:
-    """A point in time after which work must stop.
+    """A point in time after which work must stop; an interruption (Ctrl-C) is one at once.
 
     Attributes
     ----------
@@ -34,12 +36,12 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds left, not below 0; infinite without a deadline."""
-        return max(0.0, self.seconds - self.elapsed)
+        """Seconds left, not below 0; infinite without a deadline; 0 after an interruption."""
+        return 0.0 if interrupted() else max(0.0, self.seconds - self.elapsed)
 
     @property
     def expired(self) -> bool:
-        """Whether no time is left."""
+        """Whether no time is left, or somebody has interrupted the work."""
         return self.remaining <= 0
 
     def earlier(self, seconds: float) -> Deadline:

@@ -12,6 +12,7 @@ from typing import Any
 
 from remat import registry
 from remat.errors import ProblemError
+from remat.interruption import interrupted, interrupts
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -189,6 +190,7 @@ class Comparison:
         return csv_text([run.row() for run in self.runs])
 
 
+@interrupts()
 def compare(
     problem: Problem,
     budgets: Sequence[str | int | float | None],
@@ -252,7 +254,7 @@ def compare(
                 run = run_method(method, one, done.limits, on_progress)
         except KeyboardInterrupt:
             return replace(done, interrupted=True)
-        stopped = run.result is not None and run.result.stop == "interrupted"
+        stopped = interrupted() or (run.result is not None and run.result.stop == "interrupted")
         done = replace(done, runs=(*done.runs, run), interrupted=stopped and number < len(cells))
         if on_run is not None:
             on_run(done)

@@ -24,6 +24,7 @@ from remat.experiments.compare import (
 )
 from remat.experiments.frontier_cell import Cell, Folder
 from remat.experiments.workers import WorkerPool
+from remat.interruption import interrupted, interrupts
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -31,7 +32,9 @@ from remat.scope import covers
 from remat.solving.incumbents import structural_peak
 
 #: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
-GRACE = 15.0
+GRACE = 1.2
+#: Seconds between two looks at whether Ctrl-C came, while cells are elsewhere.
+TICK = 0.1
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Frontier:
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
+@interrupts()
 def frontier(
     problem: Problem,
     budgets: Sequence[str | int | float],
@@ -243,7 +247,7 @@ class _Work:
                         on_progress=on_progress,
                     )  # fmt: skip
                 self._take(method, cell)
-                if cell.interrupted:
+                if cell.interrupted or interrupted():
                     raise KeyboardInterrupt
 
     def elsewhere(self, executor: Executor) -> None:
@@ -261,7 +265,10 @@ class _Work:
             for method in self.so_far.methods:
                 submit(method)
             while running:
-                for job in wait(running, return_when=FIRST_COMPLETED).done:
+                finished = wait(running, TICK, FIRST_COMPLETED).done
+                if interrupted():
+                    raise KeyboardInterrupt
+                for job in finished:
                     method = running.pop(job)
                     cell = _answer(job, method)
                     self._take(method, cell)

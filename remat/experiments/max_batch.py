@@ -14,6 +14,7 @@ from remat.experiments.compare import Method, checked_limits, run_method
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
+from remat.interruption import interrupts
 from remat.problem import Problem, parse_budget
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.simulate import simulate
@@ -26,6 +27,7 @@ from remat.solving.progress import OnProgress, Progress
 START = "greedy"
 
 
+@interrupts()
 def max_batch(
     family: AffineGraph,
     memory: int | str,

@@ -11,6 +11,7 @@ from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Sta
 from remat.backends.processes.isolated import Isolated
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
+from remat.interruption import interrupted
 from remat.modeling import Model
 from remat.problem import parse_budget
 from remat.solving.incumbents import one_line
@@ -162,4 +163,7 @@ def call_backend(
         raise SolverFailedError(f"backend {backend.name!r} failed: {raw.message}")
     if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
         raise BackendError(f"backend {backend.name!r} claims a solution ({raw.status}) and gives none")
-    return replace(raw, stop=StopReason.FINISHED) if stopped_here else raw
+    if stopped_here:
+        return replace(raw, stop=StopReason.FINISHED)
+    late = interrupted() and raw.stop in (StopReason.DEADLINE, StopReason.OTHER)
+    return replace(raw, stop=StopReason.INTERRUPTED) if late else raw

@@ -11,6 +11,7 @@ from remat.backends.base import Backend, StopReason
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.graphs import ComputeGraph
+from remat.interruption import interrupts
 from remat.problem import Problem
 from remat.registry import make_backend
 from remat.schedule import OrderRule, Schedule
@@ -149,6 +150,7 @@ class MinimizeResult:
         return f"{size:,} bytes" + (f" ({100 * size / peak:.4g} % of the reference peak)" if peak else "")
 
 
+@interrupts()
 def minimize(
     problem: Problem | ComputeGraph,
     backend: str | Backend | None = "cp-sat",

@@ -15,6 +15,7 @@ from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, Run
+from remat.interruption import interrupted
 from remat.ordering.best_first import Aim, Explored, explore
 from remat.problem import Problem
 from remat.registry import heuristics, load
@@ -107,7 +108,7 @@ class MinPeakSearch:
         except KeyboardInterrupt:
             self.stop = StopReason.INTERRUPTED
         if self.stop is StopReason.FINISHED and not self.proved and deadline.expired:
-            self.stop = StopReason.DEADLINE
+            self.stop = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
 
     def _bounds(self, deadline: Deadline) -> None:
         found = held_bound(self.problem, deadline=deadline)

@@ -13,6 +13,7 @@ from remat.backends.processes.running import GRACE, OverdueError, time_limit
 from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.heuristics.base import Heuristic, Run
+from remat.interruption import interrupted
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -159,6 +160,8 @@ class Session:
 
     def result(self) -> Result:
         """Everything that is known, the best schedule validated once more."""
+        if interrupted() and not self.enough:
+            self.stop = StopReason.INTERRUPTED
         best, base = self.incumbents.best, self.problem.graph.base_cost
         status = Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
         schedule = certificate = None

@@ -11,6 +11,7 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
+from remat.interruption import interrupts
 from remat.problem import Problem
 from remat.registry import attempt, heuristics, load, make_backend
 from remat.schedule import OrderRule, Schedule
@@ -31,6 +32,7 @@ PREPARE_SHARE, START_SHARE = 0.4, 0.1
 START_SECONDS = 0.02
 
 
+@interrupts()
 def solve(
     problem: Problem,
     method: str | type[Formulation] | type[Heuristic] = AUTO,

@@ -24,7 +24,7 @@ from remat.backends.base import (
     unbuilt,
     wheel_availability,
 )
-from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import LeftBehindError, OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, violations
 
@@ -96,8 +96,8 @@ class CpSat(Backend):
         if not options.deadline.expired and not run.stopped:
             try:
                 interrupted = run_interruptible(run.work, run.stop, options.deadline)
-            except OverdueError:
-                run.left_behind = True
+            except LeftBehindError as late:
+                run.left_behind, interrupted = True, late.interrupted
         return run.result(interrupted, built, time.monotonic() - started, versions)
 
 

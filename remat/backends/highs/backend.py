@@ -26,9 +26,10 @@ from remat.backends.base import (
     wheel_availability,
 )
 from remat.backends.highs.threads import SCHEDULER, cores
-from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import LeftBehindError, OverdueError, run_interruptible, time_limit
 from remat.backends.rounding import rounded
 from remat.errors import BackendError
+from remat.interruption import interrupted
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
@@ -230,8 +231,9 @@ class _Run:
         try:
             if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
                 self.stop = self.stop or StopReason.INTERRUPTED
-        except OverdueError:
+        except LeftBehindError as late:
             self.left_behind = True
+            self.stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE
         if self._log_rest and self.options.log:
             self.options.log(self._log_rest)
         if self.failure:
@@ -260,7 +262,8 @@ class _Run:
             self._solver.run()
 
     def _ask_to_stop(self, reason: StopReason) -> None:
-        self.stop = self.stop or (StopReason.DEADLINE if self.options.deadline.expired else reason)
+        late = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
+        self.stop = self.stop or (late if self.options.deadline.expired else reason)
 
     def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
         """Every callback of the solver; runs in its thread."""
@@ -326,7 +329,7 @@ class _Run:
         message = ""
         if self.left_behind:
             best = self.incumbents[-1] if self.incumbents else None
-            status, stop = Status.FEASIBLE if best else Status.UNKNOWN, StopReason.DEADLINE
+            status, stop = Status.FEASIBLE if best else Status.UNKNOWN, self.stop or StopReason.DEADLINE
         else:
             status, stop, best, message = self._last_words()
         return RawResult(

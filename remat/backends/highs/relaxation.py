@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from remat.backends.base import SolveOptions, StopReason
-from remat.backends.processes.running import OverdueError, run_interruptible
+from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.errors import BackendError
 from remat.modeling import Lowered
 from remat.modeling.matrix import Matrix
@@ -170,8 +170,8 @@ def relax(
                 values = np.array(solution.col_value, dtype=np.float64)[: lowered.source.num_vars]
             elif stop is StopReason.FINISHED:
                 stop = StopReason.DEADLINE if options.deadline.expired else StopReason.OTHER
-    except OverdueError:
-        stop = StopReason.DEADLINE
+    except LeftBehindError as late:
+        stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE
     if not infeasible:
         bound = _best_bound(matrix, duals)
     return Relaxation(

@@ -31,14 +31,14 @@ from remat.backends.base import (
     Values,
 )
 from remat.backends.processes import preloaded, wire
-from remat.backends.processes.running import interrupts
 from remat.errors import BackendError, ModelError
+from remat.interruption import interrupted, interrupts, since
 from remat.modeling import Model
 
 #: Seconds after the deadline at which the process is killed.
 GRACE = 0.6
-#: Seconds that it may take to end after Ctrl-C or a callback's wish.
-PATIENCE = 10.0
+#: Seconds that it may take to end after a callback's wish, and after Ctrl-C.
+PATIENCE, INTERRUPTED_PATIENCE = 10.0, 1.0
 #: Seconds between two looks at the memory that it holds.
 TICK = 0.02
 MIB = 2**20
@@ -163,7 +163,7 @@ class _Child:
         }
         command = [sys.executable, "-m", "remat.backends.processes.isolated_worker", str(self.limit or 0)]
         self.process: subprocess.Popen[bytes] | preloaded.Child
-        with interrupts() as interrupted, tempfile.TemporaryFile() as errors:
+        with interrupts(), tempfile.TemporaryFile() as errors:
             # a session of its own: the terminal's Ctrl-C comes here alone, and the family can be killed as one
             if self.modules:
                 self.process = preloaded.start(self.modules, self.limit or 0, errors, environment)
@@ -174,7 +174,9 @@ class _Child:
                     start_new_session=True,
                 )  # fmt: skip
             try:
-                self._attend(job, interrupted)
+                self._attend(job)
+            except KeyboardInterrupt:
+                self._kill(StopReason.INTERRUPTED, "was killed after a second Ctrl-C")
             finally:
                 self._kill()
                 self.process.wait()
@@ -188,7 +190,7 @@ class _Child:
 
     # -- while it lives --------------------------------------------------------------------------------------------
 
-    def _attend(self, job: wire.Message, interrupted: threading.Event) -> None:
+    def _attend(self, job: wire.Message) -> None:
         inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
         stdin, stdout = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
 
@@ -216,10 +218,7 @@ class _Child:
                     continue
             if self.killed:
                 continue  # until the pipe is empty: what was on its way counts
-            if interrupted.is_set():
-                interrupted.clear()
-                if self.asked is not None:
-                    self._kill(StopReason.INTERRUPTED, "was killed after a second Ctrl-C")
+            if interrupted() and self.asked is None:
                 self._ask_to_stop()
             self._watch()
 
@@ -228,6 +227,8 @@ class _Child:
         deadline = self.options.deadline
         if deadline.elapsed > deadline.seconds + GRACE:
             self._kill(StopReason.DEADLINE, "did not stop at the deadline and was killed")
+        elif since() > INTERRUPTED_PATIENCE:
+            self._kill(StopReason.INTERRUPTED, "did not stop after Ctrl-C and was killed")
         elif self.asked is not None and time.monotonic() > self.asked + PATIENCE:
             self._kill(StopReason.INTERRUPTED, f"did not stop within {PATIENCE:g} seconds when asked to and was killed")
         elif self.limit is not None:

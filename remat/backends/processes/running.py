@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import signal
 import threading
 from collections.abc import Callable, Iterator
 
+from remat import interruption
 from remat.deadline import Deadline
 
 #: Seconds after the deadline that a solver may take to return; then it is left to wind down by itself.
 GRACE = 0.35
+#: The same after Ctrl-C: some solvers look up a few times in a second only, and their last solution is worth it.
+PATIENCE = 0.8
 #: Seconds that the end of the program waits for solvers left behind.
 LAST_WAIT = 30.0
 
@@ -23,24 +25,18 @@ class OverdueError(TimeoutError):
     """Work did not end by its deadline."""
 
 
-@contextlib.contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event that is given, and raises nothing, where this is the main thread and Python's own handler.
+class LeftBehindError(OverdueError):
+    """A solver did not stop when it was asked to, and winds down by itself.
 
-    An exception may strike between any two steps, and one in ``Thread.join()`` makes Python 3.11 take a running
-    thread for finished; a flag is looked at where it suits.
+    Attributes
+    ----------
+    interrupted : bool
+        Whether Ctrl-C was the reason to ask, and not the deadline.
     """
-    interrupted = threading.Event()
-    handled = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if handled:
-        signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    try:
-        yield interrupted
-    finally:
-        if handled:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __init__(self, interrupted: bool) -> None:
+        super().__init__("the solver did not stop " + ("when it was asked to" if interrupted else "at its deadline"))
+        self.interrupted = interrupted
 
 
 def run_interruptible(work: Callable[[], None], stop: Callable[[], object], deadline: Deadline | None = None) -> bool:
@@ -58,13 +54,13 @@ def run_interruptible(work: Callable[[], None], stop: Callable[[], object], dead
 
     Raises
     ------
-    OverdueError
-        If `work` goes on for :data:`GRACE` seconds after the deadline. Its thread is left behind, asked to stop; what
-        it says from then on is for the caller to ignore.
+    LeftBehindError
+        If `work` goes on for :data:`GRACE` seconds after the deadline, or for :data:`PATIENCE` after Ctrl-C. Its
+        thread is left behind, asked to stop; what it says from then on is for the caller to ignore.
     """
     failure: list[BaseException] = []
     finished = threading.Event()
-    overdue = False
+    overdue = stopped = False
 
     def guarded() -> None:
         try:
@@ -74,25 +70,28 @@ def run_interruptible(work: Callable[[], None], stop: Callable[[], object], dead
         finally:
             finished.set()
 
-    with interrupts() as interrupted:
+    with interruption.interrupts():
         thread = threading.Thread(target=guarded, daemon=True, name="remat-solver")
         thread.start()
         while not finished.is_set() and not overdue:
             try:
-                left = 0.1 if deadline is None else min(0.1, max(0.01, deadline.remaining))
-                finished.wait(left)
+                finished.wait(0.1 if deadline is None else min(0.1, max(0.01, deadline.remaining)))
+                stopped = stopped or interruption.interrupted()
                 late = deadline is not None and deadline.expired
-                if (interrupted.is_set() or late) and not finished.is_set():
+                if (stopped or late) and not finished.is_set():
                     stop()
                 overdue = deadline is not None and deadline.elapsed > deadline.seconds + GRACE
-            except KeyboardInterrupt:  # somebody else's handler
-                interrupted.set()
+                overdue = overdue or interruption.since() > PATIENCE
+            except KeyboardInterrupt:  # somebody else's handler, or the second Ctrl-C
+                overdue = stopped
+                stopped = interruption.request()
+        stopped = stopped or interruption.interrupted()
     if failure:
         raise failure[0]
     if not finished.is_set():
         _left_behind.append(thread)
-        raise OverdueError("the solver did not stop at its deadline")
-    return interrupted.is_set()
+        raise LeftBehindError(stopped)
+    return stopped
 
 
 def left_behind() -> int:
