@@ -11,6 +11,7 @@ import pytest
 from remat import Problem, solve
 from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
+from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing
 from remat.interruption import SAME, interrupted, interrupts, request, since
 from remat.solving.min_peak import minimize
@@ -97,7 +98,7 @@ def test_a_search_ends_at_ctrl_c(method: str) -> None:
     Annealing().prepare()  # compiling is not what is looked at here
     timer = later(1.5)
     began = time.monotonic()
-    result = solve(Problem(unit_chain(60), "45%"), method, deadline=60, threads=1)
+    result = solve(Problem(layered(120, seed=1), "80%", "free"), method, deadline=60, threads=1)
     assert (result.stop, result.schedule is not None) == ("interrupted", True)
     assert time.monotonic() - began < 1.5 + 2 + 8  # the last for a busy machine
     timer.cancel()
