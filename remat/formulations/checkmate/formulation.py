@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
 from remat.formulations.checkmate.layout import CheckmateLayout, CheckmateOptions
-from remat.formulations.retention_intervals.layout import expand
 from remat.formulations.sequence import (
     Instances,
     check_limits,
@@ -19,8 +18,8 @@ from remat.formulations.sequence import (
     stages_of,
     useful_schedule,
 )
-from remat.formulations.stages.rows import at_most
-from remat.modeling import Linear, Model, Vars
+from remat.modeling import Model, Vars
+from remat.modeling.rows import expand, rows_from, sums_without
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
@@ -166,13 +165,15 @@ class Checkmate(Formulation):
         ordinary = ~at.is_buffer[tensor]
         held = stage > at.begin(at.writer[tensor])  # (1d): nothing is retained into the first stage
         model.add(
-            at_most(
+            rows_from(
                 "(1b) inputs there",
-                [(row, self._at(x.R, stage, reader), 1), (row[held], self._s(x, stage[held], tensor[held]), -1),
-                 (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1)],
-                len(row),
+                (row, self._at(x.R, stage, reader), 1),
+                (row[held], self._s(x, stage[held], tensor[held]), -1),
+                (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1),
+                num_rows=len(row),
+                upper=0,
             )
-        )  # fmt: skip
+        )
         stage, tensor = at.retained()
         past = (stage > at.last_writer[tensor] + 1) | (~at.is_buffer[tensor])
         tensor, stage = tensor[past], stage[past]
@@ -180,14 +181,15 @@ class Checkmate(Formulation):
         before = stage > at.begin(at.writer[tensor]) + 1
         ordinary = ~at.is_buffer[tensor]
         model.add(
-            at_most(
+            rows_from(
                 "(1c) retained if there",
-                [(row, self._s(x, stage, tensor), 1),
-                 (row[before], self._s(x, stage[before] - 1, tensor[before]), -1),
-                 (row[ordinary], self._at(x.R, stage[ordinary] - 1, at.writer[tensor[ordinary]]), -1)],
-                len(row),
+                (row, self._s(x, stage, tensor), 1),
+                (row[before], self._s(x, stage[before] - 1, tensor[before]), -1),
+                (row[ordinary], self._at(x.R, stage[ordinary] - 1, at.writer[tensor[ordinary]]), -1),
+                num_rows=len(row),
+                upper=0,
             )
-        )  # fmt: skip
+        )
         self._goals(model, x)
 
     def _goals(self, model: Model, x: _Blocks) -> None:
@@ -198,23 +200,20 @@ class Checkmate(Formulation):
         last = np.full(len(kept), at.T - 1, dtype=np.int64)
         held, ordinary = at.s_count[kept] > 0, ~at.is_buffer[kept]
         model.add(
-            Linear.rows(
+            rows_from(
                 "kept to the end",
-                np.concatenate([row[held], row[ordinary]]),
-                np.concatenate(
-                    [self._s(x, last[held], kept[held]), self._at(x.R, last[ordinary], at.writer[kept[ordinary]])]
-                ),
-                1,
-                lower=1,
+                (row[held], self._s(x, last[held], kept[held]), 1),
+                (row[ordinary], self._at(x.R, last[ordinary], at.writer[kept[ordinary]]), 1),
                 num_rows=len(kept),
+                lower=1,
             )
         )
         if not at.frontier:  # what others read is computed for their sake
             ends = np.ones(at.n, dtype=np.bool_)
             ends[arrays.position[arrays.edge_producer]] = False
             op, stage = (a.ravel() for a in np.meshgrid(np.flatnonzero(ends), np.arange(at.T), indexing="ij"))
-            model.add(Linear.rows("(1e) computed", np.repeat(np.arange(ends.sum()), at.T), self._at(x.R, stage, op), 1,
-                                  lower=1, num_rows=int(ends.sum())))  # fmt: skip
+            goal = np.repeat(np.arange(ends.sum()), at.T)
+            model.add(rows_from("(1e) computed", (goal, self._at(x.R, stage, op), 1), num_rows=ends.sum(), lower=1))
 
     def _memory(self, model: Model, x: _Blocks, stage: Int, slot: Int) -> None:
         """(2) and (3) as rows U[k,j] − U[k,j−1] + frees − allocations = 0."""
@@ -232,31 +231,31 @@ class Checkmate(Formulation):
         free_stage, freed = at.frees()
         inside = at.free_op[freed] + 1 < at.width[free_stage]  # after op l of a stage there is an op l + 1
         free_row = at.slot(free_stage, at.free_op[freed] + 1)[inside]
-        parts = [
-            (here, x.U.index, np.ones(len(here))),
-            (later, x.U.index[later - 1], np.full(len(later), -1.0)),
-            (makes, x.R.index[makes], -amount[makes].astype(np.float64)),
-            (at.first_slot[retained_stage], x.S.index, -at.size[owner].astype(np.float64)),
-            (free_row, x.FREE.index[inside], at.size[at.free_tensor[freed[inside]]].astype(np.float64)),
-        ]
         model.add(
-            Linear.rows("(2)-(3) memory", *(np.concatenate(p) for p in zip(*parts, strict=True)), lower=0.0, upper=0.0,
-                        num_rows=len(here))
-        )  # fmt: skip
+            rows_from(
+                "(2)-(3) memory",
+                (here, x.U.index, 1),
+                (later, x.U.index[later - 1], -1),
+                (makes, x.R.index[makes], -amount[makes]),
+                (at.first_slot[retained_stage], x.S.index, -at.size[owner]),
+                (free_row, x.FREE.index[inside], at.size[at.free_tensor[freed[inside]]]),
+                num_rows=len(here),
+                lower=0,
+                upper=0,
+            )
+        )
 
     def _frees(self, model: Model, x: _Blocks) -> None:
         """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h."""
         rows, columns, coefficients, most, constant = self._hazards(x)
         count = len(x.FREE)
         every = np.arange(count, dtype=np.int64)
-        row = np.concatenate([every, rows])
-        column = np.concatenate([x.FREE.index, columns])
-        model.add(
-            Linear.rows("(7b) free if no hazard", row, column, np.concatenate([np.ones(count), coefficients]),
-                        lower=1.0 - constant, num_rows=count),
-            Linear.rows("(7c) hazard, no free", row, column, np.concatenate([most, coefficients]),
-                        upper=most - constant, num_rows=count),
-        )  # fmt: skip
+        hazards = (rows, columns, coefficients)
+        free_if_none = rows_from("(7b) free if no hazard", (every, x.FREE.index, 1), hazards,
+                                 num_rows=count, lower=1.0 - constant)  # fmt: skip
+        no_free_if_any = rows_from("(7c) hazard, no free", (every, x.FREE.index, most), hazards,
+                                   num_rows=count, upper=most - constant)  # fmt: skip
+        model.add(free_if_none, no_free_if_any)
 
     def _hazards(self, x: _Blocks) -> tuple[Int, Int, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """The hazards h of every FREE variable as (row, column, coefficient), its largest value κ, and its constant."""
@@ -296,14 +295,13 @@ class Checkmate(Formulation):
         stage = at.last_writer[tensor] + 1 + rank
         row = np.arange(len(part), dtype=np.int64)
         model.add(
-            at_most(
+            rows_from(
                 "transient contribution",
-                [
-                    (row, self._at(x.R, stage, op), 1),
-                    (row, self._s(x, stage, tensor), -1),
-                    (row, x.transient.index, -1),
-                ],
-                len(part),
+                (row, self._at(x.R, stage, op), 1),
+                (row, self._s(x, stage, tensor), -1),
+                (row, x.transient.index, -1),
+                num_rows=len(part),
+                upper=0,
             )
         )
         _, slots = at.runs()
@@ -314,13 +312,13 @@ class Checkmate(Formulation):
         number[rows] = np.arange(len(rows))
         here = number[at.slot(stage, op)]
         model.add(
-            Linear.rows(
+            rows_from(
                 "(9) workspace",
-                np.concatenate([number[rows], number[rows], here]),
-                np.concatenate([x.U.index[rows], x.R.index[rows], x.transient.index]),
-                np.concatenate([np.ones(len(rows)), workspace[slots[rows]], at.size[tensor].astype(np.float64)]),
-                upper=float(at.capacity),
+                (number[rows], x.U.index[rows], 1),
+                (number[rows], x.R.index[rows], workspace[slots[rows]]),
+                (here, x.transient.index, at.size[tensor]),
                 num_rows=len(rows),
+                upper=at.capacity,
             )
         )
 
@@ -332,10 +330,8 @@ class Checkmate(Formulation):
         limited = np.flatnonzero((limit < at.T - begin) & ((limit > 1) | (not at.frontier)))
         row, rank = expand((at.T - begin)[limited])
         op = limited[row]
-        model.add(
-            Linear.rows("limit of computes", row, self._at(x.R, begin[op] + rank, op), 1, upper=limit[limited],
-                        num_rows=len(limited))
-        )  # fmt: skip
+        runs = (row, self._at(x.R, begin[op] + rank, op), 1)
+        model.add(rows_from("limit of computes", runs, num_rows=len(limited), upper=limit[limited]))
 
     # -- translation -----------------------------------------------------------------------------------------------
 
@@ -406,12 +402,8 @@ class Checkmate(Formulation):
 
     def _fill_memory(self, model: Model, x: _Blocks, values: Values) -> None:
         """U from (2) and (3), by running sums along each stage."""
-        record = next(r for r in model.records if isinstance(r, Linear) and r.name == "(2)-(3) memory")
-        other = ~np.isin(record.column, x.U.index)
-        change = -np.bincount(
-            record.row[other], record.value[other] * values[record.column[other]], minlength=len(record)
-        )
-        total = np.cumsum(change)
+        sides, sums = sums_without(model, "(2)-(3) memory", x.U, values)
+        total = np.cumsum(sides - sums)
         first = self.layout.first_slot
         offset = np.where(first > 0, total[first - 1], 0)
         values[x.U.index] = total - np.repeat(offset, self.layout.width)

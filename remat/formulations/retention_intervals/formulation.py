@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
 from remat.formulations.retention_intervals.encoder import RetentionEncoder
-from remat.formulations.retention_intervals.layout import RetentionLayout, StageGrid, expand
+from remat.formulations.retention_intervals.layout import RetentionLayout, StageGrid
 from remat.formulations.retention_intervals.leeway import leeway
 from remat.formulations.retention_intervals.minizinc import written
 from remat.formulations.sequence import MemoryScale, standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.modeling.check import cumulative_use
+from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.scope import Scope

@@ -8,18 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.sequence import standing_buffers
+from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.schedule import OrderRule
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-
-def expand(counts: Int) -> tuple[Int, Int]:
-    """Owner and rank of every element of groups of the given sizes: ``[2, 1] -> [0, 0, 1], [0, 1, 0]``."""
-    owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    first = np.cumsum(counts) - counts
-    return owner, np.arange(len(owner), dtype=np.int64) - first[owner]
 
 
 @dataclass(frozen=True)

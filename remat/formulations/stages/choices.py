@@ -8,15 +8,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.formulations.retention_intervals.layout import expand
 from remat.formulations.stages.layout import StageLayout
+from remat.modeling.rows import NONE, ONE, expand
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-#: In place of the number of a choice or of a column: there is none; it is always one.
-NONE, ONE = -1, -2
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
-from remat.formulations.retention_intervals.layout import expand
 from remat.formulations.sequence import Instances, check_limits, op_sequence, stages_of, useful_schedule
-from remat.formulations.stages.choices import NONE, ONE, StageChoices
+from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions
-from remat.formulations.stages.rows import at_most, without
-from remat.modeling import Linear, Model, Vars
+from remat.modeling import Model, Vars
+from remat.modeling.rows import NONE, ONE, Term, expand, rows_from, sums_without
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
@@ -173,9 +172,10 @@ class Stages(Formulation):
         _, _, _, last = self.choices.reads
         mine = np.flatnonzero(own)
         row = np.arange(len(mine), dtype=np.int64)
-        model.add(at_most("(4) live while read", [(row, column[mine], 1), (row, live[mine], -1)], len(mine)))
+        now = (row, live[mine], -1)
+        model.add(rows_from("(4) live while read", (row, column[mine], 1), now, num_rows=len(mine), upper=0))
         following = np.where(last[mine], tail[mine], live[np.minimum(mine + 1, len(live) - 1)])
-        model.add(at_most("(5) live before", [(row, following, 1), (row, live[mine], -1)], len(mine)))
+        model.add(rows_from("(5) live before", (row, following, 1), now, num_rows=len(mine), upper=0))
 
     def _availability(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
         """(2) what is live first was retained or is recomputed, and (3) what the last op of a stage reads too."""
@@ -193,10 +193,13 @@ class Stages(Formulation):
         what = np.concatenate([live[first], self._column(S, self.choices.s(on_stage + 1, on_tensor))])
         row = np.arange(len(what), dtype=np.int64)
         model.add(
-            at_most(
+            rows_from(
                 "(2) retained or recomputed",
-                [(row, what, 1), (row, self._made(R, stage, tensor), -1), (row, self._held(S, stage, tensor), -1)],
-                len(what),
+                (row, what, 1),
+                (row, self._made(R, stage, tensor), -1),
+                (row, self._held(S, stage, tensor), -1),
+                num_rows=len(what),
+                upper=0,
             )
         )
         stage, tensor = np.nonzero(at.fixed)
@@ -204,11 +207,12 @@ class Stages(Formulation):
         stage, tensor = stage[needed], tensor[needed]
         row = np.arange(len(stage), dtype=np.int64)
         model.add(
-            at_most(
+            rows_from(
                 "(3) inputs there",
-                [(row, self._made(R, stage, tensor), -1), (row, self._held(S, stage, tensor), -1)],
-                len(stage),
-                -1.0,
+                (row, self._made(R, stage, tensor), -1),
+                (row, self._held(S, stage, tensor), -1),
+                num_rows=len(stage),
+                upper=-1,
             )
         )
 
@@ -229,10 +233,8 @@ class Stages(Formulation):
         tight = counts >= limits
         number = np.cumsum(tight) - 1
         mine = np.flatnonzero(tight[op])
-        model.add(
-            Linear.rows("limit of computes", number[op[mine]], R.index[mine], 1, upper=limits[tight] - 1.0,
-                        num_rows=int(tight.sum()))
-        )  # fmt: skip
+        runs = (number[op[mine]], R.index[mine], 1)
+        model.add(rows_from("limit of computes", runs, num_rows=tight.sum(), upper=limits[tight] - 1))
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -244,10 +246,9 @@ class Stages(Formulation):
         most = held + ((onward != NONE) * at.size).sum(axis=1)
         stages = np.flatnonzero((most > at.capacity) & (np.arange(at.n) >= at.first_stage))
         row, tensor = np.nonzero(onward[stages] >= 0)
-        model.add(
-            Linear.rows("(6) first computes", row, S.index[onward[stages[row], tensor]], at.size[tensor],
-                        upper=(at.capacity - held[stages]).astype(np.float64), num_rows=len(stages))
-        )  # fmt: skip
+        retained = (row, S.index[onward[stages[row], tensor]], at.size[tensor])
+        spare = at.capacity - held[stages]
+        model.add(rows_from("(6) first computes", retained, num_rows=len(stages), upper=spare))
 
     def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> tuple[Vars, Vars]:
         """(6) to (9); the variables U and `over`."""
@@ -274,27 +275,17 @@ class Stages(Formulation):
             (k, reader + 1, t, following, 1),
         ]
         keys = stage * at.n + op
-        rows, columns, values = [np.arange(len(tight))], [U.index], [np.ones(len(tight))]
-        constant = np.zeros(len(tight))
+        terms: list[Term] = [(np.arange(len(tight)), U.index, 1)]
         for k_, slot, t_, column, sign in changes:
             row = np.searchsorted(keys, k_ * at.n + slot)
             row[row == len(keys)] = -1
             good = (row >= 0) & (column != NONE) & (at.size[t_] > 0)
             if len(keys):
                 good &= stage[row] == k_
-            row, column, amount = row[good], column[good], sign * at.size[t_[good]].astype(np.float64)
-            np.add.at(constant, row[column == ONE], amount[column == ONE])
-            rows.append(row[column >= 0])
-            columns.append(column[column >= 0])
-            values.append(-amount[column >= 0])
+            terms.append((row[good], column[good], -sign * at.size[t_[good]]))
         on = np.flatnonzero(stage[1:] == stage[:-1]) + 1
-        rows.append(on)
-        columns.append(U.index[on - 1])
-        values.append(-np.ones(len(on)))
-        model.add(
-            Linear.rows("(7) recomputations", np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
-                        lower=constant, upper=constant, num_rows=len(tight))
-        )  # fmt: skip
+        terms.append((on, U.index[on - 1], -1))
+        model.add(rows_from("(7) recomputations", *terms, num_rows=len(tight), lower=0, upper=0))
         over = self._spare_outputs(model, R, U, tight, first_live)
         return U, over
 
@@ -313,10 +304,13 @@ class Stages(Formulation):
         row = np.arange(len(choice), dtype=np.int64)
         column = R.index[tight]
         model.add(
-            at_most(
+            rows_from(
                 "(8) unwanted outputs",
-                [(row, column[run[choice]], 1), (row, wanted[choice], -1), (row, over.index, -1)],
-                len(choice),
+                (row, column[run[choice]], 1),
+                (row, wanted[choice], -1),
+                (row, over.index, -1),
+                num_rows=len(choice),
+                upper=0,
             )
         )
         always = np.flatnonzero(wanted == NONE)
@@ -325,15 +319,14 @@ class Stages(Formulation):
         row_of = np.full(len(tight), -1, dtype=np.int64)
         row_of[needs] = np.arange(len(needs))
         model.add(
-            Linear.rows(
+            rows_from(
                 "(9) with workspace",
-                row_of[np.concatenate([needs, extra, run[always], run[choice]])],
-                np.concatenate([U.index[needs], column[extra], column[run[always]], over.index]),
-                np.concatenate(
-                    [np.ones(len(needs)), at.workspace[op[extra]], at.size[tensor[always]], at.size[tensor[choice]]]
-                ),
-                upper=float(at.capacity),
+                (row_of[needs], U.index[needs], 1),
+                (row_of[extra], column[extra], at.workspace[op[extra]]),
+                (row_of[run[always]], column[run[always]], at.size[tensor[always]]),
+                (row_of[run[choice]], over.index, at.size[tensor[choice]]),
                 num_rows=len(needs),
+                upper=at.capacity,
             )
         )
         return over
@@ -376,9 +369,9 @@ class Stages(Formulation):
         group = np.cumsum(last[::-1])  # from the end, as what follows decides
         held = (np.maximum.accumulate(held[::-1] + 2 * group) - 2 * group)[::-1]
         values[x.L.index] = held[self._own]
-        _, spare = without(model, "(8) unwanted outputs", x.over, values)
+        _, spare = sums_without(model, "(8) unwanted outputs", x.over, values)
         values[x.over.index] = np.maximum(0, spare)
-        lower, other = without(model, "(7) recomputations", x.U, values)
+        lower, other = sums_without(model, "(7) recomputations", x.U, values)
         total = np.cumsum(lower - other)
         begins = self.choices.runs[0][self.choices.tight]
         first = np.searchsorted(begins, begins)

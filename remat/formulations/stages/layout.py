@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.formulations.retention_intervals.layout import expand
 from remat.formulations.sequence import MemoryScale, standing_buffers
+from remat.modeling.rows import expand
 from remat.problem import Problem
 
 Int = NDArray[np.int64]

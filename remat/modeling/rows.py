@@ -1,0 +1,139 @@
+"""Linear rows in bulk: from terms, each of which is an array of coordinates.
+
+A constraint such as "R[k,j] ≤ R[k,i] + S[k,i] for every edge (i, j) and stage k" is one call: number its rows, say for
+each of its terms which column stands in which row, and with which coefficient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from remat.modeling.model import Model, Vars
+from remat.modeling.records import Linear
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+#: In place of a column: there is no such variable, it is always 0; or it is always 1.
+NONE, ONE = -1, -2
+#: Rows, columns and coefficients.
+Term = tuple[ArrayLike, ArrayLike, ArrayLike]
+
+
+def rows_from(
+    name: str,
+    *terms: Term,
+    num_rows: int,
+    lower: ArrayLike = -np.inf,
+    upper: ArrayLike = np.inf,
+    enforce: ArrayLike | None = None,
+) -> Linear:
+    """The rows ``lower <= sum of coefficient * variable <= upper``, from terms.
+
+    Parameters
+    ----------
+    name : str
+        Of the record.
+    *terms : (row, column, coefficient)
+        Integer arrays of one shape, and a number or an array; scalars are broadcast. A row may have several entries
+        of one term, or none. A column may be :data:`NONE` (the entry is left out) or :data:`ONE` (its coefficient
+        goes to the other side).
+    num_rows : int
+        Rows without any entry count, too.
+    lower, upper : float, or float array of shape (rows,)
+    enforce : int array, shape (rows,), optional
+        Literals; a row holds where its literal is true.
+
+    Returns
+    -------
+    Linear
+
+    Raises
+    ------
+    ModelError
+        If rows are out of range.
+
+    Examples
+    --------
+    ``x[i] + 2 y[i] <= 4`` for three i, where ``y[2]`` is always 1:
+
+    >>> model = Model("example")
+    >>> x, y = model.integers("x", 3, 0, 9), model.integers("y", 2, 0, 9)
+    >>> row = np.arange(3)
+    >>> record = rows_from("few", (row, x.index, 1), (row, [y[0], y[1], ONE], 2), num_rows=3, upper=4)
+    >>> record.row, record.column, record.value, record.upper
+    (array([0, 1, 2, 0, 1]), array([0, 1, 2, 3, 4]), array([1., 1., 1., 2., 2.]), array([4., 4., 2.]))
+    """
+    rows, columns, values = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    sure = np.zeros(num_rows)
+    for term in terms:
+        arrays = (np.asarray(part, dtype=kind) for part, kind in zip(term, (np.int64, np.int64, float), strict=True))
+        row, column, value = (part.ravel() for part in np.broadcast_arrays(*arrays))
+        there, always = column >= 0, column == ONE
+        if always.any():
+            np.add.at(sure, row[always], value[always])
+        rows.append(row[there])
+        columns.append(column[there])
+        values.append(value[there])
+    low = np.broadcast_to(np.asarray(lower, dtype=np.float64), (num_rows,)) - sure
+    high = np.broadcast_to(np.asarray(upper, dtype=np.float64), (num_rows,)) - sure
+    return Linear.rows(
+        name, np.concatenate(rows), np.concatenate(columns), np.concatenate(values),
+        lower=low, upper=high, num_rows=num_rows, enforce=enforce,
+    )  # fmt: skip
+
+
+def expand(counts: ArrayLike) -> tuple[Int, Int]:
+    """Owner and rank of every element of groups of the given sizes.
+
+    It takes the place of two nested loops: "for each group, for each of its elements".
+
+    Parameters
+    ----------
+    counts : int array, shape (groups,)
+
+    Returns
+    -------
+    owner, rank : int64 arrays, shape (sum of counts,)
+
+    Examples
+    --------
+    >>> expand([2, 0, 1])
+    (array([0, 0, 2]), array([0, 1, 0]))
+    """
+    sizes = np.asarray(counts, dtype=np.int64)
+    owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    first = np.cumsum(sizes) - sizes
+    return owner, np.arange(len(owner), dtype=np.int64) - first[owner]
+
+
+def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[Float, Float]:
+    """Lower sides of the rows of a record, and their sums over all variables but those of a block.
+
+    An encoder finds by it the values of variables that follow from the others.
+
+    Parameters
+    ----------
+    model : Model
+    name : str
+        Of a `Linear` record; where there is none, both arrays are empty.
+    block : Vars
+    values : float64 array, shape (variables,)
+
+    Examples
+    --------
+    >>> model = Model("example")
+    >>> x, u = model.integers("x", 2, 0, 9), model.integers("u", 2, 0, 99)
+    >>> row = np.arange(2)
+    >>> model.add(rows_from("carry", (row, u.index, 1), (row, x.index, -3), num_rows=2, lower=[0, 5]))
+    >>> low, sums = sums_without(model, "carry", u, np.array([1.0, 2.0, 0.0, 0.0]))
+    >>> low - sums
+    array([ 3., 11.])
+    """
+    for record in model.records:
+        if isinstance(record, Linear) and record.name == name:
+            other = ~np.isin(record.column, block.index)
+            terms = record.value[other] * values[record.column[other]]
+            return record.lower, np.bincount(record.row[other], terms, len(record)).astype(np.float64)
+    return np.zeros(0), np.zeros(0)

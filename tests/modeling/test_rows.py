@@ -1,0 +1,53 @@
+"""Rows in bulk say what the sums say that they are made of."""
+
+import numpy as np
+import pytest
+
+from remat.errors import ModelError
+from remat.modeling import Model, violations
+from remat.modeling.rows import NONE, ONE, expand, rows_from, sums_without
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_the_sums_of_their_terms(seed):
+    """Against one loop per row; columns that are not there or always one, coefficients by number and by array."""
+    rng = np.random.default_rng(seed)
+    model = Model("rows")
+    x = model.integers("x", 5, 0, 3)
+    terms = [
+        (rng.integers(0, 4, 6), rng.choice([NONE, ONE, *x.index], 6), value)
+        for value in (1, -2.5, rng.integers(-3, 4, 6))
+    ]
+    lower, upper = rng.integers(-9, 0, 4), rng.integers(0, 9, 4)
+    model.add(rows_from("sums", *terms, num_rows=4, lower=lower, upper=upper))
+    for values in rng.integers(0, 4, (40, 5)).astype(float):
+        sums = np.zeros(4)
+        for rows, columns, coefficients in terms:
+            for row, column, coefficient in zip(rows, columns, np.broadcast_to(coefficients, 6), strict=True):
+                sums[row] += coefficient * (1 if column == ONE else 0 if column == NONE else values[column])
+        assert bool(violations(model, values)) == bool(((sums < lower) | (sums > upper)).any())
+
+
+def test_a_row_that_is_not_there_is_refused():
+    with pytest.raises(ModelError, match="do not fit its 2 rows"):
+        rows_from("few", ([0, 2], [0, 1], 1), num_rows=2, upper=1)
+    with pytest.raises(ValueError, match="broadcast"):
+        rows_from("few", ([0, 1], [0, 1, 2], 1), num_rows=2, upper=1)
+
+
+def test_rows_without_terms_and_with_literals():
+    record = rows_from("none", num_rows=3, lower=[0, 1, 2], enforce=[0, 1, 2])
+    assert len(record) == 3
+    assert record.enforce.tolist() == [0, 1, 2]
+    assert rows_from("none", num_rows=0).lower.shape == (0,)
+
+
+def test_groups_of_any_size():
+    owner, rank = expand([2, 0, 1, 3])
+    assert list(zip(owner.tolist(), rank.tolist(), strict=True)) == [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1), (3, 2)]
+    assert all(len(part) == 0 for part in expand([]))
+
+
+def test_sums_of_a_record_that_is_not_there_are_empty():
+    model = Model("empty")
+    assert [len(part) for part in sums_without(model, "none", model.booleans("b", 1), np.zeros(1))] == [0, 0]
