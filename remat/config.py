@@ -17,12 +17,13 @@ from remat import registry
 from remat.errors import FormatError, ProblemError
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
-from remat.io.files import check_output, read_text
+from remat.io.files import check_outputs, exists, is_standard_stream, read_text
 from remat.problem import Problem
 from remat.schedule.io import read_schedule, write_schedule
 from remat.solving.progress import OnProgress
 
 if TYPE_CHECKING:
+    from remat.schedule import Schedule
     from remat.solving.result import Result
 
 #: Largest configuration file that is read, in bytes.
@@ -203,6 +204,7 @@ class Config(_Section):
         on_progress: OnProgress | None = None,
         log: Callable[[str], None] | None = None,
         problem: Problem | None = None,
+        warm_start: Schedule | None = None,
     ) -> Result:
         """Read what is to be read, solve, and write the schedule and the picture that are asked for.
 
@@ -212,6 +214,8 @@ class Config(_Section):
             As for :func:`remat.solve`.
         problem : Problem, optional
             That of :meth:`make_problem`, where it has been made before.
+        warm_start : Schedule, optional
+            That of the file in ``solve.warm_start``, where it has been read before.
 
         Raises
         ------
@@ -223,12 +227,12 @@ class Config(_Section):
 
         chosen, output = self.solve, self.output
         inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)
-        check_output(output.schedule, inputs)
-        check_output(output.plot, inputs, SUFFIXES)
+        check_outputs((output.schedule, ()), (output.plot, SUFFIXES), inputs=inputs)
         problem = problem or self.make_problem()
-        start = None if chosen.warm_start is None else read_schedule(chosen.warm_start, problem.graph)
+        if warm_start is None and chosen.warm_start is not None:
+            warm_start = read_schedule(chosen.warm_start, problem.graph)
         result = solve(
-            problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=start,
+            problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=warm_start,
             threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, options=self.options_of(chosen.method),
             solver_options=self.solver_options_of(chosen.backend), on_progress=on_progress, log=log,
             isolate=chosen.isolate, memory_limit=chosen.memory_limit,
@@ -366,7 +370,7 @@ def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         table = merged.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str):
             path = folder / table[key]
-            if key != "graph" or path.exists() or table[key] not in ZOO:
+            if not is_standard_stream(table[key]) and (key != "graph" or exists(path) or table[key] not in ZOO):
                 table[key] = str(path)
     return merged
 

@@ -30,7 +30,7 @@ from remat.cli.common import (
 )
 from remat.cli.compare import Watched, methods_of
 from remat.errors import FormatError
-from remat.io.files import check_output, write_atomic
+from remat.io.files import check_output, check_outputs, exists, write_atomic
 
 if TYPE_CHECKING:
     from remat.experiments.max_batch_result import BatchResult, Probe
@@ -121,8 +121,8 @@ def command(
         "solve": chosen(time_limit=time_limit, threads=threads, seed=seed, isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
     names = names or [run.problem.graph]
-    for path, suffixes in (*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)):
-        check_output(path, (*names, *(others or ()), config), suffixes)
+    outputs = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
+    check_outputs(*outputs, inputs=(*names, *(others or ()), config))
     if schedules is not None:
         check_output(schedules / "schedule.json")
     families = [
@@ -196,7 +196,7 @@ def read_family(
     from remat.graphs.io import load_graph, read_graph
     from remat.graphs.zoo import ZOO
 
-    if not Path(name).exists() and name in ZOO and not others:
+    if not exists(name) and name in ZOO and not others:
         return AffineGraph.of(ZOO[name])
     graph = load_graph(name)
     size = batch_size or _batch_of(graph, name)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
+from remat.io.files import is_standard_stream
 from remat.io.text import printable
 
 if TYPE_CHECKING:
-    from remat.config import Config
+    from remat.config import Config, OutputSection
     from remat.graphs import ComputeGraph
     from remat.solving.result import Result
 
 #: Exit codes; the last two as for a program that the signal ends: Ctrl-C, a reader that goes away.
 OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
-Graph = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph file, or the name of a zoo graph (resnet50).")]
+Graph = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="Graph file (-: standard input), or the name of a zoo graph (resnet50).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ORDER_HELP = "Whether first computations follow the reference order"
 Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{ORDER_HELP}.")]
@@ -42,7 +46,11 @@ Device = Annotated[
 ]
 OptionalGraph = Annotated[
     str | None,
-    typer.Argument(metavar="GRAPH", help="Graph file, or the name of a zoo graph (resnet50).", show_default=False),
+    typer.Argument(
+        metavar="GRAPH",
+        help="Graph file (-: standard input), or the name of a zoo graph (resnet50).",
+        show_default=False,
+    ),
 ]
 BaseConfig = Annotated[
     Path | None, typer.Option("--config", "-c", help="Read the run from this TOML file; other options go before it.")
@@ -74,7 +82,9 @@ Isolate = Annotated[bool | None, typer.Option("--isolate/--no-isolate", help="Ru
 MemoryLimit = Annotated[
     str | None, typer.Option("--memory-limit", help="What this process may hold (4GiB); means --isolate.")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule to this file.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the schedule to this file (-: standard output).")
+]
 Picture = Annotated[Path | None, typer.Option("--plot", help="Draw the schedule into this file (.png, .svg).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -120,22 +130,29 @@ def base_config(
 
 
 def end_of_solve(
-    result: Result, as_json: bool, remark: tuple[str, str] | None = None, facts: Mapping[str, Any] | None = None
+    result: Result,
+    output: OutputSection,
+    remark: tuple[str, str] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> NoReturn:
-    """Print a result, with a remark (word, text) below it or more `facts` in the JSON, and leave with its exit code."""
-    if as_json:
-        print_json({**result.as_dict(), **(facts or {})})
+    """Print a result, with a remark (word, text) below it or more `facts` in the JSON, and leave with its exit code.
+
+    Where the schedule is on standard output, this goes to standard error.
+    """
+    stream = sys.stderr if is_standard_stream(output.schedule) else sys.stdout
+    if output.json_:
+        print_json({**result.as_dict(), **(facts or {})}, stream)
     else:
-        print(result)
+        print(result, file=stream)
         if remark is not None:
-            print(f"{remark[0]:<9} {remark[1]}")
+            print(f"{remark[0]:<9} {remark[1]}", file=stream)
     code = OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
     raise typer.Exit(code)
 
 
-def print_json(value: Any) -> None:
-    """Print a JSON value, readable and exact."""
-    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
+def print_json(value: Any, stream: TextIO | None = None) -> None:
+    """Print a JSON value, readable and exact, on a stream (default: standard output)."""
+    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False), file=stream)
 
 
 def print_table(rows: Iterable[tuple[str, ...]], indent: str = "") -> None:

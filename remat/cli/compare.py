@@ -31,7 +31,7 @@ from remat.cli.common import (
     base_config,
     chosen,
 )
-from remat.io.files import check_output, write_atomic
+from remat.io.files import check_outputs, write_atomic
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -98,8 +98,7 @@ def command(
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
-    for path, suffixes in ((json_file, ()), (csv_file, ()), (plot, SUFFIXES)):
-        check_output(path, (run.problem.graph, config), suffixes)
+    check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
     limits = run.solve
 
     def write(comparison: Comparison) -> None:

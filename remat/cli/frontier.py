@@ -33,7 +33,7 @@ from remat.cli.common import (
 )
 from remat.cli.compare import Watched, methods_of
 from remat.errors import ProblemError
-from remat.io.files import check_output, write_atomic
+from remat.io.files import check_outputs, write_atomic
 
 if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
@@ -116,8 +116,8 @@ def command(
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
-    for path, suffixes in (*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)):
-        check_output(path, (run.problem.graph, config), suffixes)
+    outputs = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
+    check_outputs(*outputs, inputs=(run.problem.graph, config))
     asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")

@@ -91,10 +91,11 @@ def command(
     }  # fmt: skip
     run = base_config(config, graph, options, required=("budget",))
     problem = run.make_problem()
-    given = judged(problem, read_schedule(schedule, problem.graph), str(schedule))
+    start = read_schedule(schedule, problem.graph)
+    given = judged(problem, start, str(schedule))
     with Reporter(run.output.quiet) as reporter:
-        result = run.run(reporter, problem=problem)
-    end_of_solve(result, run.output.json_, ("improved", saving(given, result)), {"given": given.as_dict()})
+        result = run.run(reporter, problem=problem, warm_start=start)
+    end_of_solve(result, run.output, ("improved", saving(given, result)), {"given": given.as_dict()})
 
 
 def judged(problem: Problem, schedule: Schedule, name: str) -> Certificate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -51,14 +52,13 @@ def command(
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
     from remat.cli.reporter import Reporter
-    from remat.io.files import check_output
+    from remat.io.files import check_outputs, is_standard_stream
     from remat.problem import Problem
     from remat.schedule.io import write_schedule
     from remat.schedule.plots import SUFFIXES, save_plot
     from remat.solving.min_peak import minimize
 
-    check_output(output, (graph,))
-    check_output(plot, (graph,), SUFFIXES)
+    check_outputs((output, ()), (plot, SUFFIXES), inputs=(graph,))
     problem = Problem(load_graph(graph), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
     with Reporter(quiet) as reporter:
         result = minimize(
@@ -73,6 +73,6 @@ def command(
             keep=problem.keep, count_constant_memory=problem.count_constant_memory,
         )  # fmt: skip
     if as_json:
-        print_json(result.as_dict())
+        print_json(result.as_dict(), sys.stderr if is_standard_stream(output) else sys.stdout)
     else:
-        print(result)
+        print(result, file=sys.stderr if is_standard_stream(output) else sys.stdout)

@@ -87,4 +87,4 @@ def command(
     run = base_config(config, graph, options, required=("budget",))
     with Reporter(run.output.quiet) as reporter:
         result = run.run(reporter)
-    end_of_solve(result, run.output.json_)
+    end_of_solve(result, run.output)

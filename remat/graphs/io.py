@@ -8,13 +8,13 @@ from pathlib import Path
 from remat.errors import FormatError, GraphError
 from remat.graphs.formats.base import GROUP, graph_formats
 from remat.graphs.graph import ComputeGraph
-from remat.io.files import write_atomic
+from remat.io.files import exists, is_special, is_standard_stream, write_atomic
 from remat.io.formats import Source, recognized
 from remat.registry import attempt
 
 
 def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
-    """The graph in a file; its format is found from its content.
+    """The graph in a file, or in standard input for ``-``; its format is found from its content.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     >>> load_graph("vgg16").name
     'vgg16-b256'
     """
-    if Path(name).exists():
+    if is_standard_stream(name) or exists(name):
         return read_graph(name)
     from remat.graphs.zoo import ZOO
 
@@ -63,12 +63,14 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
     """Write a graph, whole or not at all, in the format that the suffix of `path` names.
 
+    Standard output (``-``), pipes and devices without a suffix get the graph file of this project.
+
     Raises
     ------
     FormatError
         If no format has this suffix, or the file cannot be written.
     """
-    suffix = Path(path).suffix.lower()
+    suffix = Path(path).suffix.lower() or (".json" if is_special(path) else "")
     known: list[str] = []
     for graph_format in graph_formats():
         if graph_format.write is None:

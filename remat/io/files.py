@@ -1,41 +1,83 @@
-"""Reading untrusted text and JSON, writing files atomically."""
+"""Reading untrusted text and JSON; writing files whole or not at all, and pipes and devices in place."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
-import tempfile
+import secrets
+import stat
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from remat.errors import FormatError
 
 #: Largest file that is read, in bytes, unless a caller says otherwise.
 MAX_BYTES = 512 * 1024 * 1024
+#: The paths that stand for standard input, or output.
+STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")
+#: Names of open files; what is behind them is somebody's, and not replaced.
+_OPEN_FILES = ("/dev/fd/", "/dev/stderr", "/proc/")
+
+
+def is_standard_stream(path: str | os.PathLike[str] | None) -> bool:
+    """Whether a path stands for standard input or output."""
+    return path is not None and os.fspath(path) in STANDARD_STREAMS
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something of that name; no name is too odd to ask for."""
+    return _mode(path) is not None
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    """Type and permissions of what a path leads to; None where there is nothing, or it cannot be looked at."""
+    try:
+        return Path(path).stat().st_mode
+    except (OSError, ValueError):  # ValueError: a NUL, half of a surrogate pair
+        return None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a file.
+    """The content of a file or a pipe; of standard input for ``-``.
 
     Raises
     ------
     FormatError
-        Naming the file, if it is missing, not a plain file, or larger than `max_bytes`.
+        Naming the file, if it is missing, a folder or a device, or larger than `max_bytes`.
     """
-    path = Path(path)
     try:
-        if not path.is_file():
-            raise FormatError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+        if is_standard_stream(path):
+            data = _standard(sys.stdin).read(max_bytes + 1)
+            if not data:
+                raise FormatError("-: standard input is empty (it can be read once)")
+        else:
+            mode = _mode(path)
+            if mode is None or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+                raise FormatError(f"{path}: {'no such file' if mode is None else 'not a plain file'}")
+            with Path(path).open("rb") as file:
+                data = file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(data) > max_bytes:
         raise FormatError(f"{path}: larger than {max_bytes:,} bytes")
     return data
+
+
+def _standard(stream: Any) -> BinaryIO:
+    """The bytes of a standard stream."""
+    buffer = getattr(stream, "buffer", None)
+    if buffer is None:
+        raise ValueError("there is none")
+    return cast(BinaryIO, buffer)
 
 
 def decode_text(data: bytes, name: str) -> str:
@@ -95,30 +137,78 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file whole or not at all: into a temporary file beside it, which then takes its name.
 
+    Symbolic links are followed, and a file that was there keeps its permissions. Pipes and devices (``/dev/null``,
+    ``/dev/stdout``) are written in place, and ``-`` is standard output.
+
     Raises
     ------
     FormatError
         Naming the file, if it cannot be written; what was there before is still there.
     """
-    path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
+        if is_standard_stream(path):
+            sys.stdout.flush()
+            _standard(sys.stdout).write(data)
+            _standard(sys.stdout).flush()
+        elif is_special(path):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as file:
+                file.write(data)
+        else:
+            _replace(_target(path), data)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads to what must not be replaced: a standard stream, a pipe, a device, an open file."""
+    mode = _mode(path)
+    if is_standard_stream(path):
+        return True
+    if mode is None or stat.S_ISDIR(mode):
+        return False
+    return not stat.S_ISREG(mode) or os.path.normpath(Path.cwd() / path).startswith(_OPEN_FILES)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Where symbolic links lead."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Put a file with this content in the place of `target`."""
+    before = target.stat() if target.exists() else None
+    if before is not None:
+        if stat.S_ISDIR(before.st_mode):
+            raise OSError(errno.EISDIR, "it is a folder")
+        if not os.access(target, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    temporary, handle = _temporary(target.parent)
+    try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+            if before is not None:
+                with contextlib.suppress(OSError):  # only root gives files away
+                    os.fchown(handle, before.st_uid, before.st_gid)
+                os.fchmod(handle, stat.S_IMODE(before.st_mode) & 0o777)
+            os.fsync(handle)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _temporary(folder: Path) -> tuple[Path, int]:
+    """A new file in a folder, and its handle; its permissions are those that any new file gets there."""
+    path = folder / f".remat.{secrets.token_hex(8)}.part"
+    return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def check_output(
@@ -136,18 +226,50 @@ def check_output(
     """
     if path is None:
         return
-    path = Path(path)
-    if path.is_dir():
-        raise FormatError(f"{path}: cannot be written: it is a folder")
     allowed = tuple(suffixes)
-    if allowed and path.suffix.lower() not in allowed:
+    if allowed and Path(path).suffix.lower() not in allowed:
         raise FormatError(f"{path}: the suffix must be one of {', '.join(allowed)}")
-    for other in inputs:
-        if other is not None and path.exists() and Path(other).exists() and path.samefile(other):
-            raise FormatError(f"{path}: would overwrite the input")
+    if is_standard_stream(path):
+        return
+    mode = _mode(path)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise FormatError(f"{path}: cannot be written: it is a folder")
+    if is_special(path):
+        if not os.access(path, os.W_OK):
+            raise FormatError(f"{path}: cannot be written: Permission denied")
+        return
     try:
-        handle, probe = tempfile.mkstemp(dir=path.parent, prefix=".remat.", suffix=".part")
+        for other in inputs:
+            if mode is not None and other is not None and exists(other) and Path(path).samefile(other):
+                raise FormatError(f"{path}: would overwrite the input")
+        if mode is not None and not os.access(path, os.W_OK):
+            raise FormatError(f"{path}: cannot be written: Permission denied")
+        probe, handle = _temporary(_target(path).parent)
         os.close(handle)
-        Path(probe).unlink()
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
+
+
+def check_outputs(
+    *outputs: tuple[str | os.PathLike[str] | None, Iterable[str]],
+    inputs: Iterable[str | os.PathLike[str] | None] = (),
+) -> None:
+    """:func:`check_output` for several, each a path and its suffixes; no two may be the same file.
+
+    Raises
+    ------
+    FormatError
+        As :func:`check_output`, and naming two paths that lead to one file, however they are spelt.
+    """
+    inputs = tuple(inputs)
+    places: dict[str, str] = {}
+    for path, suffixes in outputs:
+        check_output(path, inputs, suffixes)
+        if path is None or (is_special(path) and not is_standard_stream(path)):
+            continue
+        place = "-" if is_standard_stream(path) else os.path.realpath(path)
+        if place in places:
+            also = "" if places[place] == str(path) else f" (it is also {places[place]})"
+            raise FormatError(f"{path}: stands for two outputs{also}; each needs a file of its own")
+        places[place] = str(path)

@@ -14,7 +14,7 @@ from remat.schedule.schedule import Schedule
 
 
 def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = None) -> Schedule:
-    """The schedule in a file; its format is found from its content.
+    """The schedule in a file, or in standard input for ``-``; its format is found from its content.
 
     Parameters
     ----------

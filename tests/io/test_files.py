@@ -1,0 +1,176 @@
+"""Writing safely: links, modes, pipes and devices, standard streams, full disks, several outputs of one name."""
+
+import io
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from remat.cli import main
+from remat.errors import FormatError
+from remat.graphs.families import unit_chain
+from remat.graphs.io import read_graph, write_graph
+from remat.io.files import check_output, check_outputs, exists, read_bytes, write_atomic
+from remat.schedule.io import read_schedule
+
+Capture = pytest.CaptureFixture[str]
+ODD = ["a\0b", "\ud800", "x" * 5000, "/".join(["y" * 200] * 40), ""]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    target, link, far = tmp_path / "real" / "target", tmp_path / "link", tmp_path / "far"
+    target.write_text("before")
+    link.symlink_to("real/target")
+    far.symlink_to("link")
+    write_atomic(far, "after")
+    assert far.is_symlink() and link.is_symlink() and target.read_text() == "after"
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to("real/new")
+    check_output(dangling)
+    write_atomic(dangling, "made")
+    assert (tmp_path / "real" / "new").read_text() == "made" and dangling.is_symlink()
+    (tmp_path / "loop").symlink_to("loop")
+    for call in (check_output, lambda path: write_atomic(path, "x")):
+        with pytest.raises(FormatError, match="loop: cannot be written"):
+            call(tmp_path / "loop")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_the_mode_of_a_file_is_kept_and_that_of_a_new_one_is_usual(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("before")
+    for mode in (0o640, 0o600, 0o755):
+        path.chmod(mode)
+        write_atomic(path, "after")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    before = os.umask(0o027)
+    try:
+        write_atomic(tmp_path / "new", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_threads_do_not_change_each_others_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The umask belongs to the whole process: whoever sets it, even for a moment, lets others write for all."""
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was touched"))
+    write_atomic(tmp_path / "file", "x")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of that kind here")
+def test_pipes_and_devices_are_written_in_place(tmp_path: Path) -> None:
+    fifo, null = tmp_path / "fifo", tmp_path / "null"
+    os.mkfifo(fifo)
+    null.symlink_to("/dev/null")
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()))
+    reader.start()
+    check_output(fifo)
+    write_atomic(fifo, "through")
+    reader.join(10)
+    assert received == [b"through"] and fifo.is_fifo()
+    for path in (null, Path("/dev/null")):
+        check_output(path)
+        write_atomic(path, "gone")
+        assert path.is_char_device()
+    with pytest.raises(FormatError, match=r"^/dev/full: cannot be written: No space left on device$"):
+        write_atomic("/dev/full", "x")
+
+
+def test_what_is_read_from_a_pipe(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    threading.Thread(target=write_graph, args=(unit_chain(2), fifo), daemon=True).start()
+    assert read_graph(fifo) == unit_chain(2)
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("before")
+
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FormatError, match=r"file: cannot be written: No space left on device"):
+        write_atomic(path, "after")
+    assert path.read_text() == "before" and [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ODD, ids=["nul", "surrogate", "long", "deep", "empty"])
+def test_odd_paths_are_one_clear_error(name: str, tmp_path: Path) -> None:
+    assert exists(tmp_path / name) == (name == "")
+    path = tmp_path / name if name else Path()
+    for call in (check_output, read_bytes, read_graph, lambda path: write_atomic(path, "x")):
+        with pytest.raises(FormatError):
+            call(path)
+
+
+def test_no_two_outputs_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("a.json")
+    for one, two in (("a.json", "a.json"), ("a.json", "sub/../a.json"), ("link", "a.json"), ("-", "/dev/stdout"),
+                     (str(tmp_path / "a.json"), "./a.json")):  # fmt: skip
+        with pytest.raises(FormatError, match="stands for two outputs"):
+            check_outputs((one, ()), (None, ()), (two, ()))
+    check_outputs(("a.json", ()), ("b.json", ()), ("/dev/null", ()), ("/dev/null", ()), (None, ()), (None, ()))
+    with pytest.raises(FormatError, match="would overwrite the input"):
+        (tmp_path / "a.json").write_text("x")
+        check_outputs(("link", ()), inputs=["a.json"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["solve", "g.json", "-b", "6", "-o", "x.png", "--plot", "x.png"],
+        ["minimize", "g.json", "-o", "x.png", "--plot", "./x.png"],
+        ["compare", "g.json", "-b", "6", "-m", "greedy", "--json", "x", "--csv", "x"],
+        ["frontier", "g.json", "-b", "6", "-m", "greedy", "-o", "x.csv", "-o", "x.csv"],
+        ["batch", "g.json", "--memory", "6", "-m", "greedy", "-o", "x.csv", "-o", "./x.csv"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_refuse_two_outputs_of_one_name(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(unit_chain(2), "g.json")
+    assert main(words) == 2
+    assert "stands for two outputs" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["g.json"]
+
+
+def test_standard_streams_from_command_to_command(tmp_path: Path) -> None:
+    """Graphs and schedules go through pipes; what is said of them goes to standard error."""
+
+    def remat(*words: str, given: bytes = b"") -> bytes:
+        command = [sys.executable, "-c", "import sys; from remat.cli import main; sys.exit(main())", *words]
+        done = subprocess.run(command, input=given, capture_output=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    graph = remat("generate", "unit-chain", "-n", "3", "-o", "-")
+    (tmp_path / "g.json").write_bytes(graph)
+    assert read_graph(tmp_path / "g.json") == unit_chain(3)
+    assert b"unit-chain-3" in remat("show", "-", given=graph)
+    schedule = remat("solve", "-", "-b", "100%", "-q", "-o", "-", given=graph)
+    (tmp_path / "s.json").write_bytes(schedule)
+    assert read_schedule(tmp_path / "s.json").num_computes == 7
+    assert b"valid" in remat("validate", "g.json", "-", given=schedule)
+    better = remat("improve", "g.json", "/dev/stdin", "-b", "100%", "-q", "-o", "/dev/stdout", given=schedule)
+    assert better.startswith(b'{\n"format": "remat-schedule"')
+    assert remat("convert", "-", "-", given=graph) == graph
+    assert remat("convert", "-", "-", "--graph", "g.json", given=schedule) == schedule
+
+
+def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"once")))
+    assert read_bytes("-") == b"once"
+    with pytest.raises(FormatError, match=r"^-: standard input is empty \(it can be read once\)"):
+        read_bytes("-")
