@@ -187,7 +187,9 @@ class LpRounding(Heuristic):
             self.scope = stated.scope()
             bound = max(problem.graph.base_cost, math.ceil(found.bound))
             self.bound = bound if limit is None else min(bound, limit)
-        return None if found.values is None or found.stop is not StopReason.FINISHED else stated.retention(found.values)
+        # what an interior-point method comes close to can be rounded as well as an optimum
+        ended = found.stop in (StopReason.FINISHED, StopReason.OTHER)
+        return stated.retention(found.values) if ended and found.values is not None else None
 
     def _stated(self, problem: Problem, limit: int | None) -> _Stated:
         if self.options.formulation == "checkmate":

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from remat import Problem, read_graph, simulate, solve, validate
+from remat.backends.base import StopReason
+from remat.backends.highs import Highs
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
@@ -91,6 +93,19 @@ def test_mending_brings_roundings_within_the_budget():
     assert not any(found.fits for found in plain.tried)
     assert any(found.fits for found in mended.tried)
     assert schedule.source == "lp-rounding, mended"
+
+
+def test_an_interior_point_that_is_not_quite_optimal_is_rounded_too(monkeypatch):
+    """HiGHS's interior-point method ends "other" on this relaxation, where it stood; its bound needs no optimum."""
+    ended, relax = [], Highs.relax
+    monkeypatch.setattr(Highs, "relax", lambda *arguments: ended.append(relax(*arguments)) or ended[-1])
+    problem = Problem(ZOO["vgg16"](), "90%")
+    options = LpRoundingOptions(allowances=(0.0,), thresholds=(0.5,), samples=0, algorithm="ipm")
+    heuristic, schedule = run(problem, options)
+    assert [found.stop for found in ended] == [StopReason.OTHER]
+    certificate = validate(problem.graph, schedule, problem.rules)
+    assert certificate.accepted
+    assert heuristic.bound <= certificate.cost < 1.02 * problem.graph.base_cost
 
 
 def test_it_ends_at_the_proof_the_deadline_and_the_listeners_word():

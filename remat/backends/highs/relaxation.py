@@ -44,7 +44,9 @@ class Relaxation:
         For each record of the lowered model, the dual value of each of its rows: what the objective rises by when the
         row's active side rises by one. Rows of records with the same name follow each other.
     values : float64 array, shape (variables of the model,), or None
-        A best solution of the relaxation; None where HiGHS did not come to an end.
+        A best solution of the relaxation. Where HiGHS gave up by itself (`stop` is ``other``: an interior-point method
+        without crossover that came close, but not close enough), where it stood, within the bounds of the variables;
+        None where it was interrupted, and where there is none.
     lowered : Lowered
     build_seconds, solve_seconds : float
     versions : mapping of str to str
@@ -165,11 +167,14 @@ def relax(
             solution = solver.getSolution()
             if solution.dual_valid or len(solution.row_dual) == rows:
                 duals = np.array(solution.row_dual, dtype=np.float64)
-            if ended in {statuses.kOptimal, statuses.kModelEmpty}:
+            solved = ended in {statuses.kOptimal, statuses.kModelEmpty}
+            if solved:
                 objective = solver.getInfo().objective_function_value + matrix.offset
-                values = np.array(solution.col_value, dtype=np.float64)[: lowered.source.num_vars]
             elif stop is StopReason.FINISHED:
-                stop = StopReason.DEADLINE if options.deadline.expired else StopReason.OTHER
+                late = ended == statuses.kTimeLimit or options.deadline.expired
+                stop = StopReason.DEADLINE if late else StopReason.OTHER
+            if solved or stop is StopReason.OTHER:
+                values = _within_bounds(solution.col_value, matrix, lowered.source.num_vars)
     except LeftBehindError as late:
         stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE
     if not infeasible:
@@ -178,6 +183,14 @@ def relax(
         bound, infeasible, objective, stop, _by_record(lowered, duals), values, lowered, build_seconds,
         time.monotonic() - began, versions,
     )  # fmt: skip
+
+
+def _within_bounds(values: Any, matrix: Matrix, count: int) -> Float | None:
+    """The first `count` values of HiGHS, cut off at their bounds; None where it has none."""
+    found = np.array(values, dtype=np.float64)[:count]
+    if len(found) != count or not np.isfinite(found).all():
+        return None
+    return np.clip(found, matrix.lower[:count], matrix.upper[:count])
 
 
 def _best_bound(matrix: Matrix, duals: Float) -> float | None:
