@@ -162,3 +162,19 @@ def test_the_wheel_carries_types_and_schemas(tmp_path: Path) -> None:
     assert schemas <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_modelling_layer_names_no_solver() -> None:
+    from remat import registry
+
+    families = {"cpsat", "or-tools", "ortools", "gecode", "cbc", "gurobi"}
+    names = [re.escape(name) for name in {*registry.backends(), *families}]
+    named = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
+    for path in (PACKAGE / "modeling").rglob("*"):
+        if path.suffix == ".py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            words = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+            words += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+            assert not [word for word in [*words, path.stem] if named.fullmatch(word)], path
+        else:
+            assert path.suffix in {"", ".pyc"}, f"{path} belongs to the backend that reads it"

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.errors import ModelError
-from remat.modeling.minizinc import MiniZincStatement
 from remat.modeling.records import Record
 
 Int = NDArray[np.int64]
@@ -98,8 +97,10 @@ class Model:
     _upper: list[Float] = field(default_factory=list)
     _kind: list[NDArray[np.int8]] = field(default_factory=list)
     num_vars: int = 0
-    minizinc: Callable[[], MiniZincStatement] | None = None
-    """The same model in MiniZinc, where its formulation has written it; a copy does not have it."""
+    overrides: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    """What the formulation offers in place of the records, by the family of backends that takes it.
+
+    For example a :class:`~remat.modeling.written.WrittenModel`; made when it is asked for. A copy has none."""
 
     # -- variables -------------------------------------------------------------------------------------------------
 

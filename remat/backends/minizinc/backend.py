@@ -29,7 +29,7 @@ from remat.backends.base import (
 )
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
-from remat.backends.minizinc.program import Program, RecordProgram, to_json
+from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
 from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
 from remat.errors import BackendError
 from remat.modeling import (
@@ -45,7 +45,7 @@ from remat.modeling import (
     lower,
     violations,
 )
-from remat.modeling.minizinc import LIBRARY
+from remat.modeling.written import WrittenModel
 
 OLDEST = (2, 6)
 #: The solver is told to end this many seconds before it is made to, so that its last words are heard.
@@ -59,11 +59,11 @@ SMALL_NUMBERS = frozenset({"org.gecode.gecode"})
 class MiniZinc(Backend):
     """Any solver that the ``minizinc`` program lists: ``minizinc:gecode``, ``minizinc:cp-sat``, ``minizinc:highs``...
 
-    A model goes in one of two ways. Where its formulation has written it in MiniZinc itself
-    (:class:`~remat.modeling.minizinc.MiniZincStatement`), that text is used. Any other goes through ``records.mzn``,
-    a text that never changes: it states each kind of record once, over arrays that come in a data file. No name of the
-    model enters either. Solvers of linear rows (tag ``mip``) get the model lowered by this package's bridges, which
-    know more of it than MiniZinc's own linearisation.
+    A model goes in one of two ways. Where its formulation has written it in MiniZinc itself (its override
+    ``minizinc``, a :class:`~remat.modeling.written.WrittenModel`), that text is used. Any other goes through
+    ``records.mzn``, a text that never changes: it states each kind of record once, over arrays that come in a data
+    file. No name of the model enters either. Solvers of linear rows (tag ``mip``) get the model lowered by this
+    package's bridges, which know more of it than MiniZinc's own linearisation.
 
     ``SolveOptions.solver`` are options of the MiniZinc solver by the names that its configuration lists, without
     dashes, for example ``{"decay": 0.9}`` for Gecode. One is this backend's own: ``generic``, true for the way by
@@ -173,10 +173,11 @@ def _program(model: Model, solver: driver.Solver, hint: Values | None, generic: 
     """`model` for `solver`: the formulation's own text where there is one and it serves, or the records as data."""
     if generic is not None and not isinstance(generic, bool):
         raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}")
-    if generic is False and model.minizinc is None:
+    written = model.overrides.get(MiniZinc.name)
+    if generic is False and written is None:
         raise BackendError(f"model {model.name!r} has no MiniZinc text of its own")
-    if model.minizinc is not None and not (solver.mip if generic is None else generic):
-        statement = model.minizinc()
+    if written is not None and not (solver.mip if generic is None else generic):
+        statement: WrittenModel = written()
         data = {**statement.data, **statement.hint(hint)}
         return Program(statement.text, data, statement.values, statement.cost_unit, statement.cost_offset)
     lowered = lower(model, {PlainLinear} if solver.mip else MiniZinc.native)
@@ -213,7 +214,7 @@ class _Run:
         if math.isfinite(deadline.seconds):
             limit = max(1, int(1000 * (deadline.remaining - LAST_WORDS)))
         line = driver.command(
-            driver.executable() or "minizinc", self.solver, [self.program.text, data], include=[LIBRARY],
+            driver.executable() or "minizinc", self.solver, [self.program.text, data], include=[HERE],
             milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
         )  # fmt: skip
         self.process = GroupProcess(line, folder, driver.environment(), self._message, self._error_line)

@@ -153,7 +153,7 @@ class RetentionIntervals(Formulation):
         tau = model.integers("tau", 1, self.capacity, max(self.capacity, peak))
         self._constraints(model, blocks, int(tau.index[0]))
         model.minimize(tau.index, 1)
-        model.minizinc = lambda: written(self, blocks, highest_peak=max(self.capacity, peak))
+        model.overrides["minizinc"] = lambda: written(self, blocks, highest_peak=max(self.capacity, peak))
 
         memory = next(record for record in model.records if isinstance(record, Cumulative))
 
@@ -174,7 +174,7 @@ class RetentionIntervals(Formulation):
         again = np.flatnonzero(self.layout.copy_rank > 0)
         cost = self.problem.graph.arrays.cost[self.layout.copy_op[again]]
         model.minimize(blocks.active[again], cost, self.problem.graph.base_cost)  # (1)
-        model.minizinc = lambda: written(self, blocks)
+        model.overrides["minizinc"] = lambda: written(self, blocks)
         return model, blocks
 
     # -- variables -------------------------------------------------------------------------------------------------

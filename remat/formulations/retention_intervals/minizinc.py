@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.base import Values
-from remat.modeling.minizinc import MiniZincStatement
+from remat.modeling.written import WrittenModel
 
 if TYPE_CHECKING:
     from remat.formulations.retention_intervals.formulation import RetentionBlocks, RetentionIntervals
@@ -19,7 +19,7 @@ Int = NDArray[np.int64]
 TEXT = Path(__file__).with_name("retention_intervals.mzn")
 
 
-def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | None = None) -> MiniZincStatement:
+def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | None = None) -> WrittenModel:
     """The model over blocks `x` as a text written by hand.
 
     Parameters
@@ -39,7 +39,7 @@ def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | No
         "highest_peak": highest_peak if first_phase else f.capacity,
         "lower_peak": first_phase,
     }
-    return MiniZincStatement(
+    return WrittenModel(
         TEXT,
         data,
         values=lambda output: _values(f, x, output, first_phase),

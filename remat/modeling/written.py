@@ -1,4 +1,4 @@
-"""A model's second form: MiniZinc text written by hand, with the same variables behind it."""
+"""A model's second form: text in some solver's own modelling language, with the same variables behind it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Folder of what such texts may include besides MiniZinc's own library.
-LIBRARY = Path(__file__).parent / "mzn"
-
 
 @dataclass(frozen=True)
-class MiniZincStatement:
-    """A model in MiniZinc, as a person would write it.
+class WrittenModel:
+    """A model as a person would write it for a backend that reads texts.
 
-    Its objective, up to `cost_unit` and `cost_offset`, is that of the :class:`~remat.modeling.Model` it belongs to, and
-    so are the best values. Data and output are named by the text, never by a user.
+    A formulation offers one in :attr:`remat.modeling.Model.overrides`, under the name of the family of backends that
+    reads it; what the language is, is between the two. Its objective, up to `cost_unit` and `cost_offset`, is that of
+    the :class:`~remat.modeling.Model` it belongs to, and so are the best values. Data and output are named by the
+    text, never by a user.
 
     Attributes
     ----------
     text : Path
-        A ``.mzn`` file of the package. May include the files of :data:`LIBRARY`.
+        A file of the package.
     data : mapping of str to numbers, Booleans, (nested) lists of them, or sets of ints
         Its parameters.
     values : callable
