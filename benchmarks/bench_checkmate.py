@@ -24,7 +24,7 @@ from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.heuristics import Run
+from remat.heuristics import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
 from remat.registry import make_backend
@@ -95,7 +95,7 @@ def main() -> None:
         name, _, budget = text.rpartition("@")
         graph = ZOO[name]() if name in ZOO else read_graph(name)
         problem = Problem(graph, budget)
-        start = Greedy().run(problem, Run(Deadline.after(10)))
+        start = Greedy().run(problem, HeuristicRun(SolveOptions(Deadline.after(10), threads=1)))
         found = validate(graph, start, problem.rules)
         limit = found.cost if found.accepted else None
         made = {

@@ -10,9 +10,10 @@ import sys
 import time
 
 from remat import Problem
+from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.graphs.layered import layered
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.schedule.validate import validate
 
@@ -26,7 +27,7 @@ def main(sizes: list[int]) -> None:
     for n in sizes:
         problem = Problem(layered(n, WIDTHS.get(n, min(0.3, 1000 / n)), seed=1), "80%")
         began = time.process_time()
-        schedule = drops.run(problem, Run(Deadline.after(300)))
+        schedule = drops.run(problem, HeuristicRun(SolveOptions(Deadline.after(300), threads=1)))
         seconds = time.process_time() - began
         assert schedule is not None
         certificate = validate(problem.graph, schedule, problem.rules)

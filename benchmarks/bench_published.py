@@ -39,7 +39,7 @@ def main() -> None:
     print(row.format("graph", "budget", "method", "status", "overhead %", "bound %", "best s", "all s"))
     for name, graph, budget, method, backend, copies in runs():
         begun = time.monotonic()
-        result = solve(Problem(graph, budget, max_computes=copies), method, backend, deadline=limit)
+        result = solve(Problem(graph, budget, max_computes=copies), method, backend, stop=limit)
         total = time.monotonic() - begun
         if result.certificate is None:
             overhead = bound = best = "-"

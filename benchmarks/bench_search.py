@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 from remat import Problem, read_graph, validate
+from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.heuristics.annealing import Annealing
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 
 SHARED = Path(os.environ.get("REMAT_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "data" / "graphs"
 #: Overheads in %: FastSA (free order; peaks of four rows miss the budget) and Moccasin (fixed order).
@@ -49,7 +50,7 @@ def main() -> None:
             for seed in range(1, given.seeds + 1):
                 begun = time.monotonic()
                 clock = Deadline.after(given.seconds)
-                schedule = annealing.run(problem, Run(clock, seed, given.threads))
+                schedule = annealing.run(problem, HeuristicRun(SolveOptions(clock, seed=seed, threads=given.threads)))
                 seconds.append(time.monotonic() - begun)
                 certificate = None if schedule is None else validate(graph, schedule, problem.rules)
                 fits = certificate is not None and certificate.accepted

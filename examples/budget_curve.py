@@ -19,7 +19,7 @@ def budget_curve(graph: ComputeGraph, seconds: float) -> list[tuple[int, str, fl
     points: list[tuple[int, str, float | None]] = []
     start = None
     for percent in range(60, 101, 10):
-        result = solve(Problem(graph, f"{percent}%"), deadline=seconds, warm_start=start)
+        result = solve(Problem(graph, f"{percent}%"), stop=seconds, warm_start=start)
         overhead = None if result.certificate is None else result.certificate.overhead
         points.append((percent, str(result.status), overhead))
         start = result.schedule

@@ -12,6 +12,7 @@ __all__ = [
     "Problem",
     "Result",
     "Schedule",
+    "SolveOptions",
     "frontier",
     "layered",
     "max_batch",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from remat.backends.base import SolveOptions
     from remat.experiments.frontier import frontier
     from remat.experiments.max_batch import max_batch
     from remat.graphs import ComputeGraph, GraphBuilder
@@ -46,6 +48,7 @@ _HOME = {
     "Problem": "remat.problem",
     "Result": "remat.solving.result",
     "Schedule": "remat.schedule",
+    "SolveOptions": "remat.backends.base",
     "frontier": "remat.experiments.frontier",
     "layered": "remat.graphs.layered",
     "max_batch": "remat.experiments.max_batch",

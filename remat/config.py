@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from remat import registry
+from remat.backends.base import DEFAULT_GAP, SolveOptions
 from remat.errors import FormatError, ProblemError
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
@@ -70,7 +71,7 @@ class SolveSection(_Section):
     """Solver, as name or name:variant; not used by heuristics."""
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds for everything; absent: until it is proved."""
-    gap: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gap: Annotated[float, Field(ge=0, lt=1)] = DEFAULT_GAP
     """Stop at this relative gap; 0: prove optimality."""
     threads: _Positive | None = None
     """Absent: as many as the machine has."""
@@ -193,6 +194,16 @@ class Config(_Section):
         """What is passed to that solver untouched."""
         return {**self.backends.get(backend.partition(":")[0], {}), **self.backends.get(backend, {})}
 
+    def solve_options(
+        self, solver: Mapping[str, Any] | None = None, log: Callable[[str], None] | None = None
+    ) -> SolveOptions:
+        """What the ``[solve]`` table says to whatever solves; the time limit is not among it."""
+        chosen = self.solve
+        return SolveOptions(
+            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
+            isolate=chosen.isolate, memory_limit=chosen.memory_limit,
+        )  # fmt: skip
+
     def make_problem(self) -> Problem:
         """The graph, read, with budget and rules."""
         p = self.problem
@@ -232,10 +243,9 @@ class Config(_Section):
         if warm_start is None and chosen.warm_start is not None:
             warm_start = read_schedule(chosen.warm_start, problem.graph)
         result = solve(
-            problem, chosen.method, chosen.backend, deadline=chosen.time_limit, warm_start=warm_start,
-            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, options=self.options_of(chosen.method),
-            solver_options=self.solver_options_of(chosen.backend), on_progress=on_progress, log=log,
-            isolate=chosen.isolate, memory_limit=chosen.memory_limit,
+            problem, chosen.method, chosen.backend, stop=chosen.time_limit, warm_start=warm_start,
+            options=self.solve_options(self.solver_options_of(chosen.backend), log),
+            method_options=self.options_of(chosen.method), on_progress=on_progress,
         )  # fmt: skip
         self.write(result)
         return result

@@ -1,6 +1,7 @@
 """Runs from a file: everything reachable, nothing misspelt goes unnoticed."""
 
 import json
+import math
 import re
 import tomllib
 from dataclasses import fields
@@ -10,6 +11,7 @@ import jsonschema
 import pytest
 
 from remat import registry
+from remat.backends.base import SolveOptions
 from remat.config import MAX_CONFIG_BYTES, Config, example, make_options, schema
 from remat.errors import FormatError, ProblemError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
@@ -124,11 +126,14 @@ def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.Monk
     assert (problem.keep, problem.count_constant_memory) == ({tensor}, True)
     assert (method, backend) == ("retention-intervals", "minizinc:gecode")
     assert named.pop("warm_start") == Schedule.reference(graph)
-    assert named.pop("options") == RetentionIntervalsOptions(precedence="reservoir")
-    assert named == {
-        "deadline": 7.0, "relative_gap": 0.25, "threads": 2, "seed": 11, "isolate": True, "memory_limit": "3GiB",
-        "solver_options": {"a": 1, "b": 2}, "on_progress": None, "log": None,
-    }  # fmt: skip
+    assert named.pop("method_options") == RetentionIntervalsOptions(precedence="reservoir")
+    options = named.pop("options")
+    assert options == SolveOptions(
+        options.deadline, relative_gap=0.25, threads=2, seed=11, isolate=True, memory_limit="3GiB",
+        solver={"a": 1, "b": 2},
+    )  # fmt: skip
+    assert options.deadline.seconds == math.inf
+    assert named == {"stop": 7.0, "on_progress": None}
 
 
 def test_a_zoo_graph_is_no_path(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remat import Problem, solve
+from remat import Problem, SolveOptions, solve
 from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
@@ -98,7 +98,7 @@ def test_a_search_ends_at_ctrl_c(method: str) -> None:
     Annealing().prepare()  # compiling is not what is looked at here
     timer = later(1.5)
     began = time.monotonic()
-    result = solve(Problem(layered(120, seed=1), "80%", "free"), method, deadline=60, threads=1)
+    result = solve(Problem(layered(120, seed=1), "80%", "free"), method, stop=60, options=SolveOptions(threads=1))
     assert (result.stop, result.schedule is not None) == ("interrupted", True)
     assert time.monotonic() - began < 1.5 + 2 + 8  # the last for a busy machine
     timer.cancel()
@@ -108,7 +108,7 @@ def test_a_least_peak_ends_at_ctrl_c() -> None:
     Annealing().prepare()
     timer = later(1.0)
     began = time.monotonic()
-    result = minimize(unit_chain(200), deadline=60, threads=1)
+    result = minimize(unit_chain(200), stop=60, options=SolveOptions(threads=1))
     assert result.stop == "interrupted"
     assert time.monotonic() - began < 1.0 + 2 + 8
     timer.cancel()

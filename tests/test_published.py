@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from remat import Problem, solve
-from remat.backends.base import Status
+from remat.backends.base import SolveOptions, Status
 from remat.graphs import read_graph
 from remat.graphs.zoo import fcn8, resnet50, vgg16
 
@@ -17,7 +17,7 @@ FCN8 = {"90%": 10_278_354_943_616, "80%": 10_289_323_652_736, "65%": 10_441_523_
 @pytest.mark.parametrize("budget", FCN8)
 def test_fcn8_by_retention_intervals(budget):
     """Two copies reach the optimum of class D, and never go below it."""
-    result = solve(Problem(fcn8(), budget), "retention-intervals", "cp-sat", deadline=120, threads=2)
+    result = solve(Problem(fcn8(), budget), "retention-intervals", "cp-sat", stop=120, options=SolveOptions(threads=2))
     assert result.status is Status.OPTIMAL
     assert result.objective == FCN8[budget]
 
@@ -25,7 +25,7 @@ def test_fcn8_by_retention_intervals(budget):
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", FCN8)
 def test_fcn8_by_checkmate_on_highs(budget):
-    result = solve(Problem(fcn8(), budget), "checkmate", "highs", deadline=500, threads=1)
+    result = solve(Problem(fcn8(), budget), "checkmate", "highs", stop=500, options=SolveOptions(threads=1))
     assert result.status is Status.OPTIMAL
     assert result.objective == result.bound == FCN8[budget]
 
@@ -48,7 +48,7 @@ def test_vgg16_at_80_percent_is_refused_by_the_structural_bound():
 @pytest.mark.slow
 def test_resnet50_at_80_percent():
     """At most 0.4 % overhead in well under two minutes; the optimum is 0.0531 %."""
-    result = solve(Problem(resnet50(), "80%"), deadline=60, threads=2)
+    result = solve(Problem(resnet50(), "80%"), stop=60, options=SolveOptions(threads=2))
     assert result.certificate.accepted
     assert 0.0531 <= result.certificate.overhead <= 0.4
 
@@ -61,6 +61,6 @@ def test_resnet50_at_80_percent():
 def test_random_layered_graphs_of_moccasin(shared, name, budget, overhead):
     """The paper prints 0.8, 2.3 and 0.9 % (Table 2, C = 2, input order); here they are proved optimal."""
     graph = read_graph(shared / "data" / "graphs" / f"{name}.json")
-    result = solve(Problem(graph, budget, max_computes=2), deadline=500, threads=2)
+    result = solve(Problem(graph, budget, max_computes=2), stop=500, options=SolveOptions(threads=2))
     assert result.status is Status.OPTIMAL
     assert round(result.certificate.overhead, 3) == overhead

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from remat.backends.base import SolveOptions
 from remat.bounds.report import best_bound
 from remat.deadline import Deadline
 from remat.errors import FormatError
@@ -136,7 +137,7 @@ def _exhaust(problem: Problem, task: Task) -> Outcome:
 
 def _least_peak(problem: Problem, task: Task) -> Outcome:
     """The leanest schedule, whatever it costs, and a bound on the peak: decides the smallest budgets."""
-    result = minimize(problem, deadline=task.seconds, threads=1, seed=task.seed)
+    result = minimize(problem, stop=task.seconds, options=SolveOptions(threads=1, seed=task.seed))
     return Outcome(
         cost=result.cost,
         ops=to_ops(problem.graph, result.schedule),
@@ -157,9 +158,13 @@ def _solve(problem: Problem, task: Task, folder: Path) -> Outcome:
         start = to_schedule(graph, known.found.ops, task.cell.name)
     method = Method.parse(task.method)
     result = solve(
-        problem, method.name, method.backend or "cp-sat", deadline=task.seconds, threads=1, seed=task.seed,
+        problem,
+        method.name,
+        method.backend or "cp-sat",
+        stop=task.seconds,
         warm_start=start,
-    )  # fmt: skip
+        options=SolveOptions(threads=1, seed=task.seed),
+    )
     first = next((point.time for point in result.incumbents if point.objective == result.objective), None)
     infeasible = result.status == "infeasible"
     return Outcome(

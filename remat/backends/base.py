@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.errors import BackendError, ModelError
+from remat.errors import BackendError, ModelError, ProblemError
+from remat.io.sizes import memory_bytes
 from remat.modeling import Model, Record, violations
 
 Values = NDArray[np.float64]
@@ -35,8 +36,12 @@ class StopReason(StrEnum):
 
     FINISHED = "finished"
     """It proved what there is to prove."""
+    EXHAUSTED = "exhausted"
+    """It has nothing left to try, and has proved nothing."""
     GAP = "gap"
     """The wanted relative gap is reached."""
+    CRITERION = "criterion"
+    """What it was asked to stop at is reached: a cost, a first schedule, some time without a better one."""
     DEADLINE = "deadline"
     INTERRUPTED = "interrupted"
     """Ctrl-C, or a callback asked for it."""
@@ -141,17 +146,22 @@ class Incumbent:
     values: Values = field(repr=False)
 
 
+#: Relative gap at which a solve stops unless told otherwise: 0.0001 %.
+DEFAULT_GAP = 1e-6
+
+
 @dataclass(frozen=True)
 class SolveOptions:
-    """Options that mean the same for every backend.
+    """Options that mean the same for whatever solves: methods, heuristics, bounds, backends, child processes.
 
     Attributes
     ----------
     deadline : Deadline
-        Covers build and solve.
+        Covers build and solve. :func:`remat.solve` sets it from `stop`.
     threads : int or None
-        None: as many as the machine has.
+        None: as many as this process may use.
     seed : int
+        Of everything random.
     relative_gap : float
         Stop when (objective − bound) / objective is at most this; 0: prove optimality.
     log : callable taking a line of text, or None
@@ -159,25 +169,74 @@ class SolveOptions:
     solver : mapping
         Passed to the solver untouched (names as in its manual).
     isolate : bool
-        Run the solver in a process of its own, by :class:`remat.backends.processes.isolated.Isolated`. Looked at by
-        :func:`remat.solve`, not by the backend itself.
-    memory_limit : int or None
-        Bytes that this process may hold; needs `isolate`, or a backend that has a process of its own anyway.
+        Run every solver in a process of its own (:class:`remat.backends.processes.isolated.Isolated`), which is killed
+        if it misses the deadline; what it had found is kept. A backend by itself does not look at it.
+    memory_limit : int, str or None
+        Bytes that such a process may hold (``"4GiB"``); means `isolate`. Kept as a number of bytes.
+    start : str or Schedule
+        Where a formulation's search starts if no warm start is given: ``"auto"``: a heuristic makes a schedule first;
+        ``"none"``: from nothing, so that a result shows what formulation and solver can do alone; or a schedule, which
+        is a warm start. Backends do not look at it.
+
+    Raises
+    ------
+    ProblemError
+        Naming an option that is out of range.
+
+    Examples
+    --------
+    >>> SolveOptions(threads=2, memory_limit="4GiB").memory_limit
+    4294967296
+    >>> SolveOptions(threads=0)
+    Traceback (most recent call last):
+    remat.errors.ProblemError: threads must be a whole number from 1, not 0
     """
 
     deadline: Deadline = field(default_factory=Deadline)
     threads: int | None = None
     seed: int = 0
-    relative_gap: float = 0.0
+    relative_gap: float = DEFAULT_GAP
     log: Callable[[str], None] | None = None
     solver: Mapping[str, Any] = field(default_factory=dict)
     isolate: bool = False
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None
+    start: Any = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.deadline, Deadline):
+            raise ProblemError(f"the deadline must be a Deadline, not {self.deadline!r}; `stop` takes seconds")
+        for what, value, least in (("threads", self.threads, 1), ("seed", self.seed, 0)):
+            if value is None and what == "threads":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ProblemError(f"{what} must be a whole number from {least}, not {value!r}")
+        gap = self.relative_gap
+        if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
+            raise ProblemError(f"the relative gap must be at least 0 and below 1, not {gap!r}")
+        if self.log is not None and not callable(self.log):
+            raise ProblemError(f"the log must be a callable that takes a line of text, not {self.log!r}")
+        if not isinstance(self.solver, Mapping):
+            raise ProblemError(f"solver options must be a mapping of names to values, not {self.solver!r}")
+        object.__setattr__(self, "solver", dict(self.solver))
+        if self.memory_limit is not None:
+            object.__setattr__(self, "memory_limit", memory_bytes(self.memory_limit))
+            object.__setattr__(self, "isolate", True)
+        if isinstance(self.start, str) and self.start not in ("auto", "none"):
+            raise ProblemError(f"start {self.start!r} is neither 'auto' nor 'none'; a schedule itself is taken, too")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory limit as a number."""
+        return self.memory_limit if isinstance(self.memory_limit, int) else None
+
+
+#: What holds where nothing is said.
+DEFAULT_OPTIONS = SolveOptions()
 
 
 @dataclass(frozen=True)
 class RawResult:
-    """What a solver says, before anybody believes it.
+    """What a solver says, before any of it is checked.
 
     Attributes
     ----------

@@ -136,7 +136,7 @@ def command(
         )
         for name in names
     ]
-    chosen_ones, limits = methods_of(methods, run), run.solve
+    chosen_ones = methods_of(methods, run)
     done: list[BatchResult] = []
 
     def write() -> None:
@@ -156,8 +156,8 @@ def command(
                 answer = max_batch(
                     family, memory, method,
                     order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
-                    count_constant_memory=count_constant_memory, time_limit=limits.time_limit, threads=limits.threads,
-                    seed=limits.seed, isolate=limits.isolate, memory_limit=limits.memory_limit,
+                    count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
+                    options=run.solve_options(),
                     on_progress=on_progress, on_probe=on_probe,
                 )  # fmt: skip
             done.append(answer)

@@ -75,7 +75,7 @@ Backend = Annotated[
 TimeLimit = Annotated[
     float | None, typer.Option("--time-limit", "-t", help="Seconds for everything; default: until it is proved.")
 ]
-Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 0: prove optimality.")]
+Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 1e-6; 0: prove it.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
 Isolate = Annotated[bool | None, typer.Option("--isolate/--no-isolate", help="Run the solver in a process of its own.")]

@@ -99,7 +99,6 @@ def command(
                        isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
     check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
-    limits = run.solve
 
     def write(comparison: Comparison) -> None:
         if json_file is not None:
@@ -113,8 +112,7 @@ def command(
 
     done = compare(
         run.make_problem(), _budgets(budgets, run), methods_of(methods, run),
-        time_limit=limits.time_limit, threads=limits.threads, seed=limits.seed, relative_gap=limits.gap,
-        isolate=limits.isolate, memory_limit=limits.memory_limit,
+        stop=run.solve.time_limit, options=run.solve_options(),
         watch=Watched(quiet or run.output.quiet), on_run=write,
     )  # fmt: skip
     if done.interrupted:

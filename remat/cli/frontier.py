@@ -134,13 +134,11 @@ def command(
             total = len(found.methods) * len(found.budgets)
             print(f"[{len(found.cells)}/{total}] {cell.method}, {cell.budget:,} bytes: {shown(cell)}", file=sys.stderr)
 
-    limits = run.solve
     with ExitStack() as stack:
         pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
         found = frontier(
             run.make_problem(), asked, methods_of(methods, run),
-            time_limit=limits.time_limit, threads=limits.threads, seed=limits.seed, relative_gap=limits.gap,
-            isolate=limits.isolate, memory_limit=limits.memory_limit, state=state, executor=pool,
+            stop=run.solve.time_limit, options=run.solve_options(), state=state, executor=pool,
             watch=Watched(silent), on_cell=on_cell,
         )  # fmt: skip
         if pool is not None and found.interrupted:

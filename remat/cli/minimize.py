@@ -51,6 +51,7 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
+    from remat.backends.base import SolveOptions
     from remat.cli.reporter import Reporter
     from remat.io.files import check_outputs, is_standard_stream
     from remat.problem import Problem
@@ -62,8 +63,8 @@ def command(
     problem = Problem(load_graph(graph), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
     with Reporter(quiet) as reporter:
         result = minimize(
-            problem, None if backend == "none" else backend, deadline=time_limit, threads=threads, seed=seed,
-            on_progress=reporter,
+            problem, backend=None if backend == "none" else backend, stop=time_limit,
+            options=SolveOptions(threads=threads, seed=seed), on_progress=reporter,
         )  # fmt: skip
     if output is not None:
         write_schedule(result.schedule, output)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat import registry
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.interruption import interrupted, interrupts
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.solving.auto import AUTO
-from remat.solving.backend_call import call_options
 from remat.solving.incumbents import one_line
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
+from remat.solving.stop import Stop, described, stopping
 
 #: Called with a line that says which run begins; what it returns is held open during the run and told of its progress.
 Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
@@ -82,6 +85,50 @@ class Method:
             registry.load("formulations", name)
         label = text.strip() if name == AUTO else ""
         return cls(name, registry.make_backend(solver or backend).full_name, label=label)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What each run of an experiment is given, the same for all.
+
+    Attributes
+    ----------
+    stop : float, StoppingCriterion or None
+        As for :func:`remat.solve`; seconds are those of each run.
+    options : SolveOptions
+        Its solver options go to every method; those of a method go before them.
+
+    Raises
+    ------
+    ProblemError
+        Naming one that is out of range.
+
+    Examples
+    --------
+    >>> Limits(10, SolveOptions(threads=2)).as_dict()["time_limit"]
+    10
+    """
+
+    stop: Stop = None
+    options: SolveOptions = DEFAULT_OPTIONS
+
+    def __post_init__(self) -> None:
+        stopping(self.stop, self.options)
+        if isinstance(self.stop, Deadline) or math.isfinite(self.options.deadline.seconds):
+            raise ProblemError("a running deadline cannot be shared by many runs; stop takes the seconds of each")
+
+    def of(self, method: Method) -> SolveOptions:
+        """The options of one method."""
+        return replace(self.options, solver={**self.options.solver, **method.solver_options})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The limits in JSON values; what is as usual and was not there in older files is left out."""
+        told, start = self.options, self.options.start
+        more = {} if start == "auto" else {"start": start if isinstance(start, str) else start.source or "a schedule"}
+        return {
+            "time_limit": described(self.stop), "threads": told.threads, "seed": told.seed, "gap": told.relative_gap,
+            "isolate": told.isolate, "memory_limit": told.memory_limit, **more,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,7 +201,7 @@ class Comparison:
         Graph and rules.
     runs : tuple of Run
     limits : mapping
-        ``time_limit`` (seconds for each run or None), ``threads``, ``seed``, ``gap``, ``isolate``, ``memory_limit``.
+        What :meth:`Limits.as_dict` makes of the limits that each run had.
     interrupted : bool
         Whether Ctrl-C ended the matrix before its last run.
     """
@@ -196,12 +243,8 @@ def compare(
     budgets: Sequence[str | int | float | None],
     methods: Sequence[Method | str],
     *,
-    time_limit: float | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    relative_gap: float = 0.0,
-    isolate: bool = False,
-    memory_limit: int | str | None = None,
+    stop: Stop = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
     watch: Watch | None = None,
     on_run: Callable[[Comparison], object] | None = None,
 ) -> Comparison:
@@ -218,8 +261,8 @@ def compare(
         As for :class:`remat.problem.Problem`.
     methods : sequence of Method or str
         A str is read by :meth:`Method.parse`.
-    time_limit, threads, seed, relative_gap, isolate, memory_limit
-        Of each run, as for :func:`remat.solve`.
+    stop, options
+        Of each run, as for :func:`remat.solve`; the clock of each begins anew.
     watch : callable, optional
         See :data:`Watch`.
     on_run : callable, optional
@@ -234,7 +277,7 @@ def compare(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> matrix = compare(Problem(unit_chain(4)), [5, 6], ["checkmate/highs", "greedy"], time_limit=60, threads=1)
+    >>> matrix = compare(Problem(unit_chain(4)), [5, 6], ["checkmate/highs", "greedy"], stop=60)
     >>> [(run.budget, run.method.label, run.result.objective) for run in matrix.runs]
     [('5', 'checkmate/highs', 10), ('5', 'greedy', 10), ('6', 'checkmate/highs', 9), ('6', 'greedy', 9)]
     """
@@ -243,15 +286,13 @@ def compare(
     check_names("budget", [str(budget) for budget in budgets])
     # Compiles the simulation, so that the first run does not pay for all.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
-    limits = checked_limits(
-        time_limit=time_limit, threads=threads, seed=seed, gap=relative_gap, isolate=isolate, memory_limit=memory_limit
-    )
-    done = Comparison(problem, (), limits)
+    limits = Limits(stop, options)
+    done = Comparison(problem, (), limits.as_dict())
     cells = [(one, method) for one in problems for method in chosen]
     for number, (one, method) in enumerate(cells, 1):
         try:
             with (watch or unwatched)(f"[{number}/{len(cells)}] {_budget(one)}, {method.label}") as on_progress:
-                run = run_method(method, one, done.limits, on_progress)
+                run = run_method(method, one, limits, on_progress)
         except KeyboardInterrupt:
             return replace(done, interrupted=True)
         stopped = interrupted() or (run.result is not None and run.result.stop == "interrupted")
@@ -266,7 +307,7 @@ def compare(
 def run_method(
     method: Method,
     problem: Problem,
-    limits: Mapping[str, Any],
+    limits: Limits,
     on_progress: OnProgress | None = None,
     warm_start: Schedule | None = None,
 ) -> Run:
@@ -274,17 +315,14 @@ def run_method(
 
     Parameters
     ----------
-    limits : mapping
-        Of :func:`checked_limits`.
+    limits : Limits
     on_progress, warm_start
         As for :func:`remat.solve`.
     """
     try:
         result = solve(
-            problem, method.name, method.backend or "cp-sat", deadline=limits["time_limit"], warm_start=warm_start,
-            threads=limits["threads"], seed=limits["seed"], relative_gap=limits["gap"], options=method.options,
-            solver_options=method.solver_options, on_progress=on_progress, isolate=limits["isolate"],
-            memory_limit=limits["memory_limit"],
+            problem, method.name, method.backend or "cp-sat", stop=limits.stop, warm_start=warm_start,
+            options=limits.of(method), method_options=method.options, on_progress=on_progress,
         )  # fmt: skip
     except Exception as error:  # whatever a plug-in does, the others have their turn
         return Run(method, problem, None, one_line(error))
@@ -313,32 +351,6 @@ def check_names(what: str, names: Sequence[str]) -> None:
             raise ProblemError(f"{what} {name!r} stands twice in the comparison")
 
 
-def checked_limits(
-    *,
-    time_limit: float | None,
-    threads: int | None,
-    seed: int,
-    gap: float,
-    isolate: bool,
-    memory_limit: int | str | None,
-) -> dict[str, Any]:
-    """The limits of each run by name, as :attr:`Comparison.limits` has them.
-
-    Raises
-    ------
-    ProblemError
-        Naming one that is out of range.
-    """
-    call_options(
-        time_limit, threads=threads, seed=seed, relative_gap=gap, log=None, solver=None, isolate=isolate,
-        memory_limit=memory_limit,
-    )  # fmt: skip
-    return {
-        "time_limit": time_limit, "threads": threads, "seed": seed, "gap": gap, "isolate": isolate,
-        "memory_limit": memory_limit,
-    }  # fmt: skip
-
-
 def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     """Graph, rules and limits in JSON values: what is asked, but for budgets and methods."""
     graph, most = problem.graph, problem.max_computes
@@ -362,21 +374,13 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty.
-
-    Words that a spreadsheet would take for a formula begin with an apostrophe (OWASP, *CSV injection*).
-    """
+    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        words = {**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())}
-        writer.writerow({key: _harmless(value) for key, value in words.items()})
+        writer.writerow({**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())})
     return text.getvalue()
-
-
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _budget(problem: Problem) -> str:

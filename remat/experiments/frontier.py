@@ -9,13 +9,14 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import (
+    Limits,
     Method,
     Run,
     Watch,
     check_names,
-    checked_limits,
     chosen_methods,
     csv_text,
     question,
@@ -30,6 +31,7 @@ from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import covers
 from remat.solving.incumbents import structural_peak
+from remat.solving.stop import Stop
 
 #: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
 GRACE = 1.2
@@ -110,12 +112,8 @@ def frontier(
     budgets: Sequence[str | int | float],
     methods: Sequence[Method | str],
     *,
-    time_limit: float | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    relative_gap: float = 0.0,
-    isolate: bool = False,
-    memory_limit: int | str | None = None,
+    stop: Stop = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
     state: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     watch: Watch | None = None,
@@ -135,8 +133,8 @@ def frontier(
         As for :class:`remat.problem.Problem`, in any order.
     methods : sequence of Method or str
         A str is read by :meth:`remat.experiments.compare.Method.parse`.
-    time_limit, threads, seed, relative_gap, isolate, memory_limit
-        Of each cell, as for :func:`remat.solve`.
+    stop, options
+        Of each cell, as for :func:`remat.solve`; the clock of each begins anew.
     state : path, optional
         A folder that has, or gets, a file for each cell that is done. What it has is not done again, unless a budget
         that was added below found something cheaper. Its schedules are validated before they count.
@@ -166,19 +164,17 @@ def frontier(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> found = frontier(Problem(unit_chain(8)), [4, 5, 6], ["checkmate/highs", "greedy"], threads=1)
+    >>> found = frontier(Problem(unit_chain(8)), [4, 5, 6], ["checkmate/highs", "greedy"], stop=60)
     >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
     [(4, 'optimal', 26), (5, 'optimal', 22), (6, 'optimal', 21)]
     """
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
-    limits = checked_limits(
-        time_limit=time_limit, threads=threads, seed=seed, gap=relative_gap, isolate=isolate, memory_limit=memory_limit
-    )
-    folder = None if state is None else Folder.open(state, problem, limits)
+    limits = Limits(stop, options)
+    folder = None if state is None else Folder.open(state, problem, limits.as_dict())
     # Compiles the simulation, so that the first cell does not pay for all.
     validate(problem.graph, Schedule.reference(problem.graph), problem.rules)
-    work = _Work(Frontier(problem, chosen, tuple(problems), {}, limits), problems, folder, on_cell)
+    work = _Work(Frontier(problem, chosen, tuple(problems), {}, limits.as_dict()), problems, limits, folder, on_cell)
     try:
         if executor is None:
             work.here(watch or unwatched)
@@ -189,7 +185,7 @@ def frontier(
     return work.so_far
 
 
-def solve_cell(method: Method, problem: Problem, limits: Mapping[str, Any], below: Cell | None, **more: Any) -> Cell:
+def solve_cell(method: Method, problem: Problem, limits: Limits, below: Cell | None, **more: Any) -> Cell:
     """One cell, started from the schedule of the budget `below`; everything it takes and gives can be sent elsewhere.
 
     Parameters
@@ -229,10 +225,12 @@ class _Work:
         self,
         so_far: Frontier,
         problems: Mapping[int, Problem],
+        limits: Limits,
         folder: Folder | None,
         on_cell: Callable[[Frontier, Cell], object] | None,
     ) -> None:
-        self.so_far, self.problems, self.folder, self.on_cell = so_far, problems, folder, on_cell
+        self.so_far, self.problems, self.limits = so_far, problems, limits
+        self.folder, self.on_cell = folder, on_cell
 
     def here(self, watch: Watch) -> None:
         """Method by method, in this process."""
@@ -243,7 +241,7 @@ class _Work:
                 line = f"[{number}/{total}] {method.label}, budget {self.problems[budget].budget}"
                 with watch(line) as on_progress:
                     cell = solve_cell(
-                        method, self.problems[budget], self.so_far.limits, self._below(method, budget),
+                        method, self.problems[budget], self.limits, self._below(method, budget),
                         on_progress=on_progress,
                     )  # fmt: skip
                 self._take(method, cell)
@@ -257,7 +255,7 @@ class _Work:
         def submit(method: Method) -> None:
             if (budget := self._next(method)) is not None:
                 job = executor.submit(
-                    solve_cell, method, self.problems[budget], self.so_far.limits, self._below(method, budget)
+                    solve_cell, method, self.problems[budget], self.limits, self._below(method, budget)
                 )
                 running[job] = method
 

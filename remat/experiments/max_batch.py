@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from remat import registry
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.errors import BackendError, ProblemError
-from remat.experiments.compare import Method, checked_limits, run_method
+from remat.experiments.compare import Limits, Method, run_method
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
@@ -21,7 +22,8 @@ from remat.schedule.simulate import simulate
 from remat.schedule.validate import validate
 from remat.scope import covers
 from remat.solving.incumbents import structural_peak
-from remat.solving.progress import OnProgress, Progress
+from remat.solving.progress import OnProgress
+from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
 
 #: The heuristic that climbs before a formulation bisects what is left, where it is registered.
 START = "greedy"
@@ -37,11 +39,8 @@ def max_batch(
     max_computes: int | Mapping[str, int] | None = None,
     keep: Iterable[str] = (),
     count_constant_memory: bool = True,
-    time_limit: float | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    isolate: bool = False,
-    memory_limit: int | str | None = None,
+    stop: Stop = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
     on_progress: OnProgress | None = None,
     on_probe: Callable[[Probe], object] | None = None,
 ) -> BatchResult:
@@ -73,7 +72,7 @@ def max_batch(
     order, max_computes, keep, count_constant_memory
         As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
         counts unless told otherwise.
-    time_limit, threads, seed, isolate, memory_limit
+    stop, options
         Of each probe, as for :func:`remat.solve`.
     on_progress : callable, optional
         Of each solve.
@@ -97,7 +96,7 @@ def max_batch(
     --------
     >>> from remat.graphs.families import unit_chain
     >>> chain = AffineGraph.scaled(unit_chain(8), 1)
-    >>> answer = max_batch(chain, 50, "checkmate/highs", threads=1)
+    >>> answer = max_batch(chain, 50, "checkmate/highs")
     >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
     (10, 5, True, 220, 'too dear')
     """
@@ -113,9 +112,7 @@ def max_batch(
             f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
             "use the costs of one batch size"
         )
-    limits = checked_limits(
-        time_limit=time_limit, threads=threads, seed=seed, gap=0.0, isolate=isolate, memory_limit=memory_limit
-    )
+    limits = Limits(stop, options)
 
     def problem(batch: int) -> Problem:
         return Problem(family.at(batch), size, order, max_computes, keep, count_constant_memory)
@@ -141,10 +138,6 @@ def read_memory(memory: int | str) -> int:
     return parse_budget(memory, 0)
 
 
-class _Reached(KeyboardInterrupt):
-    """Ends a solve that has what is needed; like every Ctrl-C it leaves the best schedule."""
-
-
 class _Search:
     """One call of :func:`max_batch`."""
 
@@ -154,7 +147,7 @@ class _Search:
         method: Method,
         memory: int,
         *,
-        limits: Mapping[str, Any],
+        limits: Limits,
         problem: Callable[[int], Problem],
         on_progress: OnProgress | None,
         on_probe: Callable[[Probe], object] | None,
@@ -205,26 +198,20 @@ class _Search:
         return BatchResult(
             self.family, self.memory, self.method, self.best, graph, schedule, certificate, self.plain,
             self.probes.get(self.best + 1), min(proved, default=self.limit + 1) - 1,
-            tuple(self.log), self.source, self.limits, self.interrupted,
+            tuple(self.log), self.source, self.limits.as_dict(), self.interrupted,
         )  # fmt: skip
 
     def _try(self, batch: int, method: Method, tried: dict[int, Probe]) -> bool:
         """Let a method solve one batch size, and note in `tried` what came; whether it fits."""
         problem = self.problem(batch)
-        most, reached = _most(problem.graph), False
-
-        def enough(moment: Progress) -> None:
-            nonlocal reached
-            if self.on_progress is not None:
-                self.on_progress(moment)
-            if moment.objective is not None and moment.objective <= most:
-                reached = True
-                raise _Reached
-
+        most = _most(problem.graph)
+        enough: list[StoppingCriterion | float] = [TargetCost(most)]
+        if isinstance(self.limits.stop, StoppingCriterion | int | float):
+            enough.append(self.limits.stop)
         start = _signed(self.schedule, problem.graph) if self.source else None
-        run = run_method(method, problem, self.limits, enough, start)
+        run = run_method(method, problem, replace(self.limits, stop=AnyOf(*enough)), self.on_progress, start)
         result = run.result
-        if result is not None and result.stop == "interrupted" and not reached:
+        if result is not None and result.stop == "interrupted":
             raise KeyboardInterrupt
         if result is None:
             probe = Probe(batch, BatchVerdict.FAILED, most, method.label, why=f"{method.label} failed: {run.error}")

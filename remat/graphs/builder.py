@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from remat.errors import GraphError
-from remat.graphs.graph import ComputeGraph, Op, Tensor, checked_name, name_list
+from remat.graphs.graph import ComputeGraph, Op, Tensor
 
 
 class GraphBuilder:
@@ -53,7 +53,6 @@ class GraphBuilder:
 
     def tensor(self, name: str, size: int) -> str:
         """Declare a tensor of `size` bytes; returns its name."""
-        checked_name(name, "a tensor")
         if name in self._tensors:
             raise GraphError(f"two tensors are named {name!r}")
         self._tensors[name] = Tensor(name, size)
@@ -66,7 +65,7 @@ class GraphBuilder:
 
     def output(self, *names: str) -> None:
         """Mark tensors as graph outputs: live at the end."""
-        self._outputs.extend(name_list(names, "graph outputs"))
+        self._outputs.extend(names)
 
     def op(
         self,
@@ -97,7 +96,6 @@ class GraphBuilder:
         GraphError
             If the name is taken, or both or neither of `size` and `outputs` are given.
         """
-        checked_name(name, "an op")
         if name in self._ops:
             raise GraphError(f"two ops are named {name!r}")
         if (size is None) == (outputs is None):
@@ -107,8 +105,8 @@ class GraphBuilder:
         elif isinstance(outputs, Mapping):
             written = tuple(self.tensor(t, s) for t, s in outputs.items())
         else:
-            written = name_list(outputs or (), f"outputs of op {name!r}")
-        read = tuple(dict.fromkeys(name_list(inputs, f"inputs of op {name!r}")))
+            written = tuple(outputs or ())
+        read = tuple(dict.fromkeys(inputs))
         self._ops[name] = Op(name, read, written, cost, workspace, type, phase, recomputable)
         return name
 
@@ -129,7 +127,7 @@ class GraphBuilder:
             ops=ops,
             inputs=self._inputs,
             outputs=self._outputs,
-            order=name_list(order, "the order"),
+            order=tuple(order),
             constant_memory=self.constant_memory,
             cost_unit=self.cost_unit,
             source=self.source,

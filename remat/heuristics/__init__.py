@@ -1,5 +1,5 @@
 """Answers without a solver: checkpointing baselines, dynamic programmes, local search."""
 
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 
-__all__ = ["Heuristic", "Run"]
+__all__ = ["Heuristic", "HeuristicRun"]

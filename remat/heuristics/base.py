@@ -6,9 +6,11 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from remat.backends.base import SolveOptions
+from remat.backends.highs.threads import cores
 from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -18,16 +20,14 @@ OnSchedule = Callable[[Schedule], bool]
 
 
 @dataclass(frozen=True)
-class Run:
+class HeuristicRun:
     """How long a heuristic runs, from where, and who wants to know what it finds on the way.
 
     Attributes
     ----------
-    deadline : Deadline
-    seed : int
-        Fixes everything random.
-    threads : int
-        How many may be used.
+    options : SolveOptions
+        Those of the solve, whole: deadline, seed and threads for every heuristic; for those that call solvers also
+        the rest.
     start : Schedule or None
         A valid schedule to improve, perhaps over the budget. Heuristics that build from nothing do not look at it.
     on_schedule : callable or None
@@ -35,15 +35,32 @@ class Run:
 
     Examples
     --------
-    >>> Run(Deadline.after(10), seed=3).threads
-    1
+    >>> HeuristicRun(SolveOptions(Deadline.after(10), seed=3, threads=2)).threads
+    2
     """
 
-    deadline: Deadline = field(default_factory=Deadline)
-    seed: int = 0
-    threads: int = 1
+    options: SolveOptions = field(default_factory=SolveOptions)
     start: Schedule | None = None
     on_schedule: OnSchedule | None = None
+
+    @property
+    def deadline(self) -> Deadline:
+        """When it must end."""
+        return self.options.deadline
+
+    @property
+    def seed(self) -> int:
+        """Fixes everything random."""
+        return self.options.seed
+
+    @property
+    def threads(self) -> int:
+        """How many may be used: as many as this process may, where nothing is said."""
+        return self.options.threads or cores()
+
+    def until(self, deadline: Deadline) -> HeuristicRun:
+        """The same run with another deadline."""
+        return replace(self, options=replace(self.options, deadline=deadline))
 
     def tell(self, schedule: Schedule) -> bool:
         """Hand on a schedule; whether the search may stop."""
@@ -94,7 +111,7 @@ class Heuristic(ABC):
         return not thread.is_alive()
 
     @abstractmethod
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         """The best schedule found before the deadline; it may miss the budget. None: nothing at all.
 
         The same seed gives the same schedule, unless the deadline cuts the search short.

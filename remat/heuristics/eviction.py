@@ -10,7 +10,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
@@ -50,14 +50,14 @@ class Eviction(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> from remat.schedule import simulate
     >>> problem = Problem(unit_chain(8), 3)
-    >>> simulate(problem.graph, Eviction().run(problem, Run())).peak
+    >>> simulate(problem.graph, Eviction().run(problem, HeuristicRun())).peak
     3
     """
 
     name = "eviction"
     options_type = EvictionOptions
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         order = problem.graph.arrays.order
         if run.start is not None and problem.order is OrderRule.FREE:
             index = problem.graph.op_index

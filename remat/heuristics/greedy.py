@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 
@@ -34,14 +34,14 @@ class Greedy(Heuristic):
     --------
     >>> from remat.graphs.families import unit_chain
     >>> problem = Problem(unit_chain(8), 7)
-    >>> schedule = Greedy().run(problem, Run())
+    >>> schedule = Greedy().run(problem, HeuristicRun())
     >>> simulate(problem.graph, schedule).peak
     7
     """
 
     name = "greedy"
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         deadline = run.deadline
         best: _State | None = None
         for limit in (2, None):

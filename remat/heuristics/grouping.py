@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import ComputeGraph, Op
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
@@ -92,14 +92,14 @@ def group(problem: Problem, *, extra: float = 0.0) -> Grouped:
     return _Fusing(problem, extra).go()
 
 
-def begin(heuristic: Heuristic, problem: Problem, run: Run, share: float) -> Run:
+def begin(heuristic: Heuristic, problem: Problem, run: HeuristicRun, share: float) -> HeuristicRun:
     """Let a heuristic search on groups first: the same run, from what it finds there, if that is the better start.
 
     Parameters
     ----------
     heuristic : Heuristic
     problem : Problem
-    run : Run
+    run : HeuristicRun
         Its time is that of both parts.
     share : float
         Of the time left, for the groups.
@@ -126,11 +126,11 @@ def begin(heuristic: Heuristic, problem: Problem, run: Run, share: float) -> Run
         return enough[-1]
 
     told = None if run.on_schedule is None else tell
-    found = heuristic.run(grouped.problem, replace(run, deadline=part, start=start, on_schedule=told))
+    found = heuristic.run(grouped.problem, replace(run.until(part), start=start, on_schedule=told))
     if found is None:
         return run
     if any(enough):  # nothing is left for the second part
-        run = replace(run, deadline=clock.earlier(0))
+        run = run.until(clock.earlier(0))
     starts = [schedule for schedule in (run.start, expanded(found)) if schedule is not None]
     return replace(run, start=min(starts, key=lambda schedule: _rank(problem, schedule)))
 

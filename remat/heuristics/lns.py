@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason
+from remat.backends.base import Backend, RawResult, Status, StopReason
 from remat.backends.processes.running import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
 from remat.heuristics.restricted_model import Statement, staged
@@ -111,7 +111,7 @@ class Lns(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> from remat.schedule import simulate
     >>> problem = Problem(unit_chain(6), 6)
-    >>> found = Lns().run(problem, Run())
+    >>> found = Lns().run(problem, HeuristicRun())
     >>> simulate(problem.graph, found).peak, simulate(problem.graph, found).recomputations
     (6, 2)
     """
@@ -123,7 +123,7 @@ class Lns(Heuristic):
         """Compile annealing, which makes starts."""
         Annealing().prepare()
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         kind: type[Formulation] = load("formulations", self.options.formulation)
         backend: Backend = make_backend(self.options.backend)
         if not (state := backend.ready()).ready:
@@ -159,7 +159,7 @@ class _Search:
     """One run; its state is the best schedule, and the one that is worked on, which the formulation can express."""
 
     problem: Problem
-    call: Run
+    call: HeuristicRun
     options: LnsOptions
     kind: type[Formulation]
     backend: Backend
@@ -217,7 +217,10 @@ class _Search:
         makers: list[Heuristic] = [Greedy()] if self.problem.order is OrderRule.FIXED else []
         for maker in [*makers, Annealing()]:
             part = run.deadline.earlier(self.options.start_share * run.deadline.remaining)
-            if not part.expired and (made := maker.run(self.problem, Run(part, run.seed, run.threads))) is not None:
+            if part.expired:
+                continue
+            made = maker.run(self.problem, HeuristicRun(run.until(part).options))
+            if made is not None:
                 yield made, maker.name
 
     # -- the search ------------------------------------------------------------------------------------------------
@@ -284,12 +287,10 @@ class _Search:
             return None, None
         if noisy:
             _perturb(small.model, self.options.noise, self.random)
-        options = SolveOptions(
-            self.call.deadline.earlier(self.options.seconds),
-            self.call.threads,
-            int(self.random.integers(2**31)),
-            solver=self.solver,
-        )
+        options = replace(
+            self.call.options, deadline=self.call.deadline.earlier(self.options.seconds), threads=self.call.threads,
+            seed=int(self.random.integers(2**31)), relative_gap=0.0, solver=self.solver,
+        )  # fmt: skip
         source = f"{self.kind.name} by {self.backend.full_name}"
         try:
             raw = self.backend.solve(small.model, options, hint)

@@ -10,14 +10,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.backends.base import SolveOptions, StopReason
+from remat.backends.base import StopReason
 from remat.backends.highs import Highs
 from remat.backends.processes.running import OverdueError, time_limit
 from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.modeling import Model
@@ -140,7 +140,7 @@ class LpRounding(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> problem = Problem(unit_chain(8), 7)
     >>> heuristic = LpRounding()
-    >>> schedule = heuristic.run(problem, Run())
+    >>> schedule = heuristic.run(problem, HeuristicRun())
     >>> simulate(problem.graph, schedule).cost, heuristic.bound
     (20, 20)
     """
@@ -152,7 +152,7 @@ class LpRounding(Heuristic):
         super().__init__(options)
         self.tried: list[Rounded] = []
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         self.bound, self.scope, self.tried = None, None, []
         search = _Search(self, problem, run)
         limit = _known_cost(problem, run) if self.options.limited and self.options.formulation == "stages" else None
@@ -166,7 +166,7 @@ class LpRounding(Heuristic):
 
     # -- phase one ---------------------------------------------------------------------------------------------------
 
-    def _relaxed(self, problem: Problem, allowance: float, limit: int | None, run: Run) -> Values | None:
+    def _relaxed(self, problem: Problem, allowance: float, limit: int | None, run: HeuristicRun) -> Values | None:
         """S* for the budget less the allowance; None where there is none, or not in time."""
         budget = problem.budget_bytes
         if budget is not None and allowance:
@@ -181,8 +181,7 @@ class LpRounding(Heuristic):
             if not allowance:
                 raise
             return None
-        call = SolveOptions(run.deadline, run.threads)
-        found = Highs().relax(model, call, self.options.algorithm)
+        found = Highs().relax(model, run.options, self.options.algorithm)
         if not allowance and found.bound is not None:
             self.scope = stated.scope()
             bound = max(problem.graph.base_cost, math.ceil(found.bound))
@@ -208,9 +207,9 @@ class LpRounding(Heuristic):
             yield None, share > random.random(share.shape[1])
 
 
-def _known_cost(problem: Problem, run: Run) -> int | None:
+def _known_cost(problem: Problem, run: HeuristicRun) -> int | None:
     """Cost of the start, or of the schedule of `greedy`; None where that is not within the budget."""
-    schedule = run.start or Greedy().run(problem, Run(run.deadline))
+    schedule = run.start or Greedy().run(problem, HeuristicRun(run.options))
     if schedule is None:
         return None
     certificate = validate(problem.graph, schedule, problem.rules)
@@ -220,7 +219,7 @@ def _known_cost(problem: Problem, run: Run) -> int | None:
 class _Search:
     """The best of all roundings."""
 
-    def __init__(self, heuristic: LpRounding, problem: Problem, run: Run) -> None:
+    def __init__(self, heuristic: LpRounding, problem: Problem, run: HeuristicRun) -> None:
         self.heuristic, self.problem, self.run = heuristic, problem, run
         self.best: Schedule | None = None
         self.done = False

@@ -90,8 +90,6 @@ class Auto:
             self._heuristic("lns", self._share(LNS_SHARE, LNS_SHARE * turn))
             self._heuristic("annealing", self._share(1.0, turn))
             turn *= GROWTH if self.session.cost == before else 1.0
-        if self.clock.expired and not self.session.enough:
-            self.session.stop = StopReason.DEADLINE
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
         """A deadline after a share of the time left, and after `most` seconds."""
@@ -183,6 +181,7 @@ class Auto:
         call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
         part = Session(self.problem, call, name, backend.full_name)
         part.incumbents, part.on_progress = session.incumbents, lambda _: session.tell()
+        part.criterion = session.criterion
         with session.step(f"{name} by {backend.full_name}"):
             try:
                 ModelMethod(part, kind, backend, options).run()

@@ -3,77 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
 from remat.backends.processes.isolated import Isolated
-from remat.deadline import Deadline
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.errors import BackendError, ModelError
 from remat.interruption import interrupted
 from remat.modeling import Model
-from remat.problem import parse_budget
 from remat.solving.incumbents import one_line
 
 
 class SolverFailedError(BackendError):
     """The solver gave up or crashed; what it had found before is still good."""
-
-
-def memory_bytes(limit: int | str) -> int:
-    """A limit of memory in bytes.
-
-    Raises
-    ------
-    ProblemError
-        If it is no positive number of bytes.
-
-    Examples
-    --------
-    >>> memory_bytes("4GiB"), memory_bytes(1000)
-    (4294967296, 1000)
-    """
-    try:
-        size = parse_budget(limit, 0) if isinstance(limit, int | str) else 0
-    except ProblemError:
-        size = 0
-    if size <= 0:
-        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes (4GiB)")
-    return size
-
-
-def call_options(
-    deadline: float | Deadline | None,
-    *,
-    threads: int | None,
-    seed: int,
-    relative_gap: float,
-    log: Callable[[str], None] | None,
-    solver: Mapping[str, Any] | None,
-    isolate: bool,
-    memory_limit: int | str | None,
-) -> SolveOptions:
-    """The options of :func:`remat.solve`, checked, as those of a backend; the clock runs from here.
-
-    Raises
-    ------
-    ProblemError
-        Naming an option that is out of range.
-    """
-    if not isinstance(deadline, Deadline):
-        if deadline is not None and not (isinstance(deadline, int | float) and deadline > 0):
-            raise ProblemError(f"the deadline must be a positive number of seconds, not {deadline!r}")
-        deadline = Deadline.after(deadline)
-    for what, value, least in (("threads", threads, 1), ("seed", seed, 0)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ProblemError(f"{what} must be a whole number from {least}, not {value!r}")
-    if not 0 <= relative_gap < 1:
-        raise ProblemError(f"the relative gap must be at least 0 and below 1, not {relative_gap!r}")
-    limit = None if memory_limit is None else memory_bytes(memory_limit)
-    return SolveOptions(
-        deadline, threads, seed, relative_gap, log, dict(solver or {}), isolate or limit is not None, limit
-    )
 
 
 def call_backend(
@@ -92,7 +34,7 @@ def call_backend(
     on_values : callable
         Receives values and claimed objective of every solution, the last one included; a true answer stops the solver.
     on_bound : callable
-        Receives every better lower bound.
+        Receives every better lower bound; a true answer stops the solver at its next solution.
 
     Returns
     -------
@@ -134,11 +76,7 @@ def call_backend(
         return guarded(lambda: take(incumbent.values, incumbent.objective))
 
     def better_bound(_seconds: float, bound: float) -> None:
-        def tell() -> bool:
-            on_bound(bound)
-            return False
-
-        guarded(tell)
+        guarded(lambda: bool(on_bound(bound)))
 
     crash: Exception | None = None
     raw = RawResult(Status.ERROR, StopReason.OTHER)

@@ -1,4 +1,4 @@
-"""Nobody is believed: every schedule is validated and priced anew before it counts."""
+"""The best schedules so far: each is validated and its cost computed from its steps before it counts."""
 
 from __future__ import annotations
 

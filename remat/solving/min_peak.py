@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat.backends.base import Backend, StopReason
+from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.graphs import ComputeGraph
@@ -17,11 +18,11 @@ from remat.registry import make_backend
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate
 from remat.schedule.validate import validate
-from remat.solving.backend_call import call_options
 from remat.solving.incumbents import Certified
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.progress import OnPeakProgress, relative_gap
 from remat.solving.result import Point, base_versions
+from remat.solving.stop import Stop, stopping
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,12 @@ class MinimizeResult:
 @interrupts()
 def minimize(
     problem: Problem | ComputeGraph,
+    method: str = "auto",
     backend: str | Backend | None = "cp-sat",
     *,
-    deadline: float | Deadline | None = None,
-    start: Schedule | None = None,
-    threads: int | None = None,
-    seed: int = 0,
+    stop: Stop = None,
+    warm_start: Schedule | None = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
     on_progress: OnPeakProgress | None = None,
 ) -> MinimizeResult:
     """Find the smallest budget for which there is a schedule, and among schedules of that peak a cheap one.
@@ -174,16 +175,17 @@ def minimize(
     problem : Problem or ComputeGraph
         Graph and rules; its budget is not looked at. A graph alone: its reference order is kept, and ops may be
         computed any number of times.
+    method : str
+        ``"auto"`` is the only one so far.
     backend : str, Backend or None
         For the preliminary model; None: no solver.
-    deadline : float, Deadline or None
+    stop : float, Deadline or None
         Seconds for everything, or a deadline whose clock runs already; None: until there is nothing more to try, with
         at most a minute for each way of searching that has no end of its own.
-    start : Schedule, optional
+    warm_start : Schedule, optional
         A valid schedule to start from.
-    threads : int or None
-        Of the solver; None: as many as the machine has.
-    seed : int
+    options : SolveOptions
+        Threads, seed and the like, as for :func:`remat.solve`.
     on_progress : callable, optional
         Receives a :class:`remat.solving.progress.PeakProgress` at every new phase, schedule and bound.
 
@@ -202,19 +204,21 @@ def minimize(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> found = minimize(unit_chain(4), deadline=20, threads=1)
+    >>> found = minimize(unit_chain(4), stop=20, options=SolveOptions(threads=1))
     >>> found.peak, found.proved, found.cost, found.cost_proved
     (3, True, 15, True)
     """
     problem = Problem(problem) if isinstance(problem, ComputeGraph) else replace(problem, budget=None)
-    if start is not None and not isinstance(start, Schedule):
-        raise ProblemError(f"the start is a {type(start).__name__}, not a Schedule")
-    call = call_options(
-        deadline, threads=threads, seed=seed, relative_gap=0.0, log=None, solver=None, isolate=False, memory_limit=None
-    )
+    if warm_start is not None and not isinstance(warm_start, Schedule):
+        raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule")
+    if method != "auto":
+        raise ProblemError(f"the least peak is looked for by method 'auto' alone, not by {method!r}")
+    call, criterion = stopping(stop, options)
+    if criterion is not None and not math.isfinite(criterion.seconds):
+        raise ProblemError(f"the search for the least peak does not stop {criterion}; give it seconds")
     solver: Backend | None = make_backend(backend) if isinstance(backend, str) else backend
     begun = time.monotonic()
-    search = MinPeakSearch(problem, call, solver, start, on_progress)
+    search = MinPeakSearch(problem, call, solver, warm_start, on_progress)
     search.run()
     best = search.best
     certificate = validate(problem.graph, best.schedule, replace(problem, budget=search.peak).rules)
@@ -232,8 +236,8 @@ def minimize(
         incumbents=tuple(search.points),
         timings={**search.timings, "total": time.monotonic() - begun},
         source=best.source,
-        seed=seed,
-        threads=threads,
+        seed=call.seed,
+        threads=call.threads,
         versions=base_versions() | search.versions,
         message="; ".join(search.notes),
     )
@@ -266,9 +270,7 @@ def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0
     >>> least_known_budget(Problem(unit_chain(6), 2)).certificate.peak < unit_chain(6).reference_peak
     True
     """
-    call = call_options(
-        deadline, threads=1, seed=seed, relative_gap=0.0, log=None, solver=None, isolate=False, memory_limit=None
-    )
+    call, _ = stopping(deadline, SolveOptions(threads=1, seed=seed))
     search = MinPeakSearch(replace(problem, budget=None), call)
     search.run(quick=True)
     if search.stop is StopReason.INTERRUPTED:

@@ -14,7 +14,7 @@ from remat.bounds.non_recomputable import held_bound
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.interruption import interrupted
 from remat.ordering.best_first import Aim, Explored, explore
 from remat.problem import Problem
@@ -177,7 +177,8 @@ class MinPeakSearch:
         def on_schedule(schedule: Schedule) -> bool:
             return self._see(schedule, heuristic.name).certificate.peak <= budget
 
-        run = Run(deadline, seed, start=self.best.schedule, on_schedule=on_schedule)
+        options = replace(self.call, deadline=deadline, seed=seed, threads=1)
+        run = HeuristicRun(options, start=self.best.schedule, on_schedule=on_schedule)
         schedule = None
         with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
             schedule = heuristic.run(replace(self.problem, budget=budget), run)

@@ -1,4 +1,4 @@
-"""Solving by a formulation and a backend: build, look for a start, solve, and believe nothing."""
+"""Solving by a formulation and a backend: build, look for a start, solve, and check every answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRELIMINARY_SHARE = 0.5
 
 
 class ModelMethod:
-    """One formulation of the problem of an session, solved by one backend.
+    """One formulation of the problem of a session, solved by one backend.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class ModelMethod:
             session.timings["build"] += time.monotonic() - begun
         if preliminary is not None and not self._run_preliminary(formulation, preliminary, hint):
             return
-        if session.decided:
+        if session.enough:
             return
         session.scope = formulation.scope()
         if self.call.deadline.expired:
@@ -144,11 +144,12 @@ class ModelMethod:
         def take(values: Values, objective: float) -> bool:
             enough = on_values(values, objective)
             session.tell()
-            return enough
+            return enough or session.reached is not None
 
-        def on_bound(bound: float) -> None:
+        def on_bound(bound: float) -> bool:
             if model is self.model:  # the bound of a preliminary model is not one on cost
                 session.raise_bound(lower_bound(bound))
+            return session.reached is not None
 
         begun = time.monotonic()
         try:
@@ -175,6 +176,9 @@ class ModelMethod:
             self._prove_infeasible(formulation)
             return
         session.raise_bound(lower_bound(raw.bound))
+        if raw.stop is StopReason.GAP and raw.bound is None and raw.objective is not None and not self.call.solver:
+            # A solver that does not tell its bound, but has kept to the gap that it was given.
+            session.raise_bound(lower_bound(raw.objective - self.call.relative_gap * abs(raw.objective)))
         closed = raw.bound is None or _reaches(raw.bound, raw.objective)
         if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
             session.raise_bound(self.last_cost)

@@ -1,13 +1,9 @@
-"""What a solve is doing right now, and a reporter that shows it on a terminal or in a log."""
+"""What a solve is doing right now."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -24,6 +20,8 @@ class Progress:
         Cost of computing each op once.
     objective, bound : int or None
         Certified cost of the best schedule so far, and what no schedule in the scope can beat.
+    improved : float
+        Seconds at which the best schedule so far was found.
     """
 
     phase: str
@@ -31,6 +29,7 @@ class Progress:
     base_cost: int
     objective: int | None = None
     bound: int | None = None
+    improved: float = 0.0
 
     @property
     def overhead(self) -> float | None:

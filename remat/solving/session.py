@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes.running import GRACE, OverdueError, time_limit
 from remat.deadline import Deadline
 from remat.errors import BackendError
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.interruption import interrupted
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -22,6 +21,7 @@ from remat.solving.incumbents import Certified, Incumbents
 from remat.solving.min_peak import least_known_budget
 from remat.solving.progress import OnProgress, Progress, relative_gap
 from remat.solving.result import Point, Result, Step, base_versions
+from remat.solving.stop import AnyOf, StoppingCriterion
 
 #: Seconds in which a low peak is looked for when a budget is refused.
 LEAST_SECONDS = 1.0
@@ -35,10 +35,12 @@ class Session:
     ----------
     problem : Problem
     call : SolveOptions
-        Deadline, threads, seed and the like, as for backends.
+        Deadline, threads, seed and the like, for everything that solves a part of it.
     method, backend : str
         Names of who answers; `backend` is empty without one.
     on_progress : callable or None
+    criterion : StoppingCriterion or None
+        What ends it besides the deadline, a proof and the gap; `reached` is it, or the one of several, once that is so.
     incumbents : Incumbents
         Keeps the best schedule.
     bound : int
@@ -52,7 +54,11 @@ class Session:
     method: str
     backend: str = ""
     on_progress: OnProgress | None = None
+    criterion: StoppingCriterion | None = None
 
+    reached: StoppingCriterion | None = None
+    improved: float = 0.0
+    """Seconds at which the best schedule was found."""
     phase: str = "start"
     stop: StopReason = StopReason.FINISHED
     scope: Scope = EVERY_SCHEDULE
@@ -90,8 +96,8 @@ class Session:
 
     @property
     def enough(self) -> bool:
-        """Whether it is decided, or near enough to that."""
-        return self.decided or self._near
+        """Whether it is decided, near enough to that, or at what it was asked to stop at."""
+        return self.decided or self._near or self.reached is not None
 
     @property
     def _near(self) -> bool:
@@ -110,19 +116,24 @@ class Session:
     # -- heuristics --------------------------------------------------------------------------------------------------
 
     def improve(self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0) -> None:
-        """Let a heuristic look for something better, with a seed for each `turn`; schedules are judged as they come."""
+        """Let a heuristic look for something better, with a seed for each `turn`; all it finds is checked."""
 
         def see(schedule: Schedule) -> bool:
             self.incumbents.see(schedule, heuristic.name)
             return self.enough
 
-        run = Run(deadline, self.call.seed + turn, self.call.threads or os.cpu_count() or 1, start, see)
+        run = HeuristicRun(replace(self.call, deadline=deadline, seed=self.call.seed + turn), start, see)
         schedule = None
         with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
             schedule = heuristic.run(self.problem, run)
         if schedule is not None:
             see(schedule)
         self.raise_bound(heuristic.bound, heuristic.scope)
+
+    def conclude(self) -> None:
+        """After a method that tries one thing after the other: why it has ended, where nothing else says so."""
+        if self.stop is StopReason.FINISHED and not self.enough:
+            self.stop = StopReason.DEADLINE if self.call.deadline.expired else StopReason.EXHAUSTED
 
     # -- news --------------------------------------------------------------------------------------------------------
 
@@ -141,10 +152,15 @@ class Session:
         now = self.call.deadline.elapsed
         bound = self.bound if self.cost is None else min(self.bound, self.cost)
         last = self.points[-1] if self.points else Point(0.0, None, self.problem.graph.base_cost)
+        if self.cost != last.objective:
+            self.improved = now
         if (self.cost, bound) != (last.objective, last.bound):
             self.points.append(Point(now, self.cost, bound))
+        moment = Progress(self.phase, now, self.problem.graph.base_cost, self.cost, bound, self.improved)
+        if self.criterion is not None and self.reached is None and self.criterion.reached(moment):
+            self.reached = self.criterion.first(moment) if isinstance(self.criterion, AnyOf) else self.criterion
         if self.on_progress is not None:
-            self.on_progress(Progress(self.phase, now, self.problem.graph.base_cost, self.cost, bound))
+            self.on_progress(moment)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -163,6 +179,8 @@ class Session:
         if interrupted() and not self.enough:
             self.stop = StopReason.INTERRUPTED
         best, base = self.incumbents.best, self.problem.graph.base_cost
+        if self.reached is not None and self.stop is not StopReason.INTERRUPTED:
+            self.stop = self.reached.reason
         status = Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
         schedule = certificate = None
         assert self.incumbents.leanest is not None
@@ -176,7 +194,7 @@ class Session:
             status = Status.OPTIMAL if self.bound == certificate.cost else Status.FEASIBLE
             if status is Status.OPTIMAL:
                 self.stop = StopReason.FINISHED
-            elif self.stop is StopReason.FINISHED and self._near:
+            elif self._near and self.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
                 self.stop = StopReason.GAP
             if certificate.cost == base:
                 self.scope = EVERY_SCHEDULE
@@ -212,7 +230,7 @@ class Session:
             if covers(self.scope, self.problem):
                 return f"no schedule exists{self.proof}"
             return f"no schedule exists within {self.scope}{self.proof}, which says nothing of schedules beyond that"
-        if self.stop is StopReason.FINISHED:
+        if self.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
             return f"{self.method} found no schedule within the budget, which proves nothing"
         when = {StopReason.DEADLINE: "in time", StopReason.INTERRUPTED: "before the interruption"}
         return f"no schedule was found {when.get(self.stop, 'before the solver gave up')}, and none is ruled out"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from remat.backends.base import Backend, StopReason
-from remat.deadline import Deadline
+from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
@@ -16,12 +14,12 @@ from remat.problem import Problem
 from remat.registry import attempt, heuristics, load, make_backend
 from remat.schedule import OrderRule, Schedule
 from remat.solving.auto import AUTO, Auto
-from remat.solving.backend_call import call_options
 from remat.solving.incumbents import structural_peak
 from remat.solving.model_method import ModelMethod
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.session import Session
+from remat.solving.stop import Stop, stopping
 from remat.solving.warm_start import take_warm_start
 
 #: The heuristic that starts a solver, where it is registered.
@@ -38,17 +36,11 @@ def solve(
     method: str | type[Formulation] | type[Heuristic] = AUTO,
     backend: str | Backend = "cp-sat",
     *,
-    deadline: float | Deadline | None = None,
+    stop: Stop = None,
     warm_start: Schedule | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    relative_gap: float = 0.0,
-    options: Any = None,
-    solver_options: Mapping[str, Any] | None = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    method_options: Any = None,
     on_progress: OnProgress | None = None,
-    log: Callable[[str], None] | None = None,
-    isolate: bool = False,
-    memory_limit: int | str | None = None,
 ) -> Result:
     """Find the cheapest schedule that keeps the rules of `problem`.
 
@@ -57,7 +49,8 @@ def solve(
 
     ``auto``
         Heuristics, bounds that hold for every schedule the problem allows, search, and the backend, in turns
-        (:mod:`remat.solving.auto`); ends as soon as a schedule costs no more than the best bound.
+        (:mod:`remat.solving.auto`); ends as soon as a schedule costs no more than the best bound, or is within
+        `options.relative_gap` (0.0001 % unless told otherwise) of it.
     a formulation
         Its model is built and solved by the backend; where no start within the budget is known, its preliminary model
         looks for one first.
@@ -73,33 +66,24 @@ def solve(
         ``auto``, the name of a registered formulation or heuristic, or one itself.
     backend : str or Backend
         Name of a registered backend, or a backend itself; not used by heuristics.
-    deadline : float, Deadline or None
-        Seconds for everything, or a deadline whose clock runs already; None: as long as it takes.
+    stop : float, Deadline, StoppingCriterion or None
+        Seconds for everything, a deadline whose clock runs already, or a criterion of :mod:`remat.solving.stop`; None:
+        as long as it takes.
     warm_start : Schedule, optional
         A valid schedule to start from; within the budget it is also the answer if nothing better is found. Where the
         formulation cannot express it, the result's message says so.
-    threads : int or None
-        None: as many as the machine has.
-    seed : int
-    relative_gap : float
-        Stop when (objective − bound) / objective is at most this.
-    options : optional
+    options : SolveOptions
+        Threads, seed, gap, isolation and the like, the same for whatever solves a part of it.
+    method_options : optional
         Options of the formulation or heuristic; ``auto`` has none.
-    solver_options : mapping, optional
-        Passed to the solver untouched.
     on_progress : callable, optional
         Receives a :class:`remat.solving.progress.Progress` at every new phase, schedule and bound, from any thread.
-    log : callable, optional
-        Receives the solver's own log, line by line.
-    isolate : bool
-        Run the solver in a process of its own, which is killed if it misses the deadline; what it had found is kept.
-    memory_limit : int or str, optional
-        Bytes that this process may hold (``"4GiB"``); means `isolate`.
 
     Returns
     -------
     Result
-        With the best schedule found, also after Ctrl-C or a crash of the solver.
+        With the best schedule found, also after Ctrl-C or a crash of the solver. Its status is ``optimal`` only where
+        the schedule costs what is proved to be the least; within the gap it is ``feasible``, stopped by ``gap``.
 
     Raises
     ------
@@ -117,26 +101,24 @@ def solve(
     >>> b = GraphBuilder("pair")
     >>> _ = b.op("a", size=4, cost=1), b.op("b", inputs=["a"], size=6, cost=1)
     >>> graph = b.build()
-    >>> solve(Problem(graph, "100%")).status.value
+    >>> solve(Problem(graph, "100%"), stop=10).status.value
     'optimal'
     >>> solve(Problem(graph, 9)).message
     "no schedule exists: budget 9 bytes is below the 10 bytes that op 'b' needs; 10 bytes (100 %) are known to suffice"
     """
     begun = time.monotonic()
-    if warm_start is not None and not isinstance(warm_start, Schedule):
-        raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule")
-    call = call_options(
-        deadline, threads=threads, seed=seed, relative_gap=relative_gap, log=log, solver=solver_options,
-        isolate=isolate, memory_limit=memory_limit,
-    )  # fmt: skip
+    call, criterion = stopping(stop, options)
+    warm_start = _first_schedule(warm_start, call)
     name = method if isinstance(method, str) else method.name
     # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
     is_heuristic = method in heuristics() if isinstance(method, str) else issubclass(method, Heuristic)
-    if name == AUTO and options is not None:
+    if name == AUTO and method_options is not None:
         raise ProblemError(f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name")
     kind: Any = None if name == AUTO else _named("heuristics" if is_heuristic else "formulations", method)
     solver: Any = make_backend(backend) if isinstance(backend, str) and not is_heuristic else backend
-    session = Session(problem, call, name, "" if is_heuristic else solver.full_name, on_progress, begun=begun)
+    session = Session(
+        problem, call, name, "" if is_heuristic else solver.full_name, on_progress, criterion, begun=begun
+    )  # fmt: skip
     peak, where = structural_peak(problem)
     if problem.budget_bytes is not None and problem.budget_bytes < peak:
         session.infeasible = True
@@ -145,24 +127,36 @@ def solve(
     try:
         if not session.decided and warm_start is not None:
             session.note(take_warm_start(session.incumbents, warm_start))
-        if session.decided:
+        if session.enough:
             pass
         elif name == AUTO:
             Auto(session, solver, warm_start).run()
+            session.conclude()
         elif is_heuristic:
-            heuristic = attempt(lambda: kind(options), f"heuristic {name!r} cannot be made")
+            heuristic = attempt(lambda: kind(method_options), f"heuristic {name!r} cannot be made")
             session.improve(heuristic, call.deadline, warm_start)
-            if call.deadline.expired:
-                session.stop = StopReason.DEADLINE
+            session.conclude()
         else:
-            _begin(session, warm_start)
-            if not session.decided:
-                ModelMethod(session, kind, solver, options).run(warm_start)
+            if call.start != "none":
+                _begin(session, warm_start)
+            if not session.enough:
+                ModelMethod(session, kind, solver, method_options).run(warm_start)
     except KeyboardInterrupt:
         if session.best is None:
             raise
         session.stop = StopReason.INTERRUPTED
     return session.result()
+
+
+def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule | None:
+    """The schedule to start from, wherever it is given."""
+    if warm_start is None and call.start not in ("auto", "none"):
+        warm_start = call.start
+    elif warm_start is not None and call.start not in ("auto", "none", warm_start):
+        raise ProblemError("there is a warm start, and options.start is another schedule")
+    if warm_start is not None and not isinstance(warm_start, Schedule):
+        raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule")
+    return warm_start
 
 
 def _begin(session: Session, warm_start: Schedule | None) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from unittest import SkipTest
 
-from remat.backends.base import Backend, RawResult, Status, StopReason, Values
+from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.problem import Problem
@@ -150,7 +150,9 @@ def _large(ops: int) -> tuple[Problem, Schedule, int]:
     graph = layered(ops, seed=1)
     for percent in (80, 85, 90, 95):
         problem = Problem(graph, f"{percent}%")
-        start = Greedy().run(Problem(graph, f"{percent}%", max_computes=2), Run(Deadline.after(20)))
+        start = Greedy().run(
+            Problem(graph, f"{percent}%", max_computes=2), HeuristicRun(SolveOptions(Deadline.after(20)))
+        )
         if start is not None:
             certificate = validate(graph, start, problem.rules)
             if certificate.accepted and certificate.cost > graph.base_cost:

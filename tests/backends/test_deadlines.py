@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remat import Problem, solve
-from remat.backends.base import StopReason
+from remat.backends.base import SolveOptions, StopReason
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
 from remat.registry import make_backend
@@ -47,9 +47,12 @@ def test_within_a_second(large, backend, options, isolate):
         pytest.skip(f"{backend}: {state.reason}")
     began = time.monotonic()
     result = solve(
-        Problem(large, "80%"), "checkmate", backend, deadline=SECONDS, threads=1, solver_options=options,
-        isolate=isolate,
-    )  # fmt: skip
+        Problem(large, "80%"),
+        "checkmate",
+        backend,
+        stop=SECONDS,
+        options=SolveOptions(threads=1, solver=options, isolate=isolate),
+    )
     assert time.monotonic() - began < SECONDS + 1
     assert result.stop is StopReason.DEADLINE
     assert result.bound >= large.base_cost
@@ -77,7 +80,7 @@ def test_building_counts():
     graph = layered(1000, 0.31, 2085)
     graph.reference_peak, graph.arrays  # noqa: B018
     began = time.monotonic()
-    result = solve(Problem(graph, "80%"), "checkmate", "highs", deadline=1, threads=1)
+    result = solve(Problem(graph, "80%"), "checkmate", "highs", stop=1, options=SolveOptions(threads=1))
     assert time.monotonic() - began < 3
     assert result.stop is StopReason.DEADLINE
     assert "the time was over before the model was built" in result.message

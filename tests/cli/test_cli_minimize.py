@@ -56,7 +56,7 @@ def test_json_and_rules(chain: str, capsys: Capture) -> None:
         (["{chain}", "--order", "any"], "order 'any' is not one of fixed, free"),
         (["{chain}", "--keep", "x"], "tensor 'x' to keep is not in graph"),
         (["{chain}", "--backend", "cpsat"], "there is no backend 'cpsat'; known are cp-sat"),
-        (["{chain}", "-t", "-1"], "the deadline must be a positive number of seconds"),
+        (["{chain}", "-t", "-1"], "stop must be a positive number of seconds"),
         (["{chain}", "-o", "nowhere/x.json"], "nowhere/x.json: cannot be written"),
         (["{chain}", "-o", "{chain}"], "would overwrite the input"),
         (["{chain}", "--plot", "x.txt"], "the suffix must be one of"),

@@ -8,13 +8,16 @@ from contextlib import contextmanager
 import pytest
 
 from remat import Problem
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError, RematError
 from remat.experiments.compare import Method, compare
 from remat.experiments.plots import plot_comparison, save_comparison_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+
+ONE = SolveOptions(threads=1)
 
 METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
 
@@ -62,7 +65,7 @@ def chain():
 
 @pytest.fixture(scope="module")
 def matrix(chain):
-    return compare(chain, ["90%", 2, None], METHODS, time_limit=60, threads=1)
+    return compare(chain, ["90%", 2, None], METHODS, stop=60, options=ONE)
 
 
 def test_every_method_runs_at_every_budget(matrix):
@@ -105,7 +108,7 @@ def without_times(value):
 def test_files_are_the_same_but_for_times(chain):
     texts = []
     for _ in range(2):
-        done = compare(chain, ["90%"], METHODS, time_limit=60, threads=1)
+        done = compare(chain, ["90%"], METHODS, stop=60, options=ONE)
         facts = json.loads(done.to_json())
         for run in facts["runs"]:
             run["incumbents"] = run["incumbents"][-1:]  # how often the bound is told depends on the clock
@@ -113,7 +116,7 @@ def test_files_are_the_same_but_for_times(chain):
     assert texts[0] == texts[1]
     facts = texts[0][1]
     assert facts["limits"] == {
-        "time_limit": 60, "threads": 1, "seed": 0, "gap": 0.0, "isolate": False, "memory_limit": None,
+        "time_limit": 60, "threads": 1, "seed": 0, "gap": 1e-6, "isolate": False, "memory_limit": None,
     }  # fmt: skip
     assert facts["graph"]["digest"] == chain.graph.digest
     assert [run["incumbents"][0]["cost"] for run in facts["runs"]] == [10, 10, 10]
@@ -129,7 +132,12 @@ def test_the_csv_has_the_same_rows(matrix):
 
 
 def test_one_that_fails_does_not_stop_the_others(chain, faulty):
-    done = compare(chain, ["90%"], ["checkmate/faulty:crash", "checkmate/faulty:absent", "checkmate/highs"], threads=1)
+    done = compare(
+        chain,
+        ["90%"],
+        ["checkmate/faulty:crash", "checkmate/faulty:absent", "checkmate/highs"],
+        options=ONE,
+    )
     crash, absent, good = done.runs
     assert crash.result is not None  # what the heuristic found survives, and the result tells of the crash
     assert "ZeroDivisionError" in crash.row()["message"]
@@ -137,7 +145,7 @@ def test_one_that_fails_does_not_stop_the_others(chain, faulty):
     assert absent.row()["status"] == "failed"
     assert absent.error == "backend 'faulty:absent' cannot be used: not installed, pip install faulty"
     assert good.result.status == "optimal"
-    free = compare(Problem(chain.graph, order="free"), ["90%"], ["checkmate/highs", "greedy"], threads=1)
+    free = compare(Problem(chain.graph, order="free"), ["90%"], ["checkmate/highs", "greedy"], options=ONE)
     assert "reference order" in free.runs[0].error
     assert free.runs[1].result.schedule is not None
     assert json.loads(free.to_json())["runs"][0]["incumbents"] == []
@@ -147,9 +155,12 @@ def test_one_that_fails_does_not_stop_the_others(chain, faulty):
 def test_ctrl_c_keeps_what_is_done(chain, faulty, variant):
     seen = []
     done = compare(
-        chain, ["90%", "100%"], ["greedy", f"checkmate/faulty:{variant}", "checkmate/highs"], threads=1,
+        chain,
+        ["90%", "100%"],
+        ["greedy", f"checkmate/faulty:{variant}", "checkmate/highs"],
         on_run=lambda so_far: seen.append(len(so_far.runs)),
-    )  # fmt: skip
+        options=ONE,
+    )
     assert done.interrupted
     assert [run.method.label for run in done.runs] == ["greedy", f"checkmate/faulty:{variant}"]
     assert done.runs[1].result.stop == "interrupted"
@@ -174,7 +185,7 @@ def test_options_of_a_method(chain):
     methods = [
         Method("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=c), label=f"C = {c}") for c in (1, 2)
     ]
-    done = compare(chain, [5], methods, threads=1, time_limit=60)
+    done = compare(chain, [5], methods, stop=60, options=ONE)
     assert [run.result.schedule is None or run.result.source == "greedy" for run in done.runs] == [True, True]
     assert done.runs[0].result.variables < done.runs[1].result.variables
     assert [run.method.label for run in done.runs] == ["C = 1", "C = 2"]
@@ -206,9 +217,9 @@ def test_the_watch_is_told(chain):
         ([5, "5"], ["greedy"], {}, "budget '5' stands twice"),
         ([], ["greedy"], {}, "no budget to compare"),
         ([5], [], {}, "no method to compare"),
-        ([5], ["greedy"], {"time_limit": 0}, "deadline"),
-        ([5], ["greedy"], {"threads": 0}, "threads"),
-        ([5], ["greedy"], {"memory_limit": "a lot"}, "a lot"),
+        ([5], ["greedy"], {"stop": 0}, "stop must be a positive number of seconds"),
+        ([5], ["greedy"], {"options": {"threads": 1}}, "options must be SolveOptions"),
+        ([5], ["greedy"], {"stop": Deadline.after(5)}, "cannot be shared by many runs"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_run(chain, budgets, methods, more, message):

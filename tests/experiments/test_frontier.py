@@ -11,6 +11,7 @@ import pytest
 
 import remat.experiments.frontier  # noqa: F401  (the package's name for it is the function)
 from remat import Problem, frontier
+from remat.backends.base import SolveOptions
 from remat.errors import BackendError, FormatError, RematError
 from remat.experiments.compare import Method
 from remat.experiments.plots import plot_frontier, save_frontier_plot
@@ -20,6 +21,8 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic
 from remat.schedule import Schedule
 from remat.solving.session import Session
+
+ONE = SolveOptions(threads=1)
 
 CHAIN = Problem(unit_chain(6))
 #: Least costs by budget (Griewank and Walther 2000); None: infeasible.
@@ -72,7 +75,7 @@ def counted(monkeypatch):
 
 @pytest.fixture(scope="module")
 def exact():
-    return frontier(CHAIN, [8, 3, 5, 2, 4], [EXACT, "greedy"], threads=1, time_limit=60)
+    return frontier(CHAIN, [8, 3, 5, 2, 4], [EXACT, "greedy"], stop=60, options=ONE)
 
 
 def test_the_optima_of_every_budget(exact):
@@ -102,7 +105,7 @@ def test_the_table(exact):
 
 
 def test_a_budget_starts_from_the_one_below(only_tight):
-    found = frontier(CHAIN, [3, 4, 5, 6], ["greedy"], threads=1)
+    found = frontier(CHAIN, [3, 4, 5, 6], ["greedy"], options=ONE)
     assert OnlyTight.asked == [3, 4, 5, 6]
     assert [(cell.cost, cell.found_at, cell.source) for cell in found.of("greedy")] == [
         (None, None, ""), (23, 4, "greedy"), (23, 4, "greedy"), (23, 4, "greedy"),
@@ -121,30 +124,30 @@ def test_bounds_hold_below_their_budget(exact):
 
 def test_resumed_without_being_done_again(tmp_path, counted):
     state = tmp_path / "state"
-    first = frontier(CHAIN, [2, 5, 8], [EXACT], threads=1, state=state)
+    first = frontier(CHAIN, [2, 5, 8], [EXACT], state=state, options=ONE)
     assert len(counted) == 3
     files = {path.name: path.read_bytes() for path in state.iterdir()}
     assert len(files) == 4
     counted.clear()
-    again = frontier(CHAIN, [2, 5, 8], [EXACT], threads=1, state=state)
+    again = frontier(CHAIN, [2, 5, 8], [EXACT], state=state, options=ONE)
     assert (counted, again.resumed) == ([], 3)
     assert again.to_csv() == first.to_csv()
     assert again.to_json() == first.to_json()
     assert {path.name: path.read_bytes() for path in state.iterdir()} == files
-    more = frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], threads=1, state=state)
+    more = frontier(CHAIN, [5, "75%", 8], [EXACT, "greedy"], state=state, options=ONE)
     assert counted == [(EXACT, 6), ("greedy", 5), ("greedy", 6), ("greedy", 8)]
     assert more.resumed == 2
 
 
 def test_a_cheaper_schedule_below_has_what_is_above_done_again(tmp_path, only_tight, counted):
     state = tmp_path / "state"
-    assert [cell.cost for cell in frontier(CHAIN, [5], ["greedy"], threads=1, state=state).of("greedy")] == [None]
+    assert [cell.cost for cell in frontier(CHAIN, [5], ["greedy"], state=state, options=ONE).of("greedy")] == [None]
     counted.clear()
-    found = frontier(CHAIN, [4, 5], ["greedy"], threads=1, state=state)
+    found = frontier(CHAIN, [4, 5], ["greedy"], state=state, options=ONE)
     assert counted == [("greedy", 4), ("greedy", 5)]
     assert [cell.cost for cell in found.of("greedy")] == [23, 23]
     counted.clear()
-    assert frontier(CHAIN, [4, 5], ["greedy"], threads=1, state=state).resumed == 2
+    assert frontier(CHAIN, [4, 5], ["greedy"], state=state, options=ONE).resumed == 2
     assert counted == []
 
 
@@ -153,12 +156,12 @@ def test_a_cheaper_schedule_below_has_what_is_above_done_again(tmp_path, only_ti
     [
         (Problem(unit_chain(5)), {}, 'another question .graph name was "unit-chain-6", now it is "unit-chain-5"'),
         (replace(CHAIN, max_computes=2), {}, "rules max computes was null, now it is 2"),
-        (CHAIN, {"seed": 1}, "limits seed was 0, now it is 1"),
-        (CHAIN, {"time_limit": 5}, "limits time limit was 60, now it is 5"),
+        (CHAIN, {"options": SolveOptions(threads=1, seed=1)}, "limits seed was 0, now it is 1"),
+        (CHAIN, {"stop": 5}, "limits time limit was 60, now it is 5"),
     ],
 )
 def test_a_changed_question_is_refused(tmp_path, problem, more, message, counted):
-    limits = {"threads": 1, "seed": 0, "time_limit": 60}
+    limits = {"options": ONE, "stop": 60}
     frontier(CHAIN, [4], ["greedy"], state=tmp_path / "state", **limits)
     counted.clear()
     with pytest.raises(FormatError, match=message):
@@ -169,7 +172,7 @@ def test_a_changed_question_is_refused(tmp_path, problem, more, message, counted
 def test_changed_options_of_a_method_are_refused(tmp_path):
     def run(copies):
         method = Method("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=copies), label="intervals")
-        return frontier(CHAIN, [2], [method], threads=1, state=tmp_path / "state")
+        return frontier(CHAIN, [2], [method], state=tmp_path / "state", options=ONE)
 
     run(2)
     assert run(2).resumed == 1
@@ -216,16 +219,16 @@ def spoil(folder, change):
     ],
 )
 def test_what_the_folder_says_is_judged(tmp_path, change, message):
-    frontier(CHAIN, [5], ["greedy"], threads=1, state=tmp_path)
+    frontier(CHAIN, [5], ["greedy"], state=tmp_path, options=ONE)
     spoil(tmp_path, change)
     with pytest.raises(FormatError, match=rf"greedy-.*-5.json: .*{message}.*; remove the file"):
-        frontier(CHAIN, [5], ["greedy"], threads=1, state=tmp_path)
+        frontier(CHAIN, [5], ["greedy"], state=tmp_path, options=ONE)
 
 
 def test_proofs_that_contradict_name_both_budgets(tmp_path):
     """The optimum at 5 is said to be dearer than what the method itself had at 4."""
-    frontier(CHAIN, [5], [EXACT], threads=1, state=tmp_path)
-    dear = frontier(CHAIN, [3], [EXACT], threads=1).of(EXACT)[0]
+    frontier(CHAIN, [5], [EXACT], state=tmp_path, options=ONE)
+    dear = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0]
 
     def lie(content):
         content["schedule"]["steps"] = [["compute", op] for op in dear.schedule.computes()]
@@ -233,7 +236,7 @@ def test_proofs_that_contradict_name_both_budgets(tmp_path):
 
     spoil(tmp_path, lie)
     with pytest.raises(BackendError, match=r"at budget 4 bytes .* costs 18, and at 5 bytes .* less than 28"):
-        frontier(CHAIN, [4, 5], [EXACT], threads=1, state=tmp_path)
+        frontier(CHAIN, [4, 5], [EXACT], state=tmp_path, options=ONE)
 
 
 def test_at_the_same_time_by_an_executor(exact, tmp_path):
@@ -245,7 +248,7 @@ def test_at_the_same_time_by_an_executor(exact, tmp_path):
             return super().submit(task, *arguments, **options)
 
     with Pool(2) as pool:
-        found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], threads=1, executor=pool, state=tmp_path)
+        found = frontier(CHAIN, list(OPTIMA), ["chen-sqrt", "greedy"], executor=pool, state=tmp_path, options=ONE)
         assert pool.submit(int).result() == 0, "it is not shut down"
     assert [(c.budget, c.cost) for c in found.of("greedy")] == [(c.budget, c.cost) for c in exact.of("greedy")]
     assert found.of("chen-sqrt")[-1].cost == 13
@@ -255,7 +258,7 @@ def test_at_the_same_time_by_an_executor(exact, tmp_path):
 @pytest.mark.slow
 def test_in_processes_of_their_own(exact):
     with WorkerPool(2) as pool:
-        found = frontier(CHAIN, list(OPTIMA), [EXACT, "greedy"], threads=1, time_limit=60, executor=pool)
+        found = frontier(CHAIN, list(OPTIMA), [EXACT, "greedy"], stop=60, executor=pool, options=ONE)
     assert [cell.cost for cell in found.of(EXACT)] == list(OPTIMA.values())
     assert [cell.cost for cell in found.of("greedy")] == [cell.cost for cell in exact.of("greedy")]
 
@@ -276,7 +279,7 @@ def test_an_executor_that_dies_is_an_error():
 
 def test_a_method_that_fails_does_not_stop_the_others(tmp_path):
     problem = replace(CHAIN, order="free")
-    found = frontier(problem, [5, 6], [EXACT, "greedy"], threads=1, state=tmp_path)
+    found = frontier(problem, [5, 6], [EXACT, "greedy"], state=tmp_path, options=ONE)
     assert [cell.status for cell in found.of(EXACT)] == ["failed", "failed"]
     assert "reference order" in found.of(EXACT)[0].row["message"]
     assert [cell.schedule is None for cell in found.of("greedy")] == [False, False]
@@ -288,11 +291,11 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, counted):
         if len(so_far.cells) == 2:
             raise KeyboardInterrupt
 
-    found = frontier(CHAIN, [3, 4, 5], ["greedy"], threads=1, state=tmp_path, on_cell=on_cell)
+    found = frontier(CHAIN, [3, 4, 5], ["greedy"], state=tmp_path, on_cell=on_cell, options=ONE)
     assert found.interrupted
     assert [cell.budget for cell in found.of("greedy")] == [3, 4]
     counted.clear()
-    whole = frontier(CHAIN, [3, 4, 5], ["greedy"], threads=1, state=tmp_path)
+    whole = frontier(CHAIN, [3, 4, 5], ["greedy"], state=tmp_path, options=ONE)
     assert (counted, whole.resumed, whole.interrupted) == ([("greedy", 5)], 2, False)
 
 
@@ -301,7 +304,7 @@ def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Session, "improve", stopped)
-    found = frontier(CHAIN, [7, 8], ["greedy"], threads=1, state=tmp_path)
+    found = frontier(CHAIN, [7, 8], ["greedy"], state=tmp_path, options=ONE)
     assert found.interrupted
     assert found.cells == {}
     assert [path.name for path in tmp_path.iterdir()] == ["question.json"]
@@ -317,7 +320,7 @@ def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
         ([4], ["greedy", "greedy"], {}, "method 'greedy' stands twice"),
         ([4], ["gredy"], {}, "no formulation 'gredy'"),
         (["lots"], ["greedy"], {}, "lots"),
-        ([4], ["greedy"], {"threads": 0}, "threads"),
+        ([4], ["greedy"], {"stop": -1}, "stop must be a positive number"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_cell(budgets, methods, more, message, tmp_path):
@@ -352,5 +355,5 @@ def test_the_picture(exact, tmp_path):
     assert all(0 < line.get_ydata()[0] < -bottom / (top - bottom) for line in crosses), "below the axis"
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words == [EXACT, "greedy", "below the structural bound"]
-    save_frontier_plot(frontier(CHAIN, [8], ["greedy"], threads=1), tmp_path / "one.svg")
+    save_frontier_plot(frontier(CHAIN, [8], ["greedy"], options=ONE), tmp_path / "one.svg")
     assert "unit-chain-6" in (tmp_path / "one.svg").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import pytest
 
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, validate
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import Method, Run
 from remat.experiments.max_batch_result import BatchVerdict
@@ -19,6 +19,8 @@ from remat.graphs.zoo import unet, vgg16
 from remat.schedule import OrderRule
 from remat.scope import Scope
 from remat.testing import optimum
+
+ONE = SolveOptions(threads=1)
 
 
 class Useless(Backend):
@@ -87,7 +89,7 @@ def test_the_chain_has_its_closed_form(n, memory, start, monkeypatch):
     if not start:
         monkeypatch.setattr(module, "START", "")
     batch, dear = expected(n, memory)
-    answer = max_batch(chain(n), memory, "checkmate/highs", threads=1, time_limit=60)
+    answer = max_batch(chain(n), memory, "checkmate/highs", stop=60, options=ONE)
     assert (answer.batch, answer.upper, answer.proved) == (batch, batch, True)
     assert answer.reason.batch == batch + 1
     assert answer.reason.verdict is (BatchVerdict.TOO_DEAR if dear else BatchVerdict.INFEASIBLE)
@@ -126,15 +128,15 @@ def test_uneven_graphs_have_what_exhaustive_search_finds(memory, no_start):
         if best is None or best.cost > (14 + 7) * (batch + 1):
             break
         batch += 1
-    answer = max_batch(family, memory, "checkmate/highs", threads=1, time_limit=60)
+    answer = max_batch(family, memory, "checkmate/highs", stop=60, options=ONE)
     assert (answer.batch, answer.proved) == (batch, True)
-    free = max_batch(family, memory, "checkmate/highs", threads=1, time_limit=60, count_constant_memory=False)
-    assert free.batch == max_batch(family, memory + 7, "checkmate/highs", threads=1, time_limit=60).batch
+    free = max_batch(family, memory, "checkmate/highs", stop=60, count_constant_memory=False, options=ONE)
+    assert free.batch == max_batch(family, memory + 7, "checkmate/highs", stop=60, options=ONE).batch
 
 
 def test_published_graphs_by_their_published_bytes():
     """VGG16 at batch 256: reference peak and structural bound of the publications; the bound is reached."""
-    answer = max_batch(AffineGraph.of(vgg16), "16GB", "greedy", threads=1)
+    answer = max_batch(AffineGraph.of(vgg16), "16GB", "greedy", options=ONE)
     room, image = 16 * 10**9 - 8 * 138_357_544, 4 * 224 * 224 * 3
     assert answer.plain == room // (15_825_108_992 // 256 + image)
     assert answer.batch == room // (13_153_337_344 // 256 + image) == answer.upper
@@ -145,7 +147,7 @@ def test_published_graphs_by_their_published_bytes():
 
 @pytest.mark.slow
 def test_a_heuristic_claims_nothing_that_it_has_not_proved():
-    answer = max_batch(AffineGraph.of(unet), "16GB", "greedy", threads=1)
+    answer = max_batch(AffineGraph.of(unet), "16GB", "greedy", options=ONE)
     exact = {probe.batch for probe in answer.probes if probe.verdict is BatchVerdict.INFEASIBLE}
     assert answer.plain < 55 <= answer.batch < answer.upper == min(exact) - 1
     assert not answer.proved
@@ -158,7 +160,7 @@ def test_a_heuristic_claims_nothing_that_it_has_not_proved():
 
 def test_a_heuristic_goes_on_from_its_last_success(no_start):
     for memory in (17, 64):
-        answer = max_batch(chain(6), memory, "greedy", threads=1)
+        answer = max_batch(chain(6), memory, "greedy", options=ONE)
         assert answer.plain <= answer.batch <= expected(6, memory)[0] <= answer.upper
         tried = [probe.batch for probe in answer.probes]
         assert len(tried) == len(set(tried))
@@ -171,15 +173,15 @@ def test_nothing_found_in_time_is_no_proof(useless, no_start, monkeypatch):
     import sys
 
     monkeypatch.setattr(sys.modules["remat.solving.solve"], "START_HEURISTICS", {})
-    answer = max_batch(chain(6), 100, "checkmate/useless:silent", threads=1)
+    answer = max_batch(chain(6), 100, "checkmate/useless:silent", options=ONE)
     assert (answer.batch, answer.plain, answer.upper) == (12, 12, 33)
     assert answer.reason.verdict is BatchVerdict.NOT_FOUND
     assert "found none in time" in answer.claim
-    failed = max_batch(chain(6), 100, "checkmate/useless:crash", threads=1)
+    failed = max_batch(chain(6), 100, "checkmate/useless:crash", options=ONE)
     assert (failed.batch, failed.upper) == (12, 33)
     assert failed.reason.verdict is BatchVerdict.FAILED
     assert "ZeroDivisionError" in failed.claim
-    stopped = max_batch(chain(6), 100, "checkmate/useless:stopped", threads=1)
+    stopped = max_batch(chain(6), 100, "checkmate/useless:stopped", options=ONE)
     assert stopped.interrupted
     assert (stopped.batch, stopped.upper, stopped.reason) == (12, 33, None)
     assert "interrupted" in stopped.claim
@@ -193,7 +195,7 @@ def test_ctrl_c_keeps_what_is_known():
         seen.append(probe)
 
     seen = []
-    answer = max_batch(chain(6), 100, "greedy", threads=1, on_probe=on_probe)
+    answer = max_batch(chain(6), 100, "greedy", on_probe=on_probe, options=ONE)
     assert answer.interrupted
     assert answer.batch >= max(probe.batch for probe in seen if probe.verdict is BatchVerdict.FITS) > answer.plain
     assert answer.certificate.accepted
@@ -202,7 +204,7 @@ def test_ctrl_c_keeps_what_is_known():
 @pytest.mark.slow
 def test_a_solve_ends_as_soon_as_it_is_cheap_enough(no_start):
     """A schedule of the start heuristic within the limit needs no model."""
-    answer = max_batch(AffineGraph.of(unet), "10GB", "checkmate/highs", threads=1, time_limit=30, on_probe=enough)
+    answer = max_batch(AffineGraph.of(unet), "10GB", "checkmate/highs", stop=30, on_probe=enough, options=ONE)
     assert answer.interrupted
     fits = [probe for probe in answer.probes if probe.verdict is BatchVerdict.FITS]
     assert fits
@@ -230,7 +232,7 @@ def test_a_false_proof_is_found_out(no_start, monkeypatch):
     truth = expected(6, 60)[0]
     assert truth >= first, "else the lie is none"
     with pytest.raises(BackendError, match=rf"proved that batch size {first} does not fit .* is good up to {truth}"):
-        max_batch(chain(6), 60, "checkmate/highs", threads=1)
+        max_batch(chain(6), 60, "checkmate/highs", options=ONE)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_what_makes_no_sense_is_said_at_once(family, memory, message):
 
 def test_the_picture(tmp_path):
     methods = ("greedy", "chen-sqrt")
-    answers = [max_batch(chain(n), 40, method, threads=1) for n in (4, 6) for method in methods]
+    answers = [max_batch(chain(n), 40, method, options=ONE) for n in (4, 6) for method in methods]
     figure = plot_batches(answers)
     (axes,) = figure.axes
     heights = [bar.get_height() for bar in axes.patches if bar.get_facecolor()[3] and bar.get_y() == 0]
@@ -261,11 +263,11 @@ def test_the_picture(tmp_path):
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["unit-chain-4", "unit-chain-6"]
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words[:3] == ["no recomputation", *methods]
-    save_batch_plot([max_batch(chain(4), 5, "greedy", threads=1)], tmp_path / "small.svg")  # nothing without
+    save_batch_plot([max_batch(chain(4), 5, "greedy", options=ONE)], tmp_path / "small.svg")  # nothing without
     assert "batch size" in (tmp_path / "small.svg").read_text(encoding="utf-8")
 
 
 def test_methods_with_labels():
-    answer = max_batch(chain(4), 20, Method("greedy", label="ours"), threads=1)
+    answer = max_batch(chain(4), 20, Method("greedy", label="ours"), options=ONE)
     assert answer.row()["method"] == "ours"
     assert all(probe.as_dict()["verdict"] == str(probe.verdict) for probe in answer.probes)

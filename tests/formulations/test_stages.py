@@ -18,13 +18,16 @@ from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.heuristics import Run
+from remat.heuristics import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.retention import schedule_for
 from remat.modeling import violations
 from remat.schedule import OrderRule
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
+
+ONE = SolveOptions(threads=1)
+RUN = HeuristicRun(ONE)
 
 KINDS = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
 
@@ -49,7 +52,7 @@ def solved(formulation, backend):
 
 
 def relaxed(formulation):
-    return Highs().relax(formulation.build(), SolveOptions(threads=1))
+    return Highs().relax(formulation.build(), ONE)
 
 
 def problem_of(seed, kind, most_ops=6, max_computes=None):
@@ -107,7 +110,7 @@ def test_a_cost_limit_cuts_off_what_is_dearer_and_nothing_else(seed):
 
 def test_solve_limits_the_cost_to_what_is_known():
     problem = Problem(ZOO["vgg16"](), "90%")
-    result = solve(problem, "stages", "highs", threads=1, deadline=60)
+    result = solve(problem, "stages", "highs", stop=60, options=ONE)
     assert result.status == "optimal"
     assert result.objective == 11_903_359_254_528
     assert result.variables < Stages(problem).build().num_vars / 2
@@ -216,7 +219,7 @@ def test_retention_of_a_schedule_gives_it_back(make, seed):
 def test_leeway_of_a_part(seed):
     """What is free of the model allows the schedule itself, and nothing that is not a schedule."""
     problem = problem_of(seed, ("plain", "full", "buffers")[seed % 3], 8)
-    schedule = Greedy().run(problem, Run())
+    schedule = Greedy().run(problem, RUN)
     if not validate(problem.graph, schedule, problem.rules).accepted:
         return
     formulation, rng = Stages(problem), np.random.default_rng(seed)
@@ -253,7 +256,7 @@ def test_resnet50_at_80_percent_is_solved_to_the_bound_for_any_order(shared):
     """Where Checkmate's own model on HiGHS finds nothing in 240 s; 0.3 % is published, this is 0.2786 %."""
     graph = read_graph(shared / "data/graphs/checkmate_resnet50_profile.json")
     problem = Problem(graph, "80%")
-    start = Greedy().run(problem, Run())
+    start = Greedy().run(problem, RUN)
     limit = validate(graph, start, problem.rules).cost
     raw = answer(Stages(problem, StagesOptions(limit, ahead=False)), Highs(), 300)
     assert raw.objective == 406_800

@@ -13,11 +13,13 @@ from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.registry import make_backend
 from remat.testing.graphs import random_graph
+
+ONE = SolveOptions(threads=1)
 
 
 def retention(problem, copies=30, **options):
@@ -164,7 +166,10 @@ def test_solvers_take_the_start(seed, name, backend):
     """Reference order with ample budget, greedy, and random staged schedules, with recomputations among them."""
     rng = random.Random(seed)
     graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0, buffers=seed % 2 == 1)
-    greedy = Greedy().run(Problem(graph, graph.structural_bound.peak), Run(Deadline.after(10), seed))
+    greedy = Greedy().run(
+        Problem(graph, graph.structural_bound.peak),
+        HeuristicRun(SolveOptions(Deadline.after(10), seed=seed, threads=1)),
+    )
     starts = [Schedule.reference(graph), greedy, staged(graph, rng)]
     for schedule in starts:
         formulation = FORMULATIONS[name](Problem(graph, simulate(graph, schedule).peak))
@@ -259,25 +264,25 @@ def test_a_refill_that_saves_nothing_is_left_out(refilled):
 def test_the_result_says_that_copies_are_too_few():
     """The schedule is within the budget, so it is the answer; but no model with two copies can start from it."""
     problem = Problem(unit_chain(6), 4)
-    best = solve(problem, "checkmate", "cp-sat", threads=1, deadline=60)
+    best = solve(problem, "checkmate", "cp-sat", stop=60, options=ONE)
     most = max(best.schedule.computes().count(op.name) for op in problem.graph.ops)
     assert most > 2
-    method, call = "retention-intervals", {"warm_start": best.schedule, "threads": 1, "deadline": 60}
-    result = solve(problem, method, options=RetentionIntervalsOptions(copies=2), **call)
+    method, call = "retention-intervals", {"warm_start": best.schedule, "options": ONE, "stop": 60}
+    result = solve(problem, method, method_options=RetentionIntervalsOptions(copies=2), **call)
     assert result.objective == best.objective
     assert result.source == "the warm start"
     assert re.search(
         rf"the warm start is no hint for retention-intervals: .* {most} times, the formulation has 2 copies of it",
         result.message,
     )
-    enough = solve(problem, method, options=RetentionIntervalsOptions(copies=most), **call)
+    enough = solve(problem, method, method_options=RetentionIntervalsOptions(copies=most), **call)
     assert "no hint" not in enough.message
     assert enough.objective == best.objective
 
 
 def test_a_warm_start_over_budget_is_named():
     problem = Problem(unit_chain(6), 5)
-    result = solve(problem, warm_start=Schedule.reference(problem.graph), threads=1, deadline=60)
+    result = solve(problem, warm_start=Schedule.reference(problem.graph), stop=60, options=ONE)
     assert result.status == "optimal"
     assert "the warm start is over the budget (peak 8 bytes)" in result.message
 
@@ -285,10 +290,10 @@ def test_a_warm_start_over_budget_is_named():
 def test_dead_retention_in_a_warm_start_does_no_harm():
     """Frees that come too late put it over the budget; the same computes, freed in time, are within it."""
     graph = unit_chain(4)
-    lean = solve(Problem(graph, 5), threads=1, deadline=60).schedule
+    lean = solve(Problem(graph, 5), stop=60, options=ONE).schedule
     steps = [("compute", op) for op in lean.computes()]
     late = Schedule.from_steps([*steps, ("free", graph.ops[0].outputs[0])])
     assert simulate(graph, late).peak > 5
-    result = solve(Problem(graph, 5), warm_start=late, threads=1, deadline=60)
+    result = solve(Problem(graph, 5), warm_start=late, stop=60, options=ONE)
     assert result.source == "the warm start, freed at last use"
     assert "over the budget" not in result.message

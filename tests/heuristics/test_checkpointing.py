@@ -7,6 +7,7 @@ from math import isqrt
 import pytest
 
 from remat import registry
+from remat.backends.base import SolveOptions
 from remat.cli import main
 from remat.deadline import Deadline
 from remat.errors import ProblemError
@@ -14,13 +15,16 @@ from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.zoo import ZOO
-from remat.heuristics import Run
+from remat.heuristics import HeuristicRun
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
 from remat.heuristics.checkpointing.chen import ChenSqrt, LinearizedGreedy, LinearizedSqrt
 from remat.heuristics.checkpointing.choices import all_forward_ops, articulation_points, greedy, greedy_sweep
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
 from remat.schedule import Verdict, simulate, validate
+
+ONE = SolveOptions(threads=1)
+RUN = HeuristicRun(ONE)
 
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
 ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")
@@ -30,7 +34,7 @@ AS_PUBLISHED = CheckpointingOptions(dead_retention=True)
 
 
 def certified(problem, method, options=None):
-    schedule = registry.load("heuristics", method)(options).run(problem, Run())
+    schedule = registry.load("heuristics", method)(options).run(problem, RUN)
     assert schedule.source == method
     return validate(problem.graph, schedule, problem.rules)
 
@@ -80,7 +84,7 @@ def test_closed_forms_of_unit_chains(n):
 @pytest.mark.parametrize("method", ["chen-sqrt", "checkpoint-last"])
 def test_what_is_to_be_kept_is_computed_once(method):
     problem = Problem(unit_chain(9), keep=["f0"])
-    schedule = registry.load("heuristics", method)().run(problem, Run())
+    schedule = registry.load("heuristics", method)().run(problem, RUN)
     assert validate(problem.graph, schedule, problem.rules).accepted
     assert schedule.computes().count("f0") == 1
     assert schedule.computes().count("f1") >= 2
@@ -363,24 +367,24 @@ def test_dead_retention_is_for_plain_graphs():
 
 def test_an_expired_deadline_still_gives_a_schedule():
     problem = Problem(unit_chain(30), 12)
-    schedule = LinearizedGreedy().run(problem, Run(Deadline.after(0)))
+    schedule = LinearizedGreedy().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1)))
     assert validate(problem.graph, schedule, problem.rules).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}
 
 
 def test_a_listener_hears_of_better_schedules_and_may_stop_the_sweep():
     problem = Problem(ZOO["vgg16"](), "90%")
     heard = []
-    last = LinearizedGreedy().run(problem, Run(on_schedule=lambda s: bool(heard.append(s))))
+    last = LinearizedGreedy().run(problem, HeuristicRun(ONE, on_schedule=lambda s: bool(heard.append(s))))
     costs = [simulate(problem.graph, s).cost for s in heard]
     assert costs == sorted(costs, reverse=True)
     assert len(costs) >= 2
     assert last == heard[-1]
-    assert LinearizedGreedy().run(problem, Run(on_schedule=lambda _: True)) == heard[0]
+    assert LinearizedGreedy().run(problem, HeuristicRun(ONE, on_schedule=lambda _: True)) == heard[0]
 
 
 def test_a_listener_hears_of_nothing_above_the_budget():
     problem, heard = Problem(unit_chain(9), 6), []
-    registry.load("heuristics", "griewank-walther")().run(problem, Run(on_schedule=heard.append))
+    registry.load("heuristics", "griewank-walther")().run(problem, HeuristicRun(ONE, on_schedule=heard.append))
     assert heard
     assert all(simulate(problem.graph, schedule).peak <= 6 for schedule in heard)
 

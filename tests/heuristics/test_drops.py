@@ -7,15 +7,18 @@ import random
 import numpy as np
 import pytest
 
+from remat.backends.base import SolveOptions
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.drops.heuristic import Drops, DropsOptions, orders, tables
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
 from remat.schedule.validate import validate
 from remat.testing.graphs import random_budget, random_graph
+
+RUN = HeuristicRun(SolveOptions(threads=1))
 
 SEEDS = range(150)
 
@@ -51,7 +54,7 @@ def test_answers_keep_every_rule_but_perhaps_the_budget(order: str) -> None:
     fits = 0
     for seed in SEEDS:
         problem = problem_of(seed, order)
-        schedule = Drops().run(problem, Run())
+        schedule = Drops().run(problem, RUN)
         assert schedule is not None
         certificate = validate(problem.graph, schedule, problem.rules)
         assert certificate.verdict is not Verdict.INVALID, (seed, certificate.first)
@@ -61,7 +64,7 @@ def test_answers_keep_every_rule_but_perhaps_the_budget(order: str) -> None:
 
 def test_layered_graphs_fit_at_eighty_percent() -> None:
     problem = Problem(layered(500, 0.36, 1263), "80%")
-    schedule = Drops(DropsOptions(leanings=(2.0,))).run(problem, Run())
+    schedule = Drops(DropsOptions(leanings=(2.0,))).run(problem, RUN)
     assert schedule is not None
     certificate = validate(problem.graph, schedule, problem.rules)
     assert certificate.accepted
@@ -80,7 +83,7 @@ def test_list_scheduling_gives_a_topological_order_that_needs_less() -> None:
 
 def test_without_a_budget_the_reference_order_is_enough() -> None:
     graph = random_graph(1)
-    assert Drops().run(Problem(graph), Run()) == Schedule.reference(graph)
+    assert Drops().run(Problem(graph), RUN) == Schedule.reference(graph)
 
 
 def test_leanings_are_positive() -> None:

@@ -5,13 +5,17 @@ from dataclasses import replace
 import pytest
 
 from remat import GraphBuilder, Problem, Schedule, solve, validate
+from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.heuristics import Run
+from remat.heuristics import HeuristicRun
 from remat.heuristics.eviction import Eviction, EvictionOptions
 from remat.testing.graphs import random_graph
+
+ONE = SolveOptions(threads=1)
+RUN = HeuristicRun(ONE)
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
@@ -26,13 +30,13 @@ def test_what_it_gives_keeps_every_rule(order: str, limit: int | None) -> None:
         reference = validate(graph, Schedule.reference(graph), problem.rules).peak
         for budget in range(graph.structural_bound.peak, reference + 1, 3):
             one = replace(problem, budget=budget)
-            schedule = Eviction().run(one, Run())
+            schedule = Eviction().run(one, RUN)
             if schedule is not None:
                 certificate = validate(graph, schedule, one.rules)
                 assert certificate.accepted, (seed, budget, certificate.first)
                 found, again = found + 1, again + certificate.recomputations
-        assert Eviction().run(replace(problem, budget=reference), Run()) is not None, seed
-        assert Eviction().run(replace(problem, budget=None), Run()) == Schedule.reference(graph)
+        assert Eviction().run(replace(problem, budget=reference), RUN) is not None, seed
+        assert Eviction().run(replace(problem, budget=None), RUN) == Schedule.reference(graph)
     assert found >= 20
     assert (again == 0) == (limit == 1)
 
@@ -52,16 +56,16 @@ def test_the_order_of_the_start_is_taken_where_it_is_free() -> None:
     builder.op("sum", inputs=[builder.op("a", size=1), builder.op("b", size=2)], size=1)
     graph = builder.build()
     start = Schedule.of_computes(graph, [graph.op_index[name] for name in ("b", "a", "sum")])
-    free = Eviction().run(Problem(graph, order="free"), Run(start=start))
-    fixed = Eviction().run(Problem(graph, order="fixed"), Run(start=start))
+    free = Eviction().run(Problem(graph, order="free"), HeuristicRun(ONE, start=start))
+    fixed = Eviction().run(Problem(graph, order="fixed"), HeuristicRun(ONE, start=start))
     assert (free, fixed) == (start, Schedule.reference(graph))
 
 
 def test_it_gives_up() -> None:
     problem = Problem(unit_chain(30), 3)
-    assert Eviction(EvictionOptions(most_computes=2)).run(problem, Run()) is None
-    assert Eviction(EvictionOptions(most_computes=9)).run(problem, Run()) is not None
-    assert Eviction().run(replace(problem, budget=2), Run()) is None
-    assert Eviction().run(problem, Run(Deadline.after(0))) is None
+    assert Eviction(EvictionOptions(most_computes=2)).run(problem, RUN) is None
+    assert Eviction(EvictionOptions(most_computes=9)).run(problem, RUN) is not None
+    assert Eviction().run(replace(problem, budget=2), RUN) is None
+    assert Eviction().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1))) is None
     with pytest.raises(ProblemError, match="most_computes must be a whole number from 1, not 0"):
         EvictionOptions(most_computes=0)

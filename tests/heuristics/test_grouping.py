@@ -7,18 +7,21 @@ import random
 import numpy as np
 import pytest
 
+from remat.backends.base import SolveOptions
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo import ZOO
 from remat.heuristics.annealing import Annealing, AnnealingOptions
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.grouping import MOST_MEMBERS, Grouped, begin, group
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
 from remat.schedule.validate import validate
 from remat.testing.graphs import random_budget, random_graph
+
+ONE = SolveOptions(threads=1)
 
 SEEDS = range(200)
 
@@ -149,20 +152,29 @@ def test_annealing_begins_on_groups() -> None:
         return False
 
     heuristic = Annealing(AnnealingOptions(moves=20_000, groups=0.4))
-    schedule = heuristic.run(problem, Run(seed=1, on_schedule=hear))
+    schedule = heuristic.run(problem, HeuristicRun(SolveOptions(seed=1, threads=1), on_schedule=hear))
     assert schedule is not None
     assert found
     for one in (schedule, *found):
         assert validate(problem.graph, one, problem.rules).accepted
-    begun = begin(Annealing(AnnealingOptions(moves=20_000)), problem, Run(seed=1), 0.4)
+    begun = begin(
+        Annealing(AnnealingOptions(moves=20_000)), problem, HeuristicRun(SolveOptions(seed=1, threads=1)), 0.4
+    )
     assert begun.start is not None
     cost = simulate(problem.graph, begun.start).cost
     assert simulate(problem.graph, schedule).cost <= cost
-    told = begin(Annealing(AnnealingOptions(moves=20_000)), problem, Run(seed=1, on_schedule=lambda _: True), 0.4)
+    told = begin(
+        Annealing(AnnealingOptions(moves=20_000)),
+        problem,
+        HeuristicRun(SolveOptions(seed=1, threads=1), on_schedule=lambda _: True),
+        0.4,
+    )
     assert told.deadline.expired
-    assert begin(Annealing(AnnealingOptions(moves=1)), problem, Run(start=schedule), 0.4).start is schedule
+    assert (
+        begin(Annealing(AnnealingOptions(moves=1)), problem, HeuristicRun(ONE, start=schedule), 0.4).start is schedule
+    )
 
 
 def test_no_search_on_groups_where_hardly_anything_fuses() -> None:
-    run = Run()
+    run = HeuristicRun(ONE)
     assert begin(Annealing(), Problem(layered(100, 0.3, 1), "80%"), run, 0.4) is run

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations import Scope
@@ -13,11 +14,14 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing.heuristic import MOST_RUNS, Annealing, AnnealingOptions, _Search
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
 from remat.schedule import OrderRule, Rule, Schedule, simulate, validate
 from remat.testing import optimum, random_budget, random_graph
+
+ONE = SolveOptions(threads=1)
+RUN = HeuristicRun(ONE)
 
 SHORT = AnnealingOptions(moves=30_000)
 
@@ -38,7 +42,7 @@ def judged(problem, schedule):
 def test_annealing_keeps_every_rule(seed, order, buffers):
     graph = random_graph(seed, buffers=buffers)
     problem = Problem(graph, random_budget(graph, seed), order, max_computes=3)
-    schedule = Annealing(SHORT).run(problem, Run(seed=seed))
+    schedule = Annealing(SHORT).run(problem, HeuristicRun(SolveOptions(seed=seed, threads=1)))
     best = least_cost(problem, 3)
     if schedule is None:
         return  # it may fail; that it mostly does not is tested below
@@ -53,7 +57,7 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
         graph = random_graph(seed, plain=True)
         problem = Problem(graph, random_budget(graph, seed), "free")
         best = least_cost(problem, 3)
-        schedule = Annealing(SHORT).run(problem, Run(seed=seed))
+        schedule = Annealing(SHORT).run(problem, HeuristicRun(SolveOptions(seed=seed, threads=1)))
         if best is not None:
             possible += 1
             found += schedule is not None and judged(problem, schedule).cost <= best
@@ -71,7 +75,7 @@ def test_incremental_memory_is_that_of_the_simulation(fixed):
     for seed in range(6):
         graph = random_graph(seed, most_ops=9, buffers=seed % 2 == 1)
         problem = Problem(graph, random_budget(graph, seed), "fixed" if fixed else "free")
-        search = _Search(problem, SHORT, Run())
+        search = _Search(problem, SHORT, RUN)
         state = search._state(search.begin)
         for part in range(5):
             anneal(search.net, state, part, 2000, search.budget, fixed, 3.0, 0.5, 0.5, 2.0, 0.5)
@@ -95,16 +99,16 @@ def test_incremental_memory_is_that_of_the_simulation(fixed):
 
 def test_annealing_begins_with_a_start_and_tells_what_it_finds():
     problem = Problem(layered(40, 0.3, 5), "80%", "free")
-    best = Annealing(AnnealingOptions(moves=200_000)).run(problem, Run())
+    best = Annealing(AnnealingOptions(moves=200_000)).run(problem, RUN)
     told = []
 
     def listen(schedule):
         told.append(judged(problem, schedule))
         return True
 
-    again = Annealing(AnnealingOptions(moves=5_000)).run(problem, Run(start=best, on_schedule=listen))
+    again = Annealing(AnnealingOptions(moves=5_000)).run(problem, HeuristicRun(ONE, start=best, on_schedule=listen))
     assert judged(problem, again).cost <= judged(problem, best).cost
-    Annealing(AnnealingOptions(moves=200_000)).run(problem, Run(on_schedule=listen))
+    Annealing(AnnealingOptions(moves=200_000)).run(problem, HeuristicRun(ONE, on_schedule=listen))
     assert told[-1].accepted
     assert len(told) <= 2  # it was said that this is enough
 
@@ -113,7 +117,7 @@ def test_annealing_of_several_budgets_in_one_run():
     """Each budget is kept, a smaller one never has the cheaper schedule, and the impossible one is left out."""
     problem = Problem(layered(40, 0.3, 5), None, "free")
     budgets = ["80%", "95%", "85%", "1%"]
-    found = Annealing(AnnealingOptions(moves=300_000)).run_budgets(problem, budgets, Run())
+    found = Annealing(AnnealingOptions(moves=300_000)).run_budgets(problem, budgets, RUN)
     assert list(found) == sorted((Problem(problem.graph, b).budget_bytes for b in budgets[:3]), reverse=True)
     costs = []
     for budget, schedule in found.items():
@@ -150,8 +154,8 @@ def test_annealing_does_not_begin_with_what_it_cannot_state():
     ):  # fmt: skip
         start = Schedule.of_computes(graph, ops)
         problem = Problem(graph, "95%", rule)
-        assert _Search(problem, SHORT, Run(start=start)).begin.tolist() == begin
-        schedule = Annealing(AnnealingOptions(moves=1)).run(problem, Run(start=start))
+        assert _Search(problem, SHORT, HeuristicRun(ONE, start=start)).begin.tolist() == begin
+        schedule = Annealing(AnnealingOptions(moves=1)).run(problem, HeuristicRun(ONE, start=start))
         assert schedule is None or judged(problem, schedule).accepted
 
 
@@ -168,13 +172,15 @@ def test_annealing_does_not_begin_with_a_buffer_that_is_filled_twice():
     steps += [("compute", op) for op in ("a", "b", "d")]
     start = Schedule.from_steps(steps)
     assert validate(graph, start).accepted
-    assert _Search(Problem(graph, 13), SHORT, Run(start=start)).begin.tolist() == graph.arrays.order.tolist()
+    assert (
+        _Search(Problem(graph, 13), SHORT, HeuristicRun(ONE, start=start)).begin.tolist() == graph.arrays.order.tolist()
+    )
 
 
 def test_annealing_does_not_give_back_less_than_its_start():
     problem = Problem(layered(40, 0.3, 5), "80%", "free")
-    best = Annealing(AnnealingOptions(moves=200_000)).run(problem, Run())
-    again = Annealing(AnnealingOptions(moves=1)).run(problem, Run(seed=3, start=best))
+    best = Annealing(AnnealingOptions(moves=200_000)).run(problem, RUN)
+    again = Annealing(AnnealingOptions(moves=1)).run(problem, HeuristicRun(SolveOptions(seed=3, threads=1), start=best))
     assert judged(problem, again).cost <= judged(problem, best).cost
 
 
@@ -204,7 +210,7 @@ def test_what_is_not_prepared_in_time_is_said_and_goes_on():
 def test_annealing_in_two_threads(graph):
     """Also where the second round begins before anybody knows how fast moves are."""
     problem = Problem(graph, "80%", "free")
-    schedule = Annealing().run(problem, Run(Deadline.after(0.8), threads=2))
+    schedule = Annealing().run(problem, HeuristicRun(SolveOptions(Deadline.after(0.8), threads=2)))
     assert judged(problem, schedule).accepted
 
 
@@ -219,26 +225,28 @@ def test_annealing_survives_tensors_that_are_huge_beside_the_budget():
         builder.op(f"b{k}", inputs=[f"f{k}", *before], size=1, cost=1)
         before = [f"b{k}"]
     problem = Problem(builder.build(), 1_100_150, "free")
-    certificate = judged(problem, Annealing(AnnealingOptions(moves=100_000)).run(problem, Run()))
+    certificate = judged(problem, Annealing(AnnealingOptions(moves=100_000)).run(problem, RUN))
     assert certificate.accepted
     assert certificate.recomputations > 0
 
 
 def test_annealing_is_deterministic_and_seeds_differ():
     problem = Problem(layered(40, 0.3, 5), "85%", "free")
-    one, two, other = (Annealing(SHORT).run(problem, Run(seed=seed)) for seed in (1, 1, 2))
+    one, two, other = (
+        Annealing(SHORT).run(problem, HeuristicRun(SolveOptions(seed=seed, threads=1))) for seed in (1, 1, 2)
+    )
     assert one == two
     assert one != other
 
 
 def test_annealing_stops_at_the_deadline_and_without_a_budget():
     problem = Problem(layered(200, 0.3, 5), "70%", "free")
-    Annealing(SHORT).run(problem, Run())  # compiled
+    Annealing(SHORT).run(problem, RUN)  # compiled
     clock = Deadline.after(1.0)
-    Annealing(AnnealingOptions(moves=10**9)).run(problem, Run(clock))
+    Annealing(AnnealingOptions(moves=10**9)).run(problem, HeuristicRun(SolveOptions(clock, threads=1)))
     assert clock.elapsed < 2.0
     free = Problem(problem.graph, None)
-    assert judged(free, Annealing().run(free, Run())).recomputations == 0
+    assert judged(free, Annealing().run(free, RUN)).recomputations == 0
 
 
 def test_annealing_beats_the_reference_order():
@@ -250,14 +258,14 @@ def test_annealing_beats_the_reference_order():
     builder.op("join", inputs=["a2", "b2"], size=1, cost=1)
     graph = builder.build(order=["a1", "b1", "a2", "b2", "join"])
     problem = Problem(graph, 12, "free")
-    assert judged(problem, Annealing(SHORT).run(problem, Run())).overhead == 0
+    assert judged(problem, Annealing(SHORT).run(problem, RUN)).overhead == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_greedy_keeps_every_rule_but_perhaps_the_budget(seed):
     graph = random_graph(seed, buffers=seed % 3 == 0)
     problem = Problem(graph, random_budget(graph, seed), "fixed", max_computes=2)
-    certificate = judged(problem, Greedy().run(problem, Run()))
+    certificate = judged(problem, Greedy().run(problem, RUN))
     assert {violation.rule for violation in certificate.violations} <= {Rule.BUDGET}
 
 
@@ -265,10 +273,10 @@ def test_greedy_on_chains():
     """One below what no recomputation needs, one more compute: the closed form says so."""
     for n in range(3, 12):
         problem = Problem(unit_chain(n), n + 1)
-        assert judged(problem, Greedy().run(problem, Run())).cost == 2 * n + 2
+        assert judged(problem, Greedy().run(problem, RUN)).cost == 2 * n + 2
 
 
 def test_greedy_is_deterministic():
     problem = Problem(layered(60, 0.3, 2), "85%")
-    assert Greedy().run(problem, Run()) == Greedy().run(problem, Run(seed=1))
-    assert np.all(Greedy().run(problem, Run()).kinds == 0)
+    assert Greedy().run(problem, RUN) == Greedy().run(problem, HeuristicRun(SolveOptions(seed=1, threads=1)))
+    assert np.all(Greedy().run(problem, RUN).kinds == 0)

@@ -13,7 +13,7 @@ from remat.formulations.retention_intervals import RetentionIntervals
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics import lns as module
-from remat.heuristics.base import Run
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.lns import Lns, LnsOptions
 from remat.heuristics.neighbourhoods import KINDS, LEAST, Landscape, Portfolio
 from remat.heuristics.restricted_model import Statement, staged
@@ -22,6 +22,8 @@ from remat.modeling.restriction import restrict
 from remat.problem import Problem
 from remat.schedule import OrderRule, Rule, Schedule, validate
 from remat.testing import optimum, random_budget, random_graph
+
+ONE = SolveOptions(threads=1)
 
 
 def judged(problem, schedule):
@@ -85,7 +87,7 @@ def test_all_of_a_schedule_is_the_whole_model(kind):
     graph = unit_chain(4)
     formulation = kind(Problem(graph, 5))
     everything = Part(np.ones(len(graph.ops), dtype=np.bool_), 0, len(graph.ops) - 1)
-    start = Lns().run(Problem(graph, 5), Run(Deadline.after(10)))
+    start = Lns().run(Problem(graph, 5), HeuristicRun(SolveOptions(Deadline.after(10), threads=1)))
     leeway = formulation.leeway(start, everything)
     small = restrict(formulation.build(), leeway.lower, leeway.upper)
     options = SolveOptions(Deadline.after(20), threads=1)
@@ -105,7 +107,7 @@ def test_it_keeps_every_rule_and_finds_optima(options):
         graph = random_graph(seed, plain=True, most_ops=6)
         problem = Problem(graph, random_budget(graph, seed), max_computes=3)
         best = optimum(problem, Scope(OrderRule.FIXED, staged=True, max_computes=3))
-        schedule = Lns(options).run(problem, Run(Deadline.after(5), seed))
+        schedule = Lns(options).run(problem, HeuristicRun(SolveOptions(Deadline.after(5), seed=seed, threads=1)))
         certificate = judged(problem, schedule)
         assert {violation.rule for violation in certificate.violations} <= {Rule.BUDGET}
         assert best is None or not certificate.accepted or certificate.cost >= best.cost
@@ -121,7 +123,9 @@ def test_the_free_order_and_buffers(buffers):
     for seed in range(3):
         graph = random_graph(seed, buffers=buffers)
         problem = Problem(graph, random_budget(graph, seed), "free", max_computes=2)
-        schedule = Lns(LnsOptions(size=4, seconds=0.3, start_share=0.3)).run(problem, Run(Deadline.after(0.3), seed))
+        schedule = Lns(LnsOptions(size=4, seconds=0.3, start_share=0.3)).run(
+            problem, HeuristicRun(SolveOptions(Deadline.after(0.3), seed=seed, threads=1))
+        )
         assert {violation.rule for violation in judged(problem, schedule).violations} <= {Rule.BUDGET}
 
 
@@ -131,7 +135,10 @@ def test_it_repairs_a_start_over_the_budget_and_improves_it():
     reference = Schedule.reference(problem.graph)
     told = []
     options = LnsOptions(size=6, seconds=1.0, start_share=0.0)
-    schedule = Lns(options).run(problem, Run(Deadline.after(15), 1, start=reference, on_schedule=told.append))
+    schedule = Lns(options).run(
+        problem,
+        HeuristicRun(SolveOptions(Deadline.after(15), seed=1, threads=1), start=reference, on_schedule=told.append),
+    )
     assert not judged(problem, reference).accepted
     certificates = [judged(problem, one) for one in told]
     peaks = [c.peak for c in certificates if not c.accepted]
@@ -151,7 +158,7 @@ def test_a_listener_stops_it_and_nothing_is_lost_without_one(monkeypatch):
         return judged(problem, schedule).accepted
 
     clock = Deadline.after(60)
-    assert Lns().run(problem, Run(clock, on_schedule=enough)) == seen[-1]
+    assert Lns().run(problem, HeuristicRun(SolveOptions(clock, threads=1), on_schedule=enough)) == seen[-1]
     assert not clock.expired
 
     def interrupted(*_):
@@ -162,9 +169,9 @@ def test_a_listener_stops_it_and_nothing_is_lost_without_one(monkeypatch):
 
     for solve in (interrupted, heard_by_the_solver):
         monkeypatch.setattr(CpSat, "solve", solve)
-        assert judged(problem, Lns().run(problem, Run(start=seen[-1]))).accepted
+        assert judged(problem, Lns().run(problem, HeuristicRun(ONE, start=seen[-1]))).accepted
         with pytest.raises(KeyboardInterrupt):
-            Lns().run(problem, Run(start=seen[-1], on_schedule=lambda _: False))
+            Lns().run(problem, HeuristicRun(ONE, start=seen[-1], on_schedule=lambda _: False))
 
 
 def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
@@ -180,9 +187,11 @@ def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
 
     monkeypatch.setattr(CpSat, "solve", failing)
     with pytest.raises(BackendError, match="in smoke"):
-        Lns().run(problem, Run(Deadline.after(30)))
+        Lns().run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1)))
     monkeypatch.setattr(CpSat, "solve", fails_later)
-    assert judged(problem, Lns(LnsOptions(size=4)).run(problem, Run(Deadline.after(30)))).accepted
+    assert judged(
+        problem, Lns(LnsOptions(size=4)).run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1)))
+    ).accepted
     assert 4 <= len(calls) <= 3 + module.FAILURES
 
 
@@ -239,9 +248,9 @@ def test_bad_options_are_named():
         (LnsOptions(formulation="checkmate", formulation_options={"copies": 2}), "'copies'"),
     ):
         with pytest.raises(RematError, match=culprit):
-            Lns(options).run(problem, Run(Deadline.after(5)))
+            Lns(options).run(problem, HeuristicRun(SolveOptions(Deadline.after(5), threads=1)))
 
 
 def test_no_budget_no_search():
     problem = Problem(unit_chain(8), None)
-    assert judged(problem, Lns().run(problem, Run())).recomputations == 0
+    assert judged(problem, Lns().run(problem, HeuristicRun(ONE))).recomputations == 0

@@ -5,26 +5,28 @@ from dataclasses import replace
 import pytest
 
 from remat import Problem, read_graph, simulate, solve, validate
-from remat.backends.base import StopReason
+from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs import Highs
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.heuristics import Run
+from remat.heuristics import HeuristicRun
 from remat.heuristics.lp_rounding import LpRounding, LpRoundingOptions
 from remat.schedule import OrderRule
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
+
+ONE = SolveOptions(threads=1)
 
 #: As in the paper: one relaxation, one threshold, nothing mended.
 PAPER = LpRoundingOptions("checkmate", allowances=(0.1,), thresholds=(0.5,), samples=0, mend=False)
 FEW = LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5, 0.2), samples=3)
 
 
-def run(problem, options=None, **other):
+def run(problem, options=None, start=None, on_schedule=None, **other):
     heuristic = LpRounding(options)
-    return heuristic, heuristic.run(problem, Run(**other))
+    return heuristic, heuristic.run(problem, HeuristicRun(SolveOptions(threads=1, **other), start, on_schedule))
 
 
 @pytest.mark.parametrize(("budget", "cost"), [(4, 26), (5, 22), (6, 21), (7, 20), (8, 19), (10, 17)])
@@ -61,7 +63,7 @@ def test_random_graphs(seed, formulation):
 def test_solve_shows_the_bound_and_its_scope():
     problem = Problem(unit_chain(8), 5)
     heuristic, _ = run(problem, FEW)
-    result = solve(problem, "lp-rounding", options=FEW, threads=1, deadline=60)
+    result = solve(problem, "lp-rounding", method_options=FEW, stop=60, options=ONE)
     assert result.bound == heuristic.bound == 22
     assert result.scope == heuristic.scope
     assert result.certificate.accepted

@@ -4,13 +4,16 @@ from functools import cache
 
 import pytest
 
+from remat.backends.base import SolveOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import vgg16
-from remat.heuristics import Run
+from remat.heuristics import HeuristicRun
 from remat.heuristics.checkpointing.griewank import GriewankWalther
 from remat.heuristics.checkpointing.revolve import advances, first_advance, repetitions, reversal
 from remat.problem import Problem
 from remat.schedule import validate
+
+RUN = HeuristicRun(SolveOptions(threads=1))
 
 # Least advances for l = 1 .. 12 steps with c slots.
 TABLE = {
@@ -116,22 +119,22 @@ def check_optimal(n):
 )
 def test_runs_within_a_budget(n, budget, cost):
     problem = Problem(unit_chain(n), budget)
-    certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
+    certificate = validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules)
     assert certificate.accepted
     assert certificate.cost == cost
 
 
 def test_limits_of_computes_are_kept():
     problem = Problem(unit_chain(12), 5, max_computes=2)
-    certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
+    certificate = validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules)
     assert certificate.verdict == "over budget"  # two computes per op allow n <= 9 at budget 5
     problem = Problem(unit_chain(12), 6, max_computes=2)
-    assert validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules).accepted
+    assert validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules).accepted
 
 
 def test_a_real_chain():
     """Layers of different sizes: valid and within the budget, but far from the optimum (+0.19 %)."""
     problem = Problem(vgg16(), "90%")
-    certificate = validate(problem.graph, GriewankWalther().run(problem, Run()), problem.rules)
+    certificate = validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules)
     assert certificate.accepted
     assert 0.1868 < certificate.overhead < 25

@@ -12,7 +12,7 @@ from small_graphs import KNOWN
 
 import remat.solving.auto
 import remat.solving.session
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.bounds.base import Bound
 from remat.cli import main
 from remat.errors import BackendError, ProblemError
@@ -28,6 +28,8 @@ from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.testing import optimum, random_budget, random_graph
+
+ONE = SolveOptions(threads=1)
 
 #: 17 ops and 5 of the 10 bytes of the reference peak: the optimum costs 22, and a heuristic finds it.
 CHAIN = Problem(unit_chain(8), 5)
@@ -89,7 +91,7 @@ def test_tiny_problems_are_closed(order: str, limit: int | None) -> None:
     """Several outputs, workspace, graph inputs, kept tensors, ops that run once: the optimum and its proof."""
     for problem in tight_problems(order, limit, 9):
         best = optimum(problem, Scope(OrderRule(order), staged=False))
-        result = solve(problem, threads=1)
+        result = solve(problem, options=ONE)
         check_steps(result)
         assert covers(result.scope, problem)
         if best is None:
@@ -102,7 +104,7 @@ def test_tiny_problems_are_closed(order: str, limit: int | None) -> None:
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_where_there_is_no_schedule_that_is_proved(order: str) -> None:
-    result = solve(Problem(TIGHT, 15, order), threads=1)
+    result = solve(Problem(TIGHT, 15, order), options=ONE)
     assert (result.status, result.stop, result.schedule) == (Status.INFEASIBLE, StopReason.FINISHED, None)
     assert str(result.scope) == {"fixed": "fixed order", "free": "any order"}[order] + ", any number of computes"
     assert result.message.startswith("no schedule exists (by exhaustive search); ")
@@ -115,7 +117,7 @@ def test_tiny_problems_with_accumulation_buffers_are_closed(order: str) -> None:
     """A buffer may be filled twice, which the reference search does not try: it can only be dearer."""
     for problem in tight_problems(order, None, 5, buffers=True):
         best = optimum(problem, Scope(OrderRule(order), staged=False))
-        result = solve(problem, threads=1)
+        result = solve(problem, options=ONE)
         assert result.status in {Status.OPTIMAL, Status.INFEASIBLE}
         assert covers(result.scope, problem)
         if best is not None:
@@ -129,7 +131,7 @@ def test_the_other_steps_claim_nothing_false(order: str) -> None:
     solved = 0
     for problem in tight_problems(order, 2 if order == "free" else None, 4):
         best = optimum(problem, Scope(OrderRule(order), staged=False))
-        result = solve(problem, threads=1)
+        result = solve(problem, options=ONE)
         check_steps(result)
         if best is None:
             assert result.status in {Status.INFEASIBLE, Status.UNKNOWN}
@@ -143,7 +145,7 @@ def test_the_other_steps_claim_nothing_false(order: str) -> None:
 def test_limits_by_op_are_named_in_the_scope() -> None:
     graph = unit_chain(5)
     problem = Problem(graph, 4, max_computes=dict.fromkeys(graph.op_names[:6], 2))
-    result = solve(problem, threads=1)
+    result = solve(problem, options=ONE)
     assert result.status is Status.OPTIMAL
     assert str(result.scope) in {
         "fixed order, any number of computes",  # a bound that holds without the limits
@@ -155,7 +157,7 @@ def test_limits_by_op_are_named_in_the_scope() -> None:
 def test_a_graph_without_costs() -> None:
     graph = unit_chain(4)
     free = replace(graph, ops=tuple(replace(op, cost=0) for op in graph.ops))
-    result = solve(Problem(free, 3), threads=1)
+    result = solve(Problem(free, 3), options=ONE)
     assert (result.status, result.objective, result.gap) == (Status.OPTIMAL, 0, 0.0)
     assert "cost 0" in str(result)
 
@@ -164,7 +166,7 @@ def test_a_graph_without_costs() -> None:
 
 
 def test_the_steps_are_told() -> None:
-    result = solve(CHAIN, threads=1)
+    result = solve(CHAIN, options=ONE)
     names = [step.name for step in result.steps]
     assert names[-1] == "exhaustive search"
     assert set(names[:-1]) <= set(heuristics())
@@ -189,7 +191,7 @@ def test_nothing_is_done_where_nothing_is_needed() -> None:
 @pytest.mark.usefixtures("no_exhaustive_search")
 def test_it_ends_where_bound_and_cost_meet() -> None:
     problem = Problem(layered(16, seed=2), "80%")
-    result = solve(problem, deadline=60, threads=1)
+    result = solve(problem, stop=60, options=ONE)
     assert (result.status, result.stop) == (Status.OPTIMAL, StopReason.FINISHED)
     assert covers(result.scope, problem)
     check_steps(result)
@@ -198,7 +200,7 @@ def test_it_ends_where_bound_and_cost_meet() -> None:
 
 def test_better_schedules_are_told_as_they_are_found() -> None:
     news: list[Progress] = []
-    result = solve(Problem(layered(60, 0.3, 5), "75%", "free"), deadline=2, threads=1, on_progress=news.append)
+    result = solve(Problem(layered(60, 0.3, 5), "75%", "free"), stop=2, on_progress=news.append, options=ONE)
     costs = [moment.objective for moment in news if moment.objective is not None]
     bounds = [moment.bound for moment in news if moment.bound is not None]
     assert len(set(costs)) >= 2
@@ -216,7 +218,7 @@ def test_better_schedules_are_told_as_they_are_found() -> None:
 
 def test_the_deadline_is_kept() -> None:
     began = time.monotonic()
-    result = solve(Problem(layered(200, 0.3, 1), "70%"), deadline=0.5, threads=1)
+    result = solve(Problem(layered(200, 0.3, 1), "70%"), stop=0.5, options=ONE)
     assert time.monotonic() - began < 10
     assert result.stop is StopReason.DEADLINE
     assert result.status in {Status.FEASIBLE, Status.UNKNOWN}
@@ -229,7 +231,7 @@ def test_ctrl_c_keeps_the_best() -> None:
         if moment.objective is not None:
             raise KeyboardInterrupt
 
-    result = solve(CHAIN, threads=1, on_progress=interrupt)
+    result = solve(CHAIN, on_progress=interrupt, options=ONE)
     assert (result.stop, result.status) == (StopReason.INTERRUPTED, Status.FEASIBLE)
     assert result.certificate is not None
     assert result.certificate.accepted
@@ -241,15 +243,15 @@ def test_ctrl_c_before_there_is_anything() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        solve(CHAIN, threads=1, on_progress=interrupt)
+        solve(CHAIN, on_progress=interrupt, options=ONE)
 
 
 @pytest.mark.usefixtures("no_exhaustive_search")
 def test_the_gap_that_was_asked_for_is_enough() -> None:
-    result = solve(CHAIN, threads=1, relative_gap=0.25)
+    result = solve(CHAIN, options=SolveOptions(threads=1, relative_gap=0.25))
     assert (result.status, result.stop, result.objective, result.bound) == (Status.FEASIBLE, StopReason.GAP, 22, 17)
     assert {step.name for step in result.steps} <= {"drops", "eviction", "greedy"}
-    closer = solve(CHAIN, threads=1, relative_gap=0.2)
+    closer = solve(CHAIN, options=SolveOptions(threads=1, relative_gap=0.2))
     assert closer.gap is not None
     assert closer.gap <= 0.2
     assert len(closer.steps) > 1
@@ -260,7 +262,7 @@ def test_the_gap_that_was_asked_for_is_enough() -> None:
 
 @pytest.mark.usefixtures("models_alone")
 def test_what_is_proved_of_fewer_schedules_is_a_remark() -> None:
-    result = solve(CHAIN, threads=1)
+    result = solve(CHAIN, options=ONE)
     assert (result.status, result.objective, result.bound) == (Status.FEASIBLE, 22, 17)
     assert result.scope == EVERY_SCHEDULE
     assert (
@@ -273,8 +275,8 @@ def test_what_is_proved_of_fewer_schedules_is_a_remark() -> None:
 
 @pytest.mark.usefixtures("models_alone")
 def test_that_no_staged_schedule_exists_is_a_remark() -> None:
-    result = solve(Problem(TIGHT, 15), threads=1)  # nor does any other, but no model says so
-    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.FINISHED)
+    result = solve(Problem(TIGHT, 15), options=ONE)  # nor does any other, but no model says so
+    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.EXHAUSTED)
     assert "proved that no schedule exists within fixed order, staged recomputation" in result.message
 
 
@@ -282,10 +284,10 @@ def test_that_no_staged_schedule_exists_is_a_remark() -> None:
 def test_what_a_model_proves_of_every_schedule_counts() -> None:
     best = optimum(Problem(TIGHT, 16, "free", max_computes=2), Scope(OrderRule.FREE, staged=False))
     assert best is not None
-    result = solve(Problem(TIGHT, 16, "free", max_computes=2), threads=1)
+    result = solve(Problem(TIGHT, 16, "free", max_computes=2), options=ONE)
     assert (result.status, result.objective) == (Status.OPTIMAL, best.cost)
     assert str(result.scope) == "any order, ≤ 2 computes per op"
-    none = solve(Problem(TIGHT, 15, "free", max_computes=2), threads=1)
+    none = solve(Problem(TIGHT, 15, "free", max_computes=2), options=ONE)
     assert (none.status, str(none.scope)) == (Status.INFEASIBLE, "any order, ≤ 2 computes per op")
     assert none.message.startswith("no schedule exists (proved by retention-intervals and cp-sat); ")
 
@@ -307,14 +309,14 @@ class Broken(Backend):
 
 @pytest.mark.usefixtures("models_alone")
 def test_a_solver_that_fails_is_a_remark() -> None:
-    result = solve(CHAIN, backend=Broken(), threads=1)
+    result = solve(CHAIN, backend=Broken(), options=ONE)
     assert (result.status, result.objective, result.backend) == (Status.FEASIBLE, 22, "broken")
     assert "backend 'broken' crashed: RuntimeError: out of luck" in result.message
 
 
 @pytest.mark.usefixtures("models_alone")
 def test_a_solver_that_fails_with_nothing_found_is_a_remark() -> None:
-    result = solve(Problem(TIGHT, 15), backend=Broken(), threads=1)
+    result = solve(Problem(TIGHT, 15), backend=Broken(), options=ONE)
     assert result.status is Status.UNKNOWN
     assert "stages was left out: backend 'broken' crashed: RuntimeError: out of luck" in result.message
 
@@ -325,7 +327,7 @@ def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(remat.solving.auto, "TURN", 0.2)
     monkeypatch.setattr(remat.solving.auto, "GROWTH", 1.0)
     without_annealing(monkeypatch)
-    result = solve(CHAIN, backend=Broken(), deadline=0.3, threads=1)
+    result = solve(CHAIN, backend=Broken(), stop=0.3, options=ONE)
     assert result.stop is StopReason.DEADLINE
     assert result.objective is not None
     assert result.message.count("backend 'broken' was left out: somebody took it away") == 1
@@ -335,7 +337,7 @@ def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("models_alone")
 def test_options_of_the_solver_are_for_no_other_one() -> None:
     """What is meant for CP-SAT does not reach HiGHS, which solves the first model."""
-    result = solve(CHAIN, threads=1, solver_options={"no_such_option": 2})
+    result = solve(CHAIN, options=SolveOptions(threads=1, solver={"no_such_option": 2}))
     first, second = [step.name for step in result.steps][-2:]
     assert (first, second) == ("stages by highs", "retention-intervals by cp-sat")
     assert "by highs" not in result.message
@@ -344,7 +346,7 @@ def test_options_of_the_solver_are_for_no_other_one() -> None:
 
 def test_auto_takes_no_options() -> None:
     with pytest.raises(ProblemError, match="method 'auto' takes no options"):
-        solve(CHAIN, options={"copies": 3})
+        solve(CHAIN, method_options={"copies": 3})
 
 
 @pytest.mark.usefixtures("no_exhaustive_search")
@@ -358,14 +360,14 @@ def test_auto_takes_no_options() -> None:
 def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remat.solving.auto, "best_bound", lambda *_, **__: lie)
     with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of \w+ costs 22"):
-        solve(CHAIN, threads=1)
+        solve(CHAIN, options=ONE)
 
 
 def test_a_warm_start_is_used() -> None:
     problem = Problem(layered(40, 0.3, 5), "80%", "free")
-    first = solve(problem, deadline=0.5, threads=1)
+    first = solve(problem, stop=0.5, options=ONE)
     assert first.schedule is not None
-    again = solve(problem, deadline=0.1, threads=1, warm_start=first.schedule)
+    again = solve(problem, stop=0.1, warm_start=first.schedule, options=ONE)
     assert again.objective is not None
     assert first.objective is not None
     assert again.objective <= first.objective

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from remat import Problem, Schedule, layered, minimize, validate
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
@@ -42,7 +43,7 @@ def test_tiny_graphs_are_proved(order: str) -> None:
         graph = random_graph(seed, plain=False, buffers=seed % 2 == 1, most_ops=6)
         for limit in (None, 1):
             problem = Problem(graph, order=order, max_computes=limit)
-            found = checked(minimize(problem, None, deadline=60))
+            found = checked(minimize(problem, backend=None, stop=60))
             assert found.proved
             assert found.cost_proved
             peak = explore(problem, Aim.PEAK, limit=10**9).bound
@@ -53,7 +54,7 @@ def test_tiny_graphs_are_proved(order: str) -> None:
 def test_the_budget_of_the_problem_is_not_looked_at() -> None:
     graph = unit_chain(3)
     for problem in (graph, Problem(graph, 1), Problem(graph, "100%")):
-        found = checked(minimize(problem, None, deadline=60))
+        found = checked(minimize(problem, backend=None, stop=60))
         assert (found.peak, found.cost, found.problem.budget) == (3, 10, None)
 
 
@@ -64,19 +65,21 @@ def test_rules_count() -> None:
     builder.op("c", inputs=["b"], size=5, cost=1)
     builder.op("d", inputs=["a", "c"], size=1, cost=1)
     graph = builder.build()
-    assert checked(minimize(graph, None, deadline=60)).peak == 11
-    assert checked(minimize(Problem(graph, max_computes=1), None, deadline=60)).peak == 15
-    assert checked(minimize(Problem(graph, max_computes=1, keep=("b",)), None, deadline=60)).peak == 16
-    assert checked(minimize(Problem(graph, keep=("b",)), None, deadline=60)).peak == 11  # b is made again at the end
-    assert checked(minimize(Problem(graph, count_constant_memory=True), None, deadline=60)).peak == 61
-    once = checked(minimize(Problem(graph, max_computes={"a": 1}), None, deadline=60))
+    assert checked(minimize(graph, backend=None, stop=60)).peak == 11
+    assert checked(minimize(Problem(graph, max_computes=1), backend=None, stop=60)).peak == 15
+    assert checked(minimize(Problem(graph, max_computes=1, keep=("b",)), backend=None, stop=60)).peak == 16
+    assert (
+        checked(minimize(Problem(graph, keep=("b",)), backend=None, stop=60)).peak == 11
+    )  # b is made again at the end
+    assert checked(minimize(Problem(graph, count_constant_memory=True), backend=None, stop=60)).peak == 61
+    once = checked(minimize(Problem(graph, max_computes={"a": 1}), backend=None, stop=60))
     assert (once.peak, once.bound_kind, once.bound_cause) == (15, "the bound of what cannot be made again", "c")
 
 
 def test_the_best_order_of_a_larger_graph() -> None:
     """Exact without recomputation: an independent best-first search says 25,340."""
     problem = Problem(layered(60, 0.35, 2), order="free", max_computes=1)
-    found = checked(minimize(problem, None, deadline=60))
+    found = checked(minimize(problem, backend=None, stop=60))
     assert (found.peak, found.proved) == (25_340, True)
     assert found.cost == problem.graph.base_cost
 
@@ -84,13 +87,10 @@ def test_the_best_order_of_a_larger_graph() -> None:
 def test_a_solver_lowers_the_peak() -> None:
     """Without the other ways, the preliminary model alone; its bound counts where it holds all that is allowed."""
     from remat.registry import make_backend
-    from remat.solving.backend_call import call_options
     from remat.solving.min_peak_search import MinPeakSearch
 
     graph = layered(14, 0.3, 3)
-    options = call_options(
-        60, threads=1, seed=0, relative_gap=0, log=None, solver=None, isolate=False, memory_limit=None
-    )
+    options = SolveOptions(Deadline.after(60), threads=1, relative_gap=0)
     for order, limit in (("free", 1), ("fixed", None)):
         problem = Problem(graph, order=order, max_computes=limit)
         search = MinPeakSearch(problem, options, make_backend("cp-sat"))
@@ -143,19 +143,19 @@ def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: 
 
     monkeypatch.setattr(remat.solving.min_peak_search, "ORDERING_OPS", 0)
     with pytest.raises(BackendError, match=r"retention-intervals by boastful claims that no schedule holds less than"):
-        minimize(larger("free", 1), Boastful(), deadline=60)
-    assert checked(minimize(larger("fixed", None), Boastful(), deadline=60)).bound == 11_280
+        minimize(larger("free", 1), backend=Boastful(), stop=60)
+    assert checked(minimize(larger("fixed", None), backend=Boastful(), stop=60)).bound == 11_280
 
 
 def test_a_backend_that_is_not_there_is_a_remark(no_heuristics: None) -> None:
-    found = checked(minimize(larger("fixed", 2), Absent(), deadline=60))
+    found = checked(minimize(larger("fixed", 2), backend=Absent(), stop=60))
     assert "backend 'absent' cannot be used: there is none" in str(found)
 
 
 def test_a_start_is_kept(no_heuristics: None) -> None:
     problem = larger("free", None)
-    lean = minimize(replace(problem, max_computes=1), None, deadline=60).schedule
-    found = checked(minimize(problem, None, deadline=0.001, start=lean))
+    lean = minimize(replace(problem, max_computes=1), backend=None, stop=60).schedule
+    found = checked(minimize(problem, backend=None, stop=0.001, warm_start=lean))
     assert found.peak == 15_890
     assert found.stop is StopReason.DEADLINE
     assert not found.proved
@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_the_best() -> None:
         if moment.peak < larger("free", None).reference_peak:
             raise KeyboardInterrupt
 
-    found = checked(minimize(larger("free", None), None, deadline=60, on_progress=interrupt))
+    found = checked(minimize(larger("free", None), backend=None, stop=60, on_progress=interrupt))
     assert found.stop is StopReason.INTERRUPTED
     assert found.peak == moments[-1].peak < found.problem.reference_peak
     assert {moment.bound for moment in moments} <= {0, found.bound}
@@ -177,15 +177,15 @@ def test_ctrl_c_keeps_the_best() -> None:
 
 def test_bad_calls() -> None:
     graph = unit_chain(2)
-    with pytest.raises(ProblemError, match="deadline must be a positive number"):
-        minimize(graph, deadline=0)
+    with pytest.raises(ProblemError, match="stop must be a positive number"):
+        minimize(graph, stop=0)
     with pytest.raises(BackendError, match="there is no backend 'cpsat'; known are cp-sat"):
-        minimize(graph, "cpsat")
-    with pytest.raises(ProblemError, match="the start is a str, not a Schedule"):
-        minimize(graph, start="schedule.json")
+        minimize(graph, backend="cpsat")
+    with pytest.raises(ProblemError, match="the warm start is a str, not a Schedule"):
+        minimize(graph, warm_start="schedule.json")
     backwards = Schedule.of_computes(graph, graph.arrays.order[::-1].copy())
     with pytest.raises(ProblemError, match="the warm start gives a schedule that is not valid"):
-        minimize(graph, start=backwards)
+        minimize(graph, warm_start=backwards)
 
 
 def test_it_stands_below_solve() -> None:

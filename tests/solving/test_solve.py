@@ -23,7 +23,7 @@ from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError, RematError
 from remat.formulations.base import Formulation, Preliminary
 from remat.graphs import ComputeGraph, GraphBuilder
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -227,7 +227,7 @@ def test_the_base_cost_is_a_bound_where_the_solver_has_none() -> None:
 
 
 def test_optimal_within_a_gap_is_only_feasible() -> None:
-    result = run(says(2, stop=StopReason.GAP, bound=5.0), relative_gap=0.5)
+    result = run(says(2, stop=StopReason.GAP, bound=5.0), options=SolveOptions(relative_gap=0.5))
     assert (result.status, result.stop, result.bound) == (Status.FEASIBLE, StopReason.GAP, 5)
 
 
@@ -267,9 +267,14 @@ def test_options_reach_the_backend_untouched() -> None:
     deadline = Deadline.after(50)
     lines: list[str] = []
     solve(
-        Problem(skip_graph(), 8), Menu, backend, deadline=deadline, threads=3, seed=7, relative_gap=0.25,
-        solver_options={"emphasis": "feasibility"}, log=lines.append,
-    )  # fmt: skip
+        Problem(skip_graph(), 8),
+        Menu,
+        backend,
+        stop=deadline,
+        options=SolveOptions(
+            threads=3, seed=7, relative_gap=0.25, solver={"emphasis": "feasibility"}, log=lines.append
+        ),
+    )
     ((_, options, hint),) = backend.calls
     assert options.deadline is deadline
     assert (options.threads, options.seed, options.relative_gap) == (3, 7, 0.25)
@@ -391,7 +396,7 @@ def test_nothing_in_time_is_unknown() -> None:
 
 
 def test_an_expired_deadline_calls_no_solver() -> None:
-    result = run(never, deadline=Deadline(0.0))
+    result = run(never, stop=Deadline(0.0))
     assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
 
 
@@ -446,7 +451,7 @@ def test_the_preliminary_model_finds_the_start() -> None:
         return RawResult(Status.OPTIMAL, StopReason.FINISHED, 5.0, 5.0, picked(1))
 
     backend = Scripted(script)
-    result = solve(Problem(skip_graph(), 8), Prudent, backend, deadline=100, relative_gap=0.1)
+    result = solve(Problem(skip_graph(), 8), Prudent, backend, stop=100, options=SolveOptions(relative_gap=0.1))
     assert [model.name for model, _, _ in backend.calls] == ["peak", "menu"]
     assert backend.calls[0][1].deadline.seconds < 60
     assert backend.calls[1][1].deadline.seconds == 100
@@ -481,7 +486,7 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wasteful(Heuristic):
         name = "greedy"
 
-        def run(self, problem: Problem, run: Run) -> Schedule | None:
+        def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
             assert run.deadline.seconds <= 11
             assert run.seed == 3
             return sequence("abcaad")
@@ -489,18 +494,18 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "heuristics", lambda: {"greedy": ""})
     monkeypatch.setattr(module, "load", lambda group, name: Wasteful)
     backend = Scripted(says(stop=StopReason.DEADLINE))
-    result = solve(Problem(skip_graph(), 8), Prudent, backend, deadline=100, seed=3)
+    result = solve(Problem(skip_graph(), 8), Prudent, backend, stop=100, options=SolveOptions(seed=3))
     assert (result.objective, result.source) == (6, "greedy")
     assert [model.name for model, _, _ in backend.calls] == ["menu"]
 
     monkeypatch.setattr(Wasteful, "run", lambda *_: sequence("abcad"))
-    alone = solve(Problem(skip_graph(), 8), "greedy", seed=3)
+    alone = solve(Problem(skip_graph(), 8), "greedy", options=SolveOptions(seed=3))
     assert (alone.objective, alone.bound, alone.method, alone.backend) == (5, 4, "greedy", "")
 
     class Own(Heuristic):
         name = "own"
 
-        def run(self, problem: Problem, run: Run) -> Schedule | None:
+        def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
             return sequence("abcaad")
 
     own = solve(Problem(skip_graph(), 8), Own)
@@ -583,21 +588,37 @@ def test_an_error_in_the_callers_callback_is_raised() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"deadline": 0}, "the deadline must be a positive number of seconds, not 0"),
-        ({"deadline": float("nan")}, "the deadline must be"),
-        ({"deadline": "60"}, "the deadline must be"),
-        ({"threads": 0}, "threads must be a whole number from 1, not 0"),
-        ({"threads": True}, "threads must be"),
-        ({"seed": -1}, "seed must be a whole number from 0, not -1"),
-        ({"relative_gap": 1.0}, "the relative gap must be"),
-        ({"relative_gap": float("nan")}, "the relative gap must be"),
+        ({"stop": 0}, "stop must be a positive number of seconds or a stopping criterion, not 0"),
+        ({"stop": float("nan")}, "stop must be"),
+        ({"stop": "60"}, "stop must be"),
+        ({"options": 5}, "options must be SolveOptions, not 5; options of a formulation or heuristic go with"),
         ({"warm_start": "x.json"}, "the warm start is a str, not a Schedule"),
-        ({"options": 5}, "formulation 'menu' does not take these options"),
+        ({"method_options": 5}, "formulation 'menu' does not take these options"),
     ],
 )
 def test_options_out_of_range(options: dict, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         run(never, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deadline": 5}, "the deadline must be a Deadline, not 5; `stop` takes seconds"),
+        ({"threads": 0}, "threads must be a whole number from 1, not 0"),
+        ({"threads": True}, "threads must be"),
+        ({"seed": -1}, "seed must be a whole number from 0, not -1"),
+        ({"relative_gap": 1.0}, "the relative gap must be"),
+        ({"relative_gap": float("nan")}, "the relative gap must be"),
+        ({"log": "log.txt"}, "the log must be a callable"),
+        ({"solver": "presolve"}, "solver options must be a mapping"),
+        ({"memory_limit": "a lot"}, "memory limit 'a lot' is not a number of bytes"),
+        ({"start": "greedy"}, "start 'greedy' is neither 'auto' nor 'none'"),
+    ],
+)
+def test_common_options_out_of_range(options: dict, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        SolveOptions(**options)
 
 
 def test_unknown_names_are_errors_even_where_no_solver_is_needed() -> None:

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from remat import Problem, solve
-from remat.backends.base import Status, StopReason
+from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes.isolated import family
 from remat.cli import main
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
-from remat.solving.backend_call import memory_bytes
+from remat.io.sizes import memory_bytes
 
 
 @pytest.mark.parametrize("backend", ["cp-sat", "highs"])
 def test_the_same_answer(backend):
-    result = solve(Problem(unit_chain(6), 4), "checkmate", backend, isolate=True, threads=1)
+    result = solve(Problem(unit_chain(6), 4), "checkmate", backend, options=SolveOptions(isolate=True, threads=1))
     assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, 18, 18)
 
 
@@ -38,9 +38,13 @@ def test_a_solver_killed_in_mid_solve_leaves_the_incumbent():
 
     graph = layered(60, 0.35, 2)
     result = solve(
-        Problem(graph, "80%"), "retention-intervals", "cp-sat", deadline=60, isolate=True, threads=1,
+        Problem(graph, "80%"),
+        "retention-intervals",
+        "cp-sat",
+        stop=60,
         on_progress=kill_after_an_improvement,
-    )  # fmt: skip
+        options=SolveOptions(isolate=True, threads=1),
+    )
     assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.OTHER)
     assert result.objective == min(costs)
     assert result.certificate.accepted

@@ -45,6 +45,6 @@ def test_by_name():
     b = GraphBuilder("chain")
     for op, before, size in (("a", [], 4), ("b", ["a"], 6), ("c", ["b"], 6), ("d", ["c"], 5), ("e", ["a", "d"], 5)):
         b.op(op, inputs=before, size=size, cost=1)
-    result = solve(Problem(b.build(), 14), "live-sets", "scipy-milp", deadline=30)
+    result = solve(Problem(b.build(), 14), "live-sets", "scipy-milp", stop=30)
     assert (result.status, result.certificate.cost, result.backend) == ("optimal", 6, "scipy-milp")
-    assert "no schedule exists" in solve(Problem(b.build(), 13), "live-sets", "scipy-milp", deadline=30).message
+    assert "no schedule exists" in solve(Problem(b.build(), 13), "live-sets", "scipy-milp", stop=30).message

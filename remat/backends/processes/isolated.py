@@ -101,7 +101,7 @@ class Isolated(Backend):
         on_incumbent: OnIncumbent | None = None,
         on_bound: OnBound | None = None,
     ) -> RawResult:
-        limit = options.memory_limit if self.memory_limit is None else self.memory_limit
+        limit = options.memory_bytes if self.memory_limit is None else self.memory_limit
         if limit is not None and not Path("/proc/self/statm").exists():
             raise BackendError("a limit of memory needs Linux")
         job = _job(self.backend, model, options, hint)

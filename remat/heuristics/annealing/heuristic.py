@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.backends.base import SolveOptions
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.heuristics import grouping
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
@@ -114,7 +115,8 @@ class Annealing(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> from remat.schedule import simulate
     >>> problem = Problem(unit_chain(8), 5)
-    >>> schedule = Annealing(AnnealingOptions(moves=100_000)).run(problem, Run(seed=1))
+    >>> run = HeuristicRun(SolveOptions(seed=1, threads=1))
+    >>> schedule = Annealing(AnnealingOptions(moves=100_000)).run(problem, run)
     >>> simulate(problem.graph, schedule).peak
     5
     """
@@ -128,9 +130,9 @@ class Annealing(Heuristic):
         graph.op("a", size=2)
         graph.op("b", inputs=["a"], size=1)
         options = AnnealingOptions(moves=1)
-        _Search(Problem(graph.build(), 2, OrderRule.FREE), options, Run()).round(1, 0)
+        _Search(Problem(graph.build(), 2, OrderRule.FREE), options, HeuristicRun(SolveOptions(threads=1))).round(1, 0)
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         if self.options.groups:
@@ -139,7 +141,9 @@ class Annealing(Heuristic):
         search.go()
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
 
-    def run_budgets(self, problem: Problem, budgets: Iterable[int | float | str], run: Run) -> dict[int, Schedule]:
+    def run_budgets(
+        self, problem: Problem, budgets: Iterable[int | float | str], run: HeuristicRun
+    ) -> dict[int, Schedule]:
         """The best schedule for each of several budgets, in one run.
 
         From the largest budget down, each takes an equal part of the time left and begins with the schedule before it;
@@ -151,7 +155,7 @@ class Annealing(Heuristic):
             Its own budget is not looked at.
         budgets : iterable
             As :class:`~remat.problem.Problem` takes them.
-        run : Run
+        run : HeuristicRun
 
         Returns
         -------
@@ -161,7 +165,8 @@ class Annealing(Heuristic):
         Examples
         --------
         >>> from remat.graphs.families import unit_chain
-        >>> found = Annealing(AnnealingOptions(moves=50_000)).run_budgets(Problem(unit_chain(8)), [10, 6, 5], Run())
+        >>> annealing = Annealing(AnnealingOptions(moves=50_000))
+        >>> found = annealing.run_budgets(Problem(unit_chain(8)), [10, 6, 5], HeuristicRun(SolveOptions(threads=1)))
         >>> [(budget, schedule.num_computes) for budget, schedule in found.items()]
         [(10, 17), (6, 21), (5, 22)]
         """
@@ -172,7 +177,7 @@ class Annealing(Heuristic):
         for left, budget in zip(range(len(wanted), 0, -1), wanted, strict=True):
             clock = run.deadline
             part = clock.earlier(clock.remaining / left) if math.isfinite(clock.seconds) else clock
-            found = self.run(replace(problem, budget=budget), replace(run, deadline=part, start=start))
+            found = self.run(replace(problem, budget=budget), replace(run.until(part), start=start))
             if found is not None:
                 measured = simulate(problem.graph, found, **rules)
                 seen.append((measured.cost, measured.peak, found))
@@ -185,7 +190,7 @@ class Annealing(Heuristic):
 class _Search:
     """The arrays of one problem, and rounds on them, perhaps several at a time."""
 
-    def __init__(self, problem: Problem, options: AnnealingOptions, run: Run) -> None:
+    def __init__(self, problem: Problem, options: AnnealingOptions, run: HeuristicRun) -> None:
         from remat.heuristics.annealing.state import Net
 
         assert problem.budget_bytes is not None

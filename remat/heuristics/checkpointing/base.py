@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from remat.errors import FormatError, ProblemError
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.retention import Bits, recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
@@ -65,7 +65,7 @@ class Checkpointing(Heuristic):
             If the method does not apply to the graph.
         """
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         best: tuple[tuple[bool, int, int], Schedule] | None = None
         for schedule in self.candidates(problem):
             found = validate(problem.graph, schedule, problem.rules)

@@ -58,8 +58,8 @@ class ChenSqrt(_SquareRoot):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.heuristics import Run
-    >>> ChenSqrt().run(Problem(unit_chain(16)), Run()).num_computes
+    >>> from remat.heuristics import HeuristicRun
+    >>> ChenSqrt().run(Problem(unit_chain(16)), HeuristicRun()).num_computes
     45
     """
 
@@ -79,8 +79,8 @@ class ChenGreedy(_Greedy):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.heuristics import Run
-    >>> ChenGreedy().run(Problem(unit_chain(16), 9), Run()).num_computes
+    >>> from remat.heuristics import HeuristicRun
+    >>> ChenGreedy().run(Problem(unit_chain(16), 9), HeuristicRun()).num_computes
     43
     """
 
@@ -101,10 +101,10 @@ class LinearizedSqrt(_SquareRoot):
     Examples
     --------
     >>> from remat.graphs.zoo import unet
-    >>> from remat.heuristics import Run
+    >>> from remat.heuristics import HeuristicRun
     >>> from remat.schedule import simulate
     >>> graph = unet()
-    >>> round(simulate(graph, LinearizedSqrt().run(Problem(graph), Run())).peak / graph.reference_peak, 2)
+    >>> round(simulate(graph, LinearizedSqrt().run(Problem(graph), HeuristicRun())).peak / graph.reference_peak, 2)
     0.57
     """
 
@@ -132,10 +132,10 @@ class ArticulationSqrt(_SquareRoot):
     Examples
     --------
     >>> from remat.graphs.zoo import unet
-    >>> from remat.heuristics import Run
+    >>> from remat.heuristics import HeuristicRun
     >>> from remat.schedule import simulate
     >>> graph = unet()
-    >>> round(simulate(graph, ArticulationSqrt().run(Problem(graph), Run())).peak / graph.reference_peak, 2)
+    >>> round(simulate(graph, ArticulationSqrt().run(Problem(graph), HeuristicRun())).peak / graph.reference_peak, 2)
     0.8
     """
 

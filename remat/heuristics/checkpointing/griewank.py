@@ -29,8 +29,8 @@ class GriewankWalther(Checkpointing):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.heuristics import Run
-    >>> GriewankWalther().run(Problem(unit_chain(8), 4), Run()).num_computes
+    >>> from remat.heuristics import HeuristicRun
+    >>> GriewankWalther().run(Problem(unit_chain(8), 4), HeuristicRun()).num_computes
     26
     """
 

@@ -24,8 +24,8 @@ class CheckpointAll(Checkpointing):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.heuristics import Run
-    >>> CheckpointAll().run(Problem(unit_chain(8)), Run()).num_computes
+    >>> from remat.heuristics import HeuristicRun
+    >>> CheckpointAll().run(Problem(unit_chain(8)), HeuristicRun()).num_computes
     17
     """
 
@@ -46,8 +46,8 @@ class CheckpointLast(Checkpointing):
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> from remat.heuristics import Run
-    >>> CheckpointLast().run(Problem(unit_chain(8)), Run()).num_computes
+    >>> from remat.heuristics import HeuristicRun
+    >>> CheckpointLast().run(Problem(unit_chain(8)), HeuristicRun()).num_computes
     53
     """
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
-from remat.heuristics.base import Heuristic, Run
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
@@ -67,7 +67,7 @@ class Drops(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> from remat.schedule import simulate
     >>> problem = Problem(unit_chain(8), 7)
-    >>> schedule = Drops().run(problem, Run())
+    >>> schedule = Drops().run(problem, HeuristicRun())
     >>> simulate(problem.graph, schedule).peak
     7
     """
@@ -79,9 +79,9 @@ class Drops(Heuristic):
         """Compile: some seconds once on a machine, then it is read from numba's cache."""
         from remat.graphs.families import unit_chain
 
-        self.run(Problem(unit_chain(8), 4, OrderRule.FREE), Run())
+        self.run(Problem(unit_chain(8), 4, OrderRule.FREE), HeuristicRun())
 
-    def run(self, problem: Problem, run: Run) -> Schedule | None:
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         from remat.heuristics.drops.kernel import EXCESS, sequence

@@ -1,0 +1,261 @@
+"""When a solve ends: seconds, or a criterion that looks at what is known so far.
+
+Every place that takes ``stop`` takes seconds (``10``), a :class:`remat.deadline.Deadline` whose clock runs already, or
+one of the classes here. They are looked at whenever there is news (a schedule, a bound, a phase), so a solver that is
+silent is not interrupted by them; seconds hold always.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from remat.backends.base import SolveOptions, StopReason
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.solving.progress import Progress, relative_gap
+
+
+class StoppingCriterion(ABC):
+    """Says whether what is known so far is enough. Immutable: one may serve many solves."""
+
+    reason: StopReason = StopReason.CRITERION
+    """What a result that it ended gives as its reason."""
+
+    @abstractmethod
+    def reached(self, moment: Progress) -> bool:
+        """Whether to end the solve at that moment."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds after which it ends a solve in any case; infinite where it has none."""
+        return math.inf
+
+    @property
+    def gap(self) -> float:
+        """Relative gap that it asks for, for solvers that can stop there by themselves; 0 where it asks for none."""
+        return 0.0
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class MaxSeconds(StoppingCriterion):
+    """So many seconds, as a criterion; a plain number means the same.
+
+    Examples
+    --------
+    >>> str(MaxSeconds(10))
+    'after 10 s'
+    """
+
+    limit: float
+    reason = StopReason.DEADLINE
+
+    def __post_init__(self) -> None:
+        _check_seconds("the seconds to stop after", self.limit)
+
+    @property
+    def seconds(self) -> float:
+        return self.limit
+
+    def reached(self, moment: Progress) -> bool:
+        return moment.elapsed >= self.limit
+
+    def __str__(self) -> str:
+        return f"after {self.limit:g} s"
+
+
+@dataclass(frozen=True)
+class TargetCost(StoppingCriterion):
+    """A schedule whose objective (cost, or peak where that is asked for) is at most so much, or the proof of none.
+
+    Examples
+    --------
+    >>> [TargetCost(105).reached(Progress("solve", 1.0, 100, objective)) for objective in (None, 106, 105)]
+    [False, False, True]
+    """
+
+    target: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.target, bool) or not isinstance(self.target, int) or self.target < 0:
+            raise ProblemError(f"the target must be a whole number from 0, not {self.target!r}")
+
+    def reached(self, moment: Progress) -> bool:
+        found = moment.objective is not None and moment.objective <= self.target
+        return found or (moment.bound is not None and moment.bound > self.target)
+
+    def __str__(self) -> str:
+        return f"at {self.target:,} or less, or when that is ruled out"
+
+
+@dataclass(frozen=True)
+class Gap(StoppingCriterion):
+    """A relative gap, (objective − bound) / objective, of at most so much.
+
+    Examples
+    --------
+    >>> Gap(0.01).reached(Progress("solve", 1.0, 100, objective=200, bound=198))
+    True
+    """
+
+    relative: float
+    reason = StopReason.GAP
+
+    def __post_init__(self) -> None:
+        _check_number("the relative gap", self.relative)
+        if not 0 <= self.relative < 1:
+            raise ProblemError(f"the relative gap must be at least 0 and below 1, not {self.relative!r}")
+
+    @property
+    def gap(self) -> float:
+        return self.relative
+
+    def reached(self, moment: Progress) -> bool:
+        gap = relative_gap(moment.objective, moment.bound)
+        return gap is not None and gap <= self.relative
+
+    def __str__(self) -> str:
+        return f"at a gap of {100 * self.relative:g} %"
+
+
+@dataclass(frozen=True)
+class NoImprovement(StoppingCriterion):
+    """So many seconds without a better schedule, counted from the last one.
+
+    Examples
+    --------
+    >>> NoImprovement(5).reached(Progress("solve", 9.0, 100, objective=105, improved=3.5))
+    True
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _check_seconds("the seconds without improvement", self.limit)
+
+    def reached(self, moment: Progress) -> bool:
+        return moment.objective is not None and moment.elapsed - moment.improved >= self.limit
+
+    def __str__(self) -> str:
+        return f"after {self.limit:g} s without a better schedule"
+
+
+@dataclass(frozen=True)
+class FirstFeasible(StoppingCriterion):
+    """The first schedule within the budget.
+
+    Examples
+    --------
+    >>> FirstFeasible().reached(Progress("solve", 1.0, 100, objective=150))
+    True
+    """
+
+    def reached(self, moment: Progress) -> bool:
+        return moment.objective is not None
+
+    def __str__(self) -> str:
+        return "at the first schedule"
+
+
+@dataclass(frozen=True, init=False)
+class AnyOf(StoppingCriterion):
+    """Whichever of several comes first; plain numbers are seconds.
+
+    Examples
+    --------
+    >>> criterion = AnyOf(60, TargetCost(105))
+    >>> criterion.seconds, str(criterion)
+    (60.0, 'after 60 s, or at 105 or less, or when that is ruled out')
+    """
+
+    criteria: tuple[StoppingCriterion, ...] = field(default=())
+
+    def __init__(self, *criteria: StoppingCriterion | float) -> None:
+        made = tuple(one if isinstance(one, StoppingCriterion) else MaxSeconds(one) for one in criteria)
+        if not made:
+            raise ProblemError("AnyOf needs at least one criterion")
+        object.__setattr__(self, "criteria", made)
+
+    @property
+    def seconds(self) -> float:
+        return min(float(one.seconds) for one in self.criteria)
+
+    @property
+    def gap(self) -> float:
+        return max(one.gap for one in self.criteria)
+
+    def reached(self, moment: Progress) -> bool:
+        return self.first(moment) is not None
+
+    def first(self, moment: Progress) -> StoppingCriterion | None:
+        """The criterion that is reached, None if none is."""
+        return next((one for one in self.criteria if one.reached(moment)), None)
+
+    def __str__(self) -> str:
+        return ", or ".join(str(one) for one in self.criteria)
+
+
+#: What `stop` may be: seconds, a deadline whose clock runs already, a criterion, or None for no end but the proof.
+Stop: TypeAlias = "float | Deadline | StoppingCriterion | None"
+
+
+def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingCriterion | None]:
+    """The options with the deadline and gap that `stop` means, and the criterion to look at; the clock runs from here.
+
+    Raises
+    ------
+    ProblemError
+        If `stop` is none of what it may be, or `options` are no :class:`SolveOptions`.
+
+    Examples
+    --------
+    >>> options, criterion = stopping(AnyOf(30, FirstFeasible()), SolveOptions())
+    >>> options.deadline.seconds, str(criterion)
+    (30.0, 'after 30 s, or at the first schedule')
+    """
+    if not isinstance(options, SolveOptions):
+        raise ProblemError(
+            f"options must be SolveOptions, not {_shown(options)}; options of a formulation or heuristic go with "
+            "method_options"
+        )
+    if stop is None or isinstance(stop, Deadline):
+        given, criterion = stop or Deadline.after(None), None
+    elif isinstance(stop, StoppingCriterion):
+        given, criterion = Deadline.after(stop.seconds), stop
+    else:
+        if isinstance(stop, bool) or not isinstance(stop, int | float) or not stop > 0:
+            raise ProblemError(f"stop must be a positive number of seconds or a stopping criterion, not {_shown(stop)}")
+        given, criterion = Deadline.after(stop), None
+    own = options.deadline
+    if math.isfinite(own.seconds):  # both hold
+        deadline = own if stop is None else given.earlier(own.remaining)
+    else:
+        deadline = given
+    gap = options.relative_gap if criterion is None else max(options.relative_gap, criterion.gap)
+    return replace(options, deadline=deadline, relative_gap=gap), criterion
+
+
+def described(stop: Stop) -> float | str | None:
+    """`stop` as it stands in tables and files: a number of seconds, or words."""
+    if isinstance(stop, StoppingCriterion):
+        return str(stop)
+    return stop.seconds if isinstance(stop, Deadline) else stop
+
+
+def _check_number(what: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ProblemError(f"{what} must be a number, not {_shown(value)}")
+
+
+def _check_seconds(what: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ProblemError(f"{what} must be a positive number of seconds, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    return f"{value!r}"[:60]
