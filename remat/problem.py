@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.sizes import UNITS
+from remat.io.text import short
 from remat.schedule.rules import OrderRule, Rules
 
-_BUDGET = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", re.ASCII)
+_DIGITS = r"[0-9]+|[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?:_[0-9]{3})+)"
+_BUDGET = re.compile(rf"\s*((?:{_DIGITS})(?:\.[0-9]+)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", re.ASCII)
 
 
 def parse_budget(text: str | int | float, reference_peak: int) -> int:
@@ -26,7 +28,8 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
     ----------
     text : str, int or float
         Bytes (``123456``), bytes with a unit (``"10GiB"``, ``"2.5 GB"``), a share of `reference_peak` (``"80%"``), or
-        a float in (0, 1] as a share. Shares are computed exactly from their decimal digits.
+        a float in (0, 1] as a share. Shares are computed exactly from their decimal digits. Commas or underscores may
+        stand between groups of three digits (``"1,500 MB"``).
     reference_peak : int
         Bytes that 100 % stands for.
 
@@ -40,7 +43,7 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
     >>> parse_budget("90%", 46_319), parse_budget("1.5KiB", 0), parse_budget(0.5, 7)
     (41687, 1536, 3)
     """
-    shown = repr(text)[:60]
+    shown = short(text)
     if isinstance(text, bool):
         raise ProblemError(f"budget {shown} is not a number of bytes")
     if isinstance(text, int):
@@ -51,7 +54,14 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
         if not 0 < text <= 1:
             raise ProblemError(f"budget {shown}: a fraction must lie in (0, 1]; write bytes as a whole number")
         return int(Fraction(repr(text)) * reference_peak)
+    if not isinstance(text, str):
+        raise ProblemError(f"budget {short(text)} is not a number of bytes, a text (10GiB, 80%) or a share (0.8)")
     match = _BUDGET.fullmatch(text)
+    if match is None and re.search(r"[0-9][_,]", text):
+        raise ProblemError(
+            f"budget {shown}: a comma or an underscore can stand between groups of three digits only (1,500 MB); "
+            f"decimals follow a point (90.5%)"
+        )
     if match is None or len(text) > 60:
         raise ProblemError(f"budget {shown} is not bytes (123456), bytes with a unit (10GiB) or a share (80%)")
     number, unit = Fraction(re.sub("[_,]", "", match[1])), match[2]

@@ -374,13 +374,21 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty."""
+    """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty.
+
+    Words that a spreadsheet would take for a formula begin with an apostrophe (OWASP, *CSV injection*).
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())})
+        words = {**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())}
+        writer.writerow({key: _harmless(value) for key, value in words.items()})
     return text.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _budget(problem: Problem) -> str:

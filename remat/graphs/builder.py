@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from remat.errors import GraphError
-from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.graphs.graph import ComputeGraph, Op, Tensor, checked_name, name_list
 
 
 class GraphBuilder:
@@ -53,6 +53,7 @@ class GraphBuilder:
 
     def tensor(self, name: str, size: int) -> str:
         """Declare a tensor of `size` bytes; returns its name."""
+        checked_name(name, "a tensor")
         if name in self._tensors:
             raise GraphError(f"two tensors are named {name!r}")
         self._tensors[name] = Tensor(name, size)
@@ -65,7 +66,7 @@ class GraphBuilder:
 
     def output(self, *names: str) -> None:
         """Mark tensors as graph outputs: live at the end."""
-        self._outputs.extend(names)
+        self._outputs.extend(name_list(names, "graph outputs"))
 
     def op(
         self,
@@ -96,6 +97,7 @@ class GraphBuilder:
         GraphError
             If the name is taken, or both or neither of `size` and `outputs` are given.
         """
+        checked_name(name, "an op")
         if name in self._ops:
             raise GraphError(f"two ops are named {name!r}")
         if (size is None) == (outputs is None):
@@ -105,8 +107,8 @@ class GraphBuilder:
         elif isinstance(outputs, Mapping):
             written = tuple(self.tensor(t, s) for t, s in outputs.items())
         else:
-            written = tuple(outputs or ())
-        read = tuple(dict.fromkeys(inputs))
+            written = name_list(outputs or (), f"outputs of op {name!r}")
+        read = tuple(dict.fromkeys(name_list(inputs, f"inputs of op {name!r}")))
         self._ops[name] = Op(name, read, written, cost, workspace, type, phase, recomputable)
         return name
 
@@ -127,7 +129,7 @@ class GraphBuilder:
             ops=ops,
             inputs=self._inputs,
             outputs=self._outputs,
-            order=tuple(order),
+            order=name_list(order, "the order"),
             constant_memory=self.constant_memory,
             cost_unit=self.cost_unit,
             source=self.source,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
-from remat.io.text import short
+from remat.io.text import expect, short
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -149,11 +150,17 @@ class ComputeGraph:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
+        given: dict[str, Any] = {"tensors": self.tensors, "ops": self.ops}
+        for what, items in given.items():
+            if isinstance(items, str) or not isinstance(items, Iterable):
+                raise GraphError(f"{what} must be a list, not {short(items)}")
         put(self, "tensors", tuple(_checked_tensor(t) for t in self.tensors))
         put(self, "ops", tuple(_checked_op(o) for o in self.ops))
-        put(self, "inputs", _names(self.inputs, "graph inputs"))
-        put(self, "outputs", _names(self.outputs, "graph outputs"))
-        put(self, "order", tuple(o.name for o in self.ops) if self.order is None else _names(self.order, "the order"))
+        put(self, "inputs", name_list(self.inputs, "graph inputs"))
+        put(self, "outputs", name_list(self.outputs, "graph outputs"))
+        put(
+            self, "order", tuple(o.name for o in self.ops) if self.order is None else name_list(self.order, "the order")
+        )
         put(self, "constant_memory", whole_number(self.constant_memory, "constant_memory"))
         put(self, "meta", MappingProxyType(dict(self.meta)))
         if not isinstance(self.name, str) or len(self.name) > MAX_NAME_LENGTH or not self.name.isprintable():
@@ -186,7 +193,7 @@ class ComputeGraph:
                     if name not in tensors:
                         raise GraphError(f"op {op.name!r} {what} unknown tensor {short(name)}")
                 if len(set(names)) != len(names):
-                    twice = next(n for n in names if names.count(n) > 1)
+                    twice = next(name for name, count in Counter(names).items() if count > 1)
                     raise GraphError(f"op {op.name!r} {what} tensor {twice!r} twice")
             both = set(op.inputs) & set(op.outputs)
             if both:
@@ -350,19 +357,22 @@ def whole_number(value: Any, what: str) -> int:
     return number
 
 
-def _checked_name(name: Any, what: str) -> str:
+def checked_name(name: Any, what: str) -> str:
+    """`name`, if it can be the name of `what`; raises GraphError where it cannot."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise GraphError(f"{what} must have a printable, non-empty name, not {short(name)}")
     return name
 
 
 def _checked_tensor(tensor: Tensor) -> Tensor:
-    name = _checked_name(tensor.name, "a tensor")
+    expect(tensor, Tensor, "tensors", GraphError)
+    name = checked_name(tensor.name, "a tensor")
     return Tensor(name, whole_number(tensor.size, f"size of tensor {name!r}"))
 
 
 def _checked_op(op: Op) -> Op:
-    name = _checked_name(op.name, "an op")
+    expect(op, Op, "ops", GraphError)
+    name = checked_name(op.name, "an op")
     if not isinstance(op.phase, str) or op.phase not in PHASES:
         raise GraphError(f"phase {short(op.phase)} of op {name!r} is not one of {PHASES}")
     if not isinstance(op.recomputable, bool):
@@ -371,15 +381,17 @@ def _checked_op(op: Op) -> Op:
     workspace = whole_number(op.workspace, f"workspace of op {name!r}")
     if not isinstance(op.type, str):
         raise GraphError(f"type of op {name!r} must be text, not {short(op.type)}")
-    inputs = _names(op.inputs, f"inputs of op {name!r}")
-    outputs = _names(op.outputs, f"outputs of op {name!r}")
+    inputs = name_list(op.inputs, f"inputs of op {name!r}")
+    outputs = name_list(op.outputs, f"outputs of op {name!r}")
     return Op(name, inputs, outputs, cost, workspace, op.type, op.phase, op.recomputable)
 
 
-def _names(names: Iterable[Any], what: str) -> tuple[str, ...]:
+def name_list(names: Iterable[Any], what: str) -> tuple[str, ...]:
     """Names as a tuple; a single string would fall apart into characters, and what is not a string has no place."""
     if isinstance(names, str):
         raise GraphError(f"{what} must be a list of names, not the single name {short(names)}")
+    if not isinstance(names, Iterable):
+        raise GraphError(f"{what} must be a list of names, not {short(names)}")
     result = tuple(names)
     for name in result:
         if not isinstance(name, str):

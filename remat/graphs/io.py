@@ -10,6 +10,7 @@ from remat.graphs.formats.base import GROUP, graph_formats
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, write_atomic
 from remat.io.formats import Source, recognized
+from remat.io.text import expect
 from remat.registry import attempt
 
 
@@ -70,6 +71,7 @@ def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
     FormatError
         If no format has this suffix, or the file cannot be written.
     """
+    expect(graph, ComputeGraph, "graph", FormatError)
     suffix = Path(path).suffix.lower() or (".json" if is_special(path) else "")
     known: list[str] = []
     for graph_format in graph_formats():

@@ -14,13 +14,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from remat.errors import FormatError, GraphError
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
 from remat.io.files import parse_json, read_text
+from remat.io.text import short
 
 NAME = "remat-costs"
 VERSION = 1
@@ -28,6 +29,9 @@ VERSION = 1
 UNITS = tuple(unit for unit in COST_UNITS if unit != "none")
 #: How many names an error lists.
 LISTED = 5
+#: Decimal alone would take underscores and the digits of all scripts.
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
+_NOT_FINITE = re.compile(r"[+-]?(inf(inity)?|s?nan[0-9]*)", re.ASCII | re.IGNORECASE)
 _COLUMN = re.compile(r"(?P<device>.*\S)\s*\[(?P<unit>[^\[\]]*)\]")
 
 
@@ -93,7 +97,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         cost that is missing a number, negative, not finite, too large, or a fraction; for a fraction it says which
         finer unit would be exact, since nothing is rounded.
     """
-    text = read_text(path).removeprefix("\ufeff")  # the mark that spreadsheets begin with
+    text = read_text(path)
     if text.lstrip().startswith("{"):
         return _from_json(parse_json(text, str(path)), str(path))
     return _from_csv(text, str(path))
@@ -242,12 +246,11 @@ def _json_cost(value: Any, unit: str, what: str) -> int:
 
 def _cost(text: str, unit: str, what: str) -> int:
     """A number as it was written, exactly."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise FormatError(f"{what} is not a number: {repr(text)[:60]}") from None
-    if not value.is_finite():
+    if _NOT_FINITE.fullmatch(text):
         raise FormatError(f"{what} is not finite: {text[:60]}")
+    if not _NUMBER.fullmatch(text):
+        raise FormatError(f"{what} is not a number: {short(text)}")
+    value = Decimal(text)
     if value < 0:
         raise FormatError(f"{what} is negative: {text[:60]}")
     if value.adjusted() > 30 or value >= MAX_TOTAL:

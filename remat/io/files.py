@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import json
@@ -81,9 +82,9 @@ def _standard(stream: Any) -> BinaryIO:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """The text of UTF-8 bytes; `name` stands in the :class:`FormatError` for any others."""
+    """The text of UTF-8 bytes, without a byte order mark; `name` stands in the :class:`FormatError` for any others."""
     try:
-        return data.decode("utf-8")
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{name}: not UTF-8 text (byte {error.start})") from None
 
@@ -145,8 +146,8 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
     FormatError
         Naming the file, if it cannot be written; what was there before is still there.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
         if is_standard_stream(path):
             sys.stdout.flush()
             _standard(sys.stdout).write(data)

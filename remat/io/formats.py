@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from remat.errors import FormatError, RematError
 from remat.io.files import decode_text, parse_json, read_bytes
+from remat.io.text import short
 from remat.registry import load_entry, others, own
 
 
@@ -30,8 +32,10 @@ class Source:
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str]) -> Source:
-        """The content of a file; raises FormatError where it cannot be read."""
-        return cls(os.fspath(path), read_bytes(path))
+        """The content of a file, without a byte order mark; raises FormatError where it cannot be read."""
+        if not isinstance(path, str | os.PathLike):
+            raise FormatError(f"a file is named by its path, not by {short(path)}")
+        return cls(str(path), read_bytes(path).removeprefix(codecs.BOM_UTF8))
 
     @cached_property
     def text(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from remat.errors import RematError
+
 #: Characters of a value that a message quotes.
 QUOTED = 60
 
@@ -52,6 +54,25 @@ def short(value: Any, length: int = QUOTED) -> str:
     except ValueError:  # a number with thousands of digits
         text = "a number with thousands of digits"
     return text if len(text) <= length else clipped(text, length)
+
+
+def expect(value: Any, kind: type, what: str, error: type[RematError]) -> None:
+    """Refuse an argument that is something else altogether.
+
+    Raises
+    ------
+    RematError
+        Of the class `error`, naming the argument (`what`) and what was given for it.
+
+    Examples
+    --------
+    >>> from remat.errors import GraphError
+    >>> expect("resnet50", dict, "sizes", GraphError)
+    Traceback (most recent call last):
+    remat.errors.GraphError: sizes: a dict is needed, not 'resnet50'
+    """
+    if not isinstance(value, kind):
+        raise error(f"{what}: a {kind.__name__} is needed, not {short(value)}")
 
 
 def clipped(text: str, length: int) -> str:

@@ -8,6 +8,7 @@ from remat.errors import FormatError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.io.formats import Source, recognized
+from remat.io.text import expect
 from remat.registry import attempt
 from remat.schedule.formats.base import GROUP, schedule_formats
 from remat.schedule.schedule import Schedule
@@ -28,6 +29,8 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
     ScheduleError
         Naming the file and the step, for steps that make no sense.
     """
+    if graph is not None:
+        expect(graph, ComputeGraph, "graph", FormatError)
     source = Source.of_file(path)
     faults: list[str] = []
     found, known = recognized(schedule_formats(faults), source, faults)
@@ -65,6 +68,9 @@ def write_schedule(
     ScheduleError
         Naming the first violation, for a format that wants a schedule that runs, if this one does not.
     """
+    expect(schedule, Schedule, "schedule", FormatError)
+    if graph is not None:
+        expect(graph, ComputeGraph, "graph", FormatError)
     known = []
     for schedule_format in schedule_formats():
         if schedule_format.write is not None:

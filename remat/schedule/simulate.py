@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ProblemError
+from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
+from remat.io.text import expect, short
 from remat.schedule import kernel
 from remat.schedule.certificate import Violation
 from remat.schedule.faults import Faults, explain
@@ -155,6 +156,8 @@ def simulate(
     ------
     ProblemError
         If `keep` names a tensor that the graph does not have.
+    ScheduleError
+        If `graph` is no graph or `schedule` no schedule.
 
     Examples
     --------
@@ -165,6 +168,8 @@ def simulate(
     >>> s.memory.tolist(), s.peak, s.live_at_peak
     ([4, 6, 3], 6, (('a', 4), ('b', 2)))
     """
+    expect(graph, ComputeGraph, "graph", ScheduleError)
+    expect(schedule, Schedule, "schedule", ScheduleError)
     arrays = graph.arrays
     num_ops, num_tensors = len(graph.ops), len(graph.tensors)
     kept = kept_tensors(graph, keep)
@@ -261,6 +266,8 @@ def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] =
 
 def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> NDArray[np.bool_]:
     """Which tensors must be live at the end: the graph outputs and `keep`; shape (tensors,)."""
+    if isinstance(keep, str):
+        raise ProblemError(f"tensors to keep must be a list of names, not the single name {short(keep)}")
     kept = graph.arrays.is_output.copy()
     for name in keep:
         if name not in graph.tensor_index:

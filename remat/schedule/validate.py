@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ProblemError
+from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
+from remat.io.text import expect
 from remat.schedule.certificate import Certificate, Rule, Verdict, Violation
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule
@@ -36,6 +37,8 @@ def validate(
     ------
     ProblemError
         If `rules` name an op or tensor that the graph does not have.
+    ScheduleError
+        If an argument is something else altogether.
 
     Examples
     --------
@@ -49,7 +52,8 @@ def validate(
     >>> print(validate(g, Schedule.from_steps([("compute", "b"), ("compute", "a")])).first)
     step 0: op 'b' reads tensor 'a', which was never produced
     """
-    rules = rules or Rules()
+    rules = Rules() if rules is None else rules
+    expect(rules, Rules, "rules", ScheduleError)
     options = {"keep": rules.keep, "count_constant_memory": rules.count_constant_memory}
     done = simulate(graph, schedule, **options, max_violations=max_violations)  # type: ignore[arg-type]
     whole, whole_count = _digest(graph, schedule), int(_is_signed_for_another(graph, schedule))

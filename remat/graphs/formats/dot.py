@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import ComputeGraph
+from remat.io.text import printable
 
 _PHASE_FILL = {"": "#f4f4f4", "forward": "#e3edf7", "loss": "#f7efd9", "backward": "#f6e4e1"}
 
@@ -59,7 +60,7 @@ def graph_to_dot(graph: ComputeGraph) -> str:
 
 def _quoted(text: str) -> str:
     r"""A DOT string; entities such as ``&lt;`` and escapes such as ``\\N`` in `text` stay what they are."""
-    return '"' + text.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + printable(text).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _label(*rows: str) -> str:
