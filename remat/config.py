@@ -216,6 +216,7 @@ class Config(_Section):
         log: Callable[[str], None] | None = None,
         problem: Problem | None = None,
         warm_start: Schedule | None = None,
+        write: bool = True,
     ) -> Result:
         """Read what is to be read, solve, and write the schedule and the picture that are asked for.
 
@@ -227,6 +228,8 @@ class Config(_Section):
             That of :meth:`make_problem`, where it has been made before.
         warm_start : Schedule, optional
             That of the file in ``solve.warm_start``, where it has been read before.
+        write : bool
+            Whether to write them here; False leaves :meth:`write` to the caller.
 
         Raises
         ------
@@ -247,23 +250,30 @@ class Config(_Section):
             options=self.solve_options(self.solver_options_of(chosen.backend), log),
             method_options=self.options_of(chosen.method), on_progress=on_progress,
         )  # fmt: skip
-        self.write(result)
+        if write:
+            self.write(result)
         return result
 
     def write(self, result: Result) -> None:
         """Write the schedule of `result`, and its picture, where there is one and they are asked for."""
-        from remat.schedule.plots import save_plot
-
         if result.schedule is None:
             return
         if self.output.schedule is not None:
             write_schedule(result.schedule, self.output.schedule)
         if self.output.plot is not None:
-            problem = result.problem
-            save_plot(
-                problem.graph, result.schedule, self.output.plot, problem.budget_bytes,
-                keep=problem.keep, count_constant_memory=problem.count_constant_memory,
-            )  # fmt: skip
+            draw(result, self.output.plot)
+
+
+def draw(result: Result, path: str | os.PathLike[str]) -> None:
+    """Draw the schedule of `result`, which has one, into a file."""
+    from remat.schedule.plots import save_plot
+
+    assert result.schedule is not None
+    problem = result.problem
+    save_plot(
+        problem.graph, result.schedule, path, problem.budget_bytes,
+        keep=problem.keep, count_constant_memory=problem.count_constant_memory,
+    )  # fmt: skip
 
 
 def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:

@@ -131,7 +131,7 @@ def test_make_targets_that_are_named_exist() -> None:
 def test_every_command_is_listed() -> None:
     from typer.main import get_command
 
-    from remat.cli import app
+    from remat.cli.shell import app
 
     listed = set(re.findall(r"^\| `remat ([a-z]+)", (ROOT / "docs/shell.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == set(get_command(app).commands)

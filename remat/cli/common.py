@@ -135,10 +135,19 @@ def end_of_solve(
     remark: tuple[str, str] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> NoReturn:
-    """Print a result, with a remark (word, text) below it or more `facts` in the JSON, and leave with its exit code.
+    """Write the schedule, print the result, draw the picture, and leave with the exit code.
 
-    Where the schedule is on standard output, this goes to standard error.
+    The result has a `remark` (word, text) below it, or more `facts` in its JSON. Where the schedule is on standard
+    output, this goes to standard error.
     """
+    from remat.cli.saving import Outputs
+    from remat.cli.signals import writing
+    from remat.config import draw
+
+    writing()
+    outputs = Outputs()
+    if result.schedule is not None and output.schedule is not None:
+        outputs.save_schedule(output.schedule, result.schedule)
     stream = sys.stderr if is_standard_stream(output.schedule) else sys.stdout
     if output.json_:
         print_json({**result.as_dict(), **(facts or {})}, stream)
@@ -146,8 +155,10 @@ def end_of_solve(
         print(result, file=stream)
         if remark is not None:
             print(f"{remark[0]:<9} {remark[1]}", file=stream)
+    if result.schedule is not None and output.plot is not None:
+        outputs.draw(output.plot, lambda path: draw(result, path))
     code = OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
-    raise typer.Exit(code)
+    raise typer.Exit(ERROR if outputs.failed else code)
 
 
 def print_json(value: Any, stream: TextIO | None = None) -> None:

@@ -75,6 +75,8 @@ def command(
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
     """
     from remat.cli.reporter import Reporter
+    from remat.cli.saving import Keeper
+    from remat.interruption import interrupts
     from remat.schedule.io import read_schedule
 
     options = {
@@ -93,9 +95,10 @@ def command(
     problem = run.make_problem()
     start = read_schedule(schedule, problem.graph)
     given = judged(problem, start, str(schedule))
-    with Reporter(run.output.quiet) as reporter:
-        result = run.run(reporter, problem=problem, warm_start=start)
-    end_of_solve(result, run.output, ("improved", saving(given, result)), {"given": given.as_dict()})
+    with interrupts():
+        with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
+            result = run.run(keeper, problem=problem, warm_start=start, write=False)
+        end_of_solve(result, run.output, ("improved", saving(given, result)), {"given": given.as_dict()})
 
 
 def judged(problem: Problem, schedule: Schedule, name: str) -> Certificate:

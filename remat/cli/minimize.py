@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import (
+    ERROR,
     ConstantMemory,
     Graph,
     Json,
@@ -53,27 +54,35 @@ def command(
     """
     from remat.backends.base import SolveOptions
     from remat.cli.reporter import Reporter
+    from remat.cli.saving import Keeper, Outputs
+    from remat.cli.signals import writing
+    from remat.interruption import interrupts
     from remat.io.files import check_outputs, is_standard_stream
     from remat.problem import Problem
-    from remat.schedule.io import write_schedule
     from remat.schedule.plots import SUFFIXES, save_plot
     from remat.solving.min_peak import minimize
 
     check_outputs((output, ()), (plot, SUFFIXES), inputs=(graph,))
     problem = Problem(load_graph(graph), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
-    with Reporter(quiet) as reporter:
-        result = minimize(
-            problem, backend=None if backend == "none" else backend, stop=time_limit,
-            options=SolveOptions(threads=threads, seed=seed), on_progress=reporter,
-        )  # fmt: skip
-    if output is not None:
-        write_schedule(result.schedule, output)
-    if plot is not None:
-        save_plot(
-            problem.graph, result.schedule, plot, result.peak,
-            keep=problem.keep, count_constant_memory=problem.count_constant_memory,
-        )  # fmt: skip
-    if as_json:
-        print_json(result.as_dict(), sys.stderr if is_standard_stream(output) else sys.stdout)
-    else:
-        print(result, file=sys.stderr if is_standard_stream(output) else sys.stdout)
+    outputs = Outputs()
+    with interrupts():
+        with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:
+            result = minimize(
+                problem, backend=None if backend == "none" else backend, stop=time_limit,
+                options=SolveOptions(threads=threads, seed=seed), on_progress=keeper,
+            )  # fmt: skip
+        writing()
+        if output is not None:
+            outputs.save_schedule(output, result.schedule)
+        stream = sys.stderr if is_standard_stream(output) else sys.stdout
+        if as_json:
+            print_json(result.as_dict(), stream)
+        else:
+            print(result, file=stream)
+        if plot is not None:
+            outputs.draw(plot, lambda path: save_plot(
+                problem.graph, result.schedule, path, result.peak,
+                keep=problem.keep, count_constant_memory=problem.count_constant_memory,
+            ))  # fmt: skip
+    if outputs.failed:
+        raise typer.Exit(ERROR)

@@ -71,6 +71,8 @@ def command(
     130: Ctrl-C before there was a schedule.
     """
     from remat.cli.reporter import Reporter
+    from remat.cli.saving import Keeper
+    from remat.interruption import interrupts
 
     options = {
         "problem": chosen(
@@ -85,6 +87,7 @@ def command(
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
     run = base_config(config, graph, options, required=("budget",))
-    with Reporter(run.output.quiet) as reporter:
-        result = run.run(reporter)
-    end_of_solve(result, run.output)
+    with interrupts():
+        with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
+            result = run.run(keeper, write=False)
+        end_of_solve(result, run.output)

@@ -307,7 +307,7 @@ class MinPeakSearch:
         if last is None or (last.objective, last.bound) != (found.peak, self.bound):
             self.points.append(Point(now, found.peak, self.bound))
         if self.on_progress is not None:
-            self.on_progress(PeakProgress(self.phase, now, found.peak, self.bound, found.overhead))
+            self.on_progress(PeakProgress(self.phase, now, found.peak, self.bound, found.overhead, self.best.schedule))
 
 
 def _rank(seen: Certified) -> tuple[int, int]:

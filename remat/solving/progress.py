@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remat.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Progress:
         Certified cost of the best schedule so far, and what no schedule in the scope can beat.
     improved : float
         Seconds at which the best schedule so far was found.
+    schedule : Schedule or None
+        The best so far, validated; whoever keeps it loses nothing, whatever happens next.
     """
 
     phase: str
@@ -30,6 +36,7 @@ class Progress:
     objective: int | None = None
     bound: int | None = None
     improved: float = 0.0
+    schedule: Schedule | None = field(default=None, repr=False, compare=False)
 
     @property
     def overhead(self) -> float | None:
@@ -69,6 +76,8 @@ class PeakProgress:
         Bytes: certified peak of the best schedule so far, and what no schedule can beat.
     overhead : float or None
         Of that schedule, in %.
+    schedule : Schedule or None
+        That schedule.
     """
 
     phase: str
@@ -76,6 +85,7 @@ class PeakProgress:
     peak: int
     bound: int
     overhead: float | None = None
+    schedule: Schedule | None = field(default=None, repr=False, compare=False)
 
     def facts(self) -> list[str]:
         """What is known at that moment, in words."""

@@ -156,7 +156,8 @@ class Session:
             self.improved = now
         if (self.cost, bound) != (last.objective, last.bound):
             self.points.append(Point(now, self.cost, bound))
-        moment = Progress(self.phase, now, self.problem.graph.base_cost, self.cost, bound, self.improved)
+        best = None if self.best is None else self.best.schedule
+        moment = Progress(self.phase, now, self.problem.graph.base_cost, self.cost, bound, self.improved, best)
         if self.criterion is not None and self.reached is None and self.criterion.reached(moment):
             self.reached = self.criterion.first(moment) if isinstance(self.criterion, AnyOf) else self.criterion
         if self.on_progress is not None:

@@ -1,0 +1,189 @@
+"""Writing what was found, so that nothing is lost: while it is found, and where a file cannot be written."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from remat.cli.signals import rescued_by
+from remat.errors import FormatError
+from remat.io.files import is_special
+from remat.io.text import one_line
+
+if TYPE_CHECKING:
+    from remat.schedule import Schedule
+    from remat.solving.progress import PeakProgress, Progress
+
+#: Seconds between two versions of a schedule on disk; more where writing takes more than so large a share of the time.
+EVERY, SHARE = 2.0, 0.05
+
+
+class Keeper:
+    """Writes the best schedule to a file while the search goes on; a killed process loses seconds, not hours.
+
+    Use it as a context manager and call it with every :class:`~remat.solving.progress.Progress`. Pipes and devices
+    receive the final result alone. What goes wrong is said once, and the search goes on.
+
+    Parameters
+    ----------
+    path : Path or None
+        None: nothing is written.
+    on_progress : callable
+        Receives every moment as well.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, on_progress: Callable[[Progress | PeakProgress], object]
+    ) -> None:
+        self._path = None if path is None or is_special(path) else Path(path)
+        self._tell = on_progress
+        self._best: Schedule | None = None
+        self._written: Schedule | None = None
+        self._complained = False
+        self._news, self._end, self._lock = threading.Event(), threading.Event(), threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, moment: Progress | PeakProgress) -> None:
+        if moment.schedule is not None and moment.schedule is not self._best:
+            self._best = moment.schedule
+            self._news.set()
+        self._tell(moment)
+
+    def __enter__(self) -> Keeper:
+        self._rescue = rescued_by(self.rescue)
+        self._rescue.__enter__()
+        if self._path is not None:
+            self._thread = threading.Thread(target=self._keep, daemon=True, name="remat-keeper")
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join()
+        if kind is not None:  # there is no result, and what was found is all that there is
+            self._write()
+        self._rescue.__exit__(kind, error, trace)
+
+    def rescue(self) -> bool:
+        """Write the best schedule now, and say so: the process ends. Whether there is one."""
+        if self._best is None:
+            return False
+        self._write()
+        kept = f"; the best schedule is in {self._path}" if self._written is self._best else ""
+        print(f"remat: interrupted before the method ended by itself{one_line(kept)}", file=sys.stderr)
+        return True
+
+    def _keep(self) -> None:
+        while not self._end.is_set():
+            self._news.wait()
+            self._news.clear()
+            began = time.monotonic()
+            if not self._end.is_set():
+                self._write()
+            self._end.wait(max(EVERY, (time.monotonic() - began) / SHARE))
+
+    def _write(self) -> None:
+        from remat.schedule.io import write_schedule
+
+        with self._lock:
+            best = self._best
+            if self._path is None or best is None or best is self._written:
+                return
+            try:
+                write_schedule(best, self._path)
+                self._written = best
+            except FormatError as error:
+                if not self._complained:
+                    self._complained = True
+                    warn(f"{error}; the search goes on")
+
+
+def warn(message: str) -> None:
+    """One line on standard error, which is no error yet."""
+    print(f"remat: warning: {one_line(message)}", file=sys.stderr)
+
+
+class Outputs:
+    """Output files of a command; one that cannot be written stops nothing, but is said, and is an error in the end.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether any file is not where it was asked to be.
+    """
+
+    def __init__(self) -> None:
+        self.failed = False
+        self._complained: set[str] = set()
+
+    def attempt(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+        """Write a file that is written again later; what goes wrong is said once."""
+        try:
+            write(Path(path))
+        except Exception as error:  # a picture may fail in many ways
+            if str(path) not in self._complained:
+                self._complained.add(str(path))
+                warn(f"{_reason(error, path)}; the work goes on")
+
+    def save(self, path: str | os.PathLike[str], write: Callable[[Path], object], text: Callable[[], str]) -> None:
+        """Write a file for good: where it was asked for, or else in the current folder or that of temporary files.
+
+        Where all that fails, its `text` is printed.
+        """
+        try:
+            write(Path(path))
+            return
+        except BrokenPipeError:
+            raise
+        except (FormatError, OSError) as error:
+            reason = _reason(error, path)
+        self.failed = True
+        for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+            other = folder / f"{Path(path).stem or 'result'}.{os.getpid()}{Path(path).suffix}"
+            try:
+                write(other)
+            except (FormatError, OSError):
+                continue
+            complain(f"{reason}; it is in {other} instead")
+            return
+        complain(f"{reason}, and nowhere else either; here it is")
+        print(text(), end="", flush=True)
+
+    def save_schedule(self, path: str | os.PathLike[str], schedule: Schedule) -> None:
+        """The same for a schedule."""
+        from remat.schedule.formats.remat_json import schedule_to_text
+        from remat.schedule.io import write_schedule
+
+        self.save(path, lambda where: write_schedule(schedule, where), lambda: schedule_to_text(schedule))
+
+    def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+        """Write a picture for good; it can be drawn again from what is saved."""
+        try:
+            write(Path(path))
+        except Exception as error:
+            self.failed = True
+            complain(_reason(error, path))
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    print(f"remat: error: {one_line(message)}", file=sys.stderr)
+
+
+def _reason(error: Exception, path: str | os.PathLike[str]) -> str:
+    if isinstance(error, FormatError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{path}: cannot be written: {error.strerror}"
+    return f"{path}: cannot be written: {type(error).__name__}: {error}"

@@ -1,0 +1,114 @@
+"""The commands of the shell, and what becomes of an error: one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+import remat
+from remat.cli import (
+    backends,
+    batch,
+    bounds,
+    compare,
+    config,
+    convert,
+    frontier,
+    generate,
+    improve,
+    minimize,
+    plot,
+    show,
+    solve,
+    validate,
+)
+from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
+from remat.cli.terminal import guarded
+from remat.errors import RematError
+from remat.io.text import one_line
+
+#: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+#: The environment variable that lets what is no error of the user's come out with its traceback.
+TRACEBACK = "REMAT_TRACEBACK"
+
+app = typer.Typer(
+    name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+for module in (
+    solve, improve, minimize, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
+    backends,
+):  # fmt: skip
+    app.command(module.__name__.rpartition(".")[2])(module.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"remat {remat.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _remat(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Schedule neural computation graphs under a memory budget, and certify every schedule."""
+
+
+def run(words: list[str]) -> int:
+    """Run a command and return its exit code."""
+    with guarded():
+        return _run_guarded(words)
+
+
+def _run_guarded(words: list[str]) -> int:
+    try:
+        code = _run(words or ["--help"])
+        sys.stdout.flush()
+    except RematError as error:
+        return _complain(str(error))
+    except _UsageError as error:
+        return _complain(error.format_message())  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    except OSError as error:
+        if error.filename is not None:
+            return _complain(f"{error.filename}: {error.strerror}")
+        _silence_stdout()
+        return _complain(f"cannot write: {error.strerror}")
+    except MemoryError:
+        return _complain("out of memory")
+    except Exception as error:  # a bug of ours, or of a plug-in
+        if os.environ.get(TRACEBACK):
+            raise
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _complain(f"internal error, {what} (with {TRACEBACK}=1 in the environment the traceback is shown)")
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """The exit code of a command; not by way of typer's ``main``, which has its own ideas on signals and pipes."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("remat", words) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return OK
+
+
+def _complain(message: str) -> int:
+    """One line on standard error, without anything that a terminal would obey."""
+    print(f"remat: error: {one_line(message)}", file=sys.stderr)
+    return ERROR
+
+
+def _silence_stdout() -> None:
+    """Nobody reads any more: what is still buffered goes nowhere when the interpreter closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
