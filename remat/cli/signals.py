@@ -93,11 +93,11 @@ class Listener:
                     continue
                 if self.number and interruption.since() > interruption.SAME:
                     self._end(rescue=False)
-                if not self.number:
-                    self.number = number
-                    threading.Thread(target=self._watch, daemon=True, name="remat-last-resort").start()
+                first, self.number = not self.number, self.number or number
                 if not interruption.request(number):
                     self._end(rescue=False)
+                if first:
+                    threading.Thread(target=self._watch, daemon=True, name="remat-last-resort").start()
 
     def _watch(self) -> None:
         """See to it that the process ends."""

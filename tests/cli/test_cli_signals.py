@@ -1,0 +1,189 @@
+"""Signals to a whole process, and schedules that are on disk while the search goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remat.cli import main
+from remat.graphs.families import unit_chain
+from remat.graphs.io import read_graph, write_graph
+from remat.graphs.layered import layered
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+PROGRAM = "import sys; from remat.cli import main; sys.exit(main())"
+#: What is never in the way of a signal, at an instant where the process already listens.
+LISTENING = 1 << (signal.SIGTERM - 1)
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """A command that listens to signals already."""
+    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(2000):
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+        if int(status.partition("SigCgt:")[2].split()[0], 16) & LISTENING:
+            return process
+        time.sleep(0.01)
+    raise AssertionError("it never listens")
+
+
+def end(process: subprocess.Popen[str], *signals: int) -> tuple[int, str, str, float]:
+    """Exit code, standard output, standard error and seconds that it took after the signals."""
+    began = time.monotonic()
+    try:
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.4 if len(signals) > 1 else 0)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in err
+    return process.returncode, out, err, time.monotonic() - began
+
+
+def appears(path: Path) -> None:
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{path.name} never appears")
+
+
+def open_problem(tmp_path: Path) -> tuple[Path, Path]:
+    """A problem that nobody solves within a minute, and where its schedule goes."""
+    write_graph(layered(120, seed=1), tmp_path / "g.json")
+    return tmp_path / "g.json", tmp_path / "s.json"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_was_found_is_written_and_the_code_says_that_it_was_cut_short(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    graph, out = open_problem(tmp_path)
+    process = start("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out, "--json")
+    appears(out)
+    found, shown, err, seconds = end(process, number)
+    assert (found, err) == (code, "")
+    facts = json.loads(shown)
+    assert facts["stop"] == "interrupted"
+    assert json.loads(out.read_text(encoding="utf-8"))["graph_digest"] == read_graph(graph).digest
+    assert main(["validate", str(graph), str(out), "--budget", "80%"]) == 0
+    assert seconds < 2 + 8  # the last for a busy machine
+
+
+def test_a_killed_process_loses_seconds(tmp_path: Path) -> None:
+    graph, out = open_problem(tmp_path)
+    process = start("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out)
+    appears(out)
+    assert end(process, signal.SIGKILL)[0] == -signal.SIGKILL
+    assert main(["validate", str(graph), str(out), "--budget", "80%"]) == 0
+
+
+def test_a_least_peak_is_on_disk_before_the_end(tmp_path: Path) -> None:
+    graph, out = open_problem(tmp_path)
+    process = start("minimize", graph, "--order", "free", "-t", "60", "-q", "-o", out)
+    appears(out)
+    assert end(process, signal.SIGTERM)[0] == 143
+    assert main(["validate", str(graph), str(out)]) == 0
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """Also where nothing looks at the first: here the solver's thread never ends, and the main thread waits for it."""
+    program = """
+import sys, threading, time
+import remat.solving.solve
+from remat.heuristics.base import Heuristic
+from remat.cli import main
+import remat.registry
+class Deaf(Heuristic):
+    name = "eviction"
+    def run(self, problem, run):
+        while True:
+            time.sleep(0.05)
+genuine = remat.registry.load
+def load(group, name, *more):
+    return Deaf if name == "eviction" else genuine(group, name, *more)
+remat.registry.load = remat.solving.solve.load = load
+print("here", flush=True)
+sys.exit(main())
+"""
+    write_graph(unit_chain(4), tmp_path / "g.json")
+    for signals, most in (((signal.SIGINT, signal.SIGINT), 1.4), ((signal.SIGINT,), 2.0)):
+        command = [sys.executable, "-c", program, "solve", str(tmp_path / "g.json"), "-b", "5", "-q", "-f", "eviction"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        time.sleep(1.5)
+        code, _, _, seconds = end(process, *signals)
+        assert code == 130
+        assert seconds < most + 4  # the last for a busy machine
+
+
+def test_nothing_is_lost_where_nothing_is_searched(tmp_path: Path) -> None:
+    write_graph(layered(2000, seed=1), tmp_path / "g.json")
+    assert end(start("show", tmp_path / "g.json"), signal.SIGINT)[:3] == (130, "", "")
+    assert end(start("show", tmp_path / "g.json"), signal.SIGTERM)[:3] == (143, "", "")
+
+
+# -- files that cannot be written --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder on a disk that fills up after the outputs have been looked at."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    genuine = os.fdopen
+
+    def fdopen(handle: int, *more: object) -> object:
+        if str(Path(f"/proc/self/fd/{handle}").readlink()).startswith(str(folder)):
+            os.close(handle)
+            raise OSError(28, "No space left on device")
+        return genuine(handle, *more)
+
+    monkeypatch.setattr("remat.io.files.os.fdopen", fdopen)
+    monkeypatch.setattr(tempfile_module(), "tempdir", str(tmp_path))
+    write_graph(unit_chain(4), tmp_path / "g.json")
+    return folder
+
+
+def tempfile_module() -> object:
+    import tempfile
+
+    return tempfile
+
+
+def test_a_schedule_goes_elsewhere_if_it_must(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    command = ["solve", str(tmp_path / "g.json"), "-b", "5", "-q", "-o", str(full / "s.json")]
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("status    optimal")
+    (other,) = (tmp_path / "here").iterdir()
+    assert err.endswith(f"s.json: cannot be written: No space left on device; it is in {other} instead\n")
+    assert main(["validate", str(tmp_path / "g.json"), str(other), "--budget", "5"]) == 0
+    assert not list(full.iterdir())
+
+
+def test_a_schedule_is_printed_where_it_cannot_be_written(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(full)
+    monkeypatch.setattr(tempfile_module(), "tempdir", str(full))
+    command = ["minimize", str(tmp_path / "g.json"), "-q", "-t", "20", "-o", str(full / "s.json")]
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert "and nowhere else either; here it is" in err
+    document, end_of_it = json.JSONDecoder().raw_decode(out)
+    assert document["format"] == "remat-schedule"
+    assert "proved least" in out[end_of_it:]
