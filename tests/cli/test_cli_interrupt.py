@@ -150,7 +150,7 @@ def test_ctrl_c_in_a_comparison_keeps_what_is_done(tmp_path: Path) -> None:
     assert "interrupted: the matrix is not complete" in shown
     facts = json.loads(out.read_text(encoding="utf-8"))
     assert [(run["method"], run["stop"]) for run in facts["runs"]] == [
-        ("greedy", "finished"),
+        ("greedy", "exhausted"),
         ("retention-intervals/cp-sat", "interrupted"),
     ]
     assert facts["interrupted"] is True
