@@ -188,7 +188,7 @@ def stops_when_asked(backend: Backend, effort: Effort = USUAL) -> None:
         return True
 
     model = knapsack(120)
-    raw = answer(backend, model, options(20 * effort.deadline), None, enough)  # it ends with the first one
+    raw = answer(backend, model, options(8 * effort.deadline), None, enough)  # it ends with the first one
     require(asked, f"{backend.full_name} ends {raw.status} and reported no incumbent")
     took = time.monotonic() - asked[0][0]
     require(took <= effort.grace, f"{backend.full_name} goes on for {took:.1f} s after it was asked to stop")

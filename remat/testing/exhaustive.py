@@ -55,8 +55,7 @@ def optimum(problem: Problem, scope: Scope) -> Optimum | None:
     problem : Problem
         Of about six ops at most: the search is exponential. Constant memory must not be counted.
     scope : Scope
-        Its `max_computes` holds for ops that the problem does not limit; of its `notes` only the one on buffers is
-        looked at.
+        Its `max_computes` holds besides the limits of the problem; of its `notes` only the one on buffers is looked at.
 
     Raises
     ------
@@ -120,8 +119,8 @@ class _Search:
         self.workspace = [op.workspace for op in ops]
         self.kept = (frozenset(self.graph.outputs) | frozenset(problem.keep)) - held
         given = dict(zip(self.graph.op_names, problem.compute_limits, strict=True))
-        limits = [given[op.name] for op in ops]
-        self.limit = [scope.max_computes if limit is None else limit for limit in limits]
+        limits = [[limit for limit in (given[op.name], scope.max_computes) if limit is not None] for op in ops]
+        self.limit = [min(limit, default=None) for limit in limits]
         self.once = FILLED_ONCE in scope.notes
         self.parts: dict[str, frozenset[tuple[str, int]]] = {}  # contributions to each buffer
         self.fleeting: set[str] = set()  # buffers that nobody reads or keeps, where buffers are filled once

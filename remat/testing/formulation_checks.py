@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from unittest import SkipTest
 
 import numpy as np
@@ -17,16 +17,16 @@ from remat.scope import Scope
 from remat.testing.exhaustive import optimum
 from remat.testing.graphs import random_graph
 from remat.testing.kit import USUAL, Effort, MakeFormulation, close, fail, require
-from remat.testing.problems import BUFFERS, FAMILIES, FREE, FULL, LIMITED, PLAIN, Case, Family, cases
+from remat.testing.problems import FAMILIES, FREE_PLAIN, ONCE, PLAIN, Case, Family, cases
 
 FormulationCheck = Callable[..., None]
 
 
 def states_plain_problems(make: MakeFormulation, effort: Effort = USUAL) -> None:
-    """Some order of plain graphs must be stated; everything else may be refused, with a ProblemError."""
-    for order in ("fixed", "free"):
+    """Plain graphs must be stated in some order, or in any order without recomputation; the rest may be refused."""
+    for family in (PLAIN, FREE_PLAIN, ONCE):
         try:
-            next(cases(make, dataclasses.replace(PLAIN, order=order), effort, lambda case: True))
+            next(cases(make, family, effort, lambda case: True))
         except SkipTest as refusal:
             reason = str(refusal)
         else:
@@ -36,27 +36,25 @@ def states_plain_problems(make: MakeFormulation, effort: Effort = USUAL) -> None
 
 def says_its_scope(make: MakeFormulation, effort: Effort = USUAL) -> None:
     """Name and scope are given; a fixed order is not answered with a free one, and limits are kept."""
-    for family in (PLAIN, LIMITED, FREE):
-        for case in _stated(make, family, effort):
-            scope = case.formulation.scope()
-            require(isinstance(scope, Scope) and case.formulation.name, "the formulation has no name or no scope")
-            if case.problem.order is OrderRule.FIXED:
-                require(scope.order is OrderRule.FIXED, f"{case}: the order is fixed, the scope says {scope}")
-            if family.max_computes:
-                require(scope.max_computes is not None and scope.max_computes <= family.max_computes,
-                        f"{case}: the limit of computes is {family.max_computes}, the scope says {scope}")  # fmt: skip
+    for case in _every(make, effort):
+        scope, limit = case.formulation.scope(), case.problem.max_computes
+        require(isinstance(scope, Scope) and case.formulation.name, "the formulation has no name or no scope")
+        if case.problem.order is OrderRule.FIXED:
+            require(scope.order is OrderRule.FIXED, f"{case}: the order is fixed, the scope says {scope}")
+        if isinstance(limit, int):
+            require(scope.max_computes is not None and scope.max_computes <= limit,
+                    f"{case}: the limit of computes is {limit}, the scope says {scope}")  # fmt: skip
 
 
 def builds_the_same_model_again(make: MakeFormulation, effort: Effort = USUAL) -> None:
     """The same problem gives the same arrays, whatever was encoded or decoded in between."""
-    for family in FAMILIES:
-        for case in _stated(make, family, effort):
-            first = case.formulation.build()
-            before = _arrays(first)
-            if case.best is not None:
-                case.formulation.decode(case.formulation.encode(case.best.schedule))
-            for model in (case.formulation.build(), make(case.problem).build()):
-                require(_same(before, _arrays(model)), f"{case}: building again gives another model")
+    for case in _every(make, effort):
+        first = case.formulation.build()
+        before = _arrays(first)
+        if case.best is not None:
+            case.formulation.decode(case.formulation.encode(case.best.schedule))
+        for model in (case.formulation.build(), make(case.problem).build()):
+            require(_same(before, _arrays(model)), f"{case}: building again gives another model")
 
 
 def _arrays(model: Model) -> list[object]:
@@ -85,24 +83,21 @@ def _same(first: list[object], second: list[object]) -> bool:
 
 def encodes_optimal_schedules(make: MakeFormulation, effort: Effort = USUAL) -> None:
     """The cheapest schedule of the scope satisfies the model, at its own cost, and comes back with it."""
-    for family in FAMILIES:
-        for case in _stated(make, family, effort):
-            if case.best is None or not case.exact:
-                continue
-            model, values = case.formulation.build(), case.formulation.encode(case.best.schedule)
-            require(values.shape == (model.num_vars,), f"{case}: encode() gives values of another shape than the model")
-            wrong = violations(model, values)
-            require(not wrong, f"{case}: a schedule of the scope breaks the model: {'; '.join(wrong[:1])}")
-            worth = model.objective.value(values)
-            require(close(worth, case.best.cost), f"{case}: a schedule of cost {case.best.cost} has objective {worth}")
-            _comes_back(case, case.best.schedule)
+    for case in _every(make, effort, lambda case: case.best is not None and case.exact):
+        assert case.best is not None
+        model, values = case.formulation.build(), case.formulation.encode(case.best.schedule)
+        require(values.shape == (model.num_vars,), f"{case}: encode() gives values of another shape than the model")
+        wrong = violations(model, values)
+        require(not wrong, f"{case}: a schedule of the scope breaks the model: {'; '.join(wrong[:1])}")
+        worth = model.objective.value(values)
+        require(close(worth, case.best.cost), f"{case}: a schedule of cost {case.best.cost} has objective {worth}")
+        _comes_back(case, case.best.schedule)
 
 
 def encodes_schedules_over_budget(make: MakeFormulation, effort: Effort = USUAL) -> None:
     """The budget is not looked at: the reference order goes in and comes back whatever it needs."""
-    for family in (PLAIN, FULL, BUFFERS, FREE):
-        for case in _stated(make, family, effort):
-            _comes_back(case, Schedule.reference(case.problem.graph))
+    for case in _every(make, effort):
+        _comes_back(case, Schedule.reference(case.problem.graph))
 
 
 def _comes_back(case: Case, schedule: Schedule) -> None:
@@ -116,7 +111,7 @@ def _comes_back(case: Case, schedule: Schedule) -> None:
 
 def refuses_what_it_cannot_express(make: MakeFormulation, effort: Effort = USUAL) -> None:
     """Unknown ops, missing ops and too many computes are refused by encode(), with a ProblemError."""
-    for case in _stated(make, PLAIN, effort, FREE):
+    for case in _every(make, effort, families=(PLAIN, FREE_PLAIN, ONCE)):
         graph = case.problem.graph
         names = [graph.op_names[op] for op in graph.arrays.order.tolist()]
         for what, computes in (("misses an op", names[:-1]), ("computes an unknown op", [*names, "no such op"])):
@@ -145,20 +140,30 @@ def _refused(formulation: Formulation, schedule: Schedule, what: str) -> None:
 
 def lowers_to_linear_rows(make: MakeFormulation, effort: Effort = USUAL) -> None:
     """Bridges make linear rows of the model, and an encoded schedule satisfies them too."""
-    for family in FAMILIES:
-        for case in _stated(make, family, effort):
-            lowered = lower(case.formulation.build(), {PlainLinear})
-            if case.best is not None and case.exact:
-                wrong = violations(lowered.model, lowered.extend(case.formulation.encode(case.best.schedule)))
-                require(not wrong, f"{case}: a schedule of the scope breaks the linear rows: {'; '.join(wrong[:1])}")
+    for case in _every(make, effort):
+        lowered = lower(case.formulation.build(), {PlainLinear})
+        if case.best is not None and case.exact:
+            wrong = violations(lowered.model, lowered.extend(case.formulation.encode(case.best.schedule)))
+            require(not wrong, f"{case}: a schedule of the scope breaks the linear rows: {'; '.join(wrong[:1])}")
 
 
-def _stated(make: MakeFormulation, family: Family, effort: Effort, instead: Family | None = None) -> list[Case]:
-    """Cases of the family, or of the other one; none where the formulation refuses them all."""
-    try:
-        return list(cases(make, family, effort, lambda case: True))
-    except SkipTest:
-        return [] if instead is None else _stated(make, instead, effort)
+def _every(
+    make: MakeFormulation,
+    effort: Effort,
+    wanted: Callable[[Case], bool] = lambda case: True,
+    families: tuple[Family, ...] = FAMILIES,
+) -> Iterator[Case]:
+    """Cases of all families that the formulation states; a fault where there is none: nothing would be looked at."""
+    given = 0
+    for family in families:
+        try:
+            for case in cases(make, family, effort, wanted):
+                given += 1
+                yield case
+        except SkipTest:
+            continue
+    if not given:
+        fail("the formulation states no problem that this check could look at")
 
 
 #: All checks of a formulation; each is called with its class, and an :class:`Effort` where the default does not suit.

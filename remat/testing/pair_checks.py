@@ -15,18 +15,29 @@ from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
-from remat.testing.kit import USUAL, Effort, MakeFormulation, answer, answer_in_time, close, fail, options, require
+from remat.testing.kit import (
+    USUAL,
+    ConformanceError,
+    Effort,
+    MakeFormulation,
+    answer,
+    answer_in_time,
+    close,
+    options,
+    require,
+)
 from remat.testing.problems import (
-    BUFFERS,
+    FAMILIES,
     FREE,
     FULL,
-    LIMITED,
+    ONCE,
     PLAIN,
     Case,
     Family,
     cases,
     has_no_schedule,
-    needs_recomputation,
+    is_feasible,
+    worth_a_search,
 )
 
 PairCheck = Callable[..., None]
@@ -34,7 +45,7 @@ PairCheck = Callable[..., None]
 
 def _check_of_family(family: Family) -> PairCheck:
     def check(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
-        for case in cases(make, family, effort, needs_recomputation):
+        for case in cases(make, family, effort, worth_a_search, otherwise=is_feasible):
             _solved(case, backend, effort)
 
     check.__name__ = family.name.replace(" ", "_")
@@ -85,42 +96,43 @@ def _certified(who: str, problem: Problem, schedule: Schedule) -> int:
 
 def infeasible_stays_infeasible(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
     """Where exhaustive search finds no schedule the solver proves that there is none, also with a hint over budget."""
-    for family in (PLAIN, FREE):
-        try:
-            found = list(cases(make, family, effort, has_no_schedule, min(2, effort.cases)))
-        except SkipTest as refusal:
-            reason = refusal
-            continue
-        for number, case in enumerate(found):
-            hint = case.formulation.encode(Schedule.reference(case.problem.graph)) if not number else None
-            _solved(case, backend, effort, hint)
-        if found:
-            return
-        reason = SkipTest("every problem that is infeasible is refused")
-    raise reason
+    for number, case in enumerate(_first(make, (PLAIN, FREE, ONCE), effort, has_no_schedule)):
+        hint = case.formulation.encode(Schedule.reference(case.problem.graph)) if not number else None
+        _solved(case, backend, effort, hint)
 
 
 def hints_are_taken(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
     """The optimum as a hint stays the optimum; and with a gap so wide that any solution will do, it is not lost."""
-    found = []
-    for family in (FULL, PLAIN, FREE):
-        try:
-            found = list(
-                cases(make, family, effort, lambda case: needs_recomputation(case) and case.exact, min(2, effort.cases))
-            )
-        except SkipTest:
-            continue
-        if found:
-            break
-    else:
-        fail("the formulation states no problem whose optimum is known")
-    for case in found:
+    for case in _first(make, (FULL, PLAIN, FREE, ONCE), effort, lambda case: worth_a_search(case) and case.exact):
         assert case.best is not None
         hint = case.formulation.encode(case.best.schedule)
         _solved(case, backend, effort, hint)
         raw = answer(backend, case.formulation.build(), options(effort.patience, relative_gap=0.99), hint)
         require(raw.objective is not None and raw.objective <= case.best.cost + 1e-6,
                 f"{backend.full_name}, {case}: ends with {raw.objective}, the hint costs {case.best.cost}")  # fmt: skip
+
+
+def _first(
+    make: MakeFormulation, families: tuple[Family, ...], effort: Effort, wanted: Callable[[Case], bool]
+) -> list[Case]:
+    """At most two cases of the first of some families that has any.
+
+    Raises
+    ------
+    unittest.SkipTest
+        If the formulation refuses all of them.
+    ConformanceError
+        If it states some problems, and none is as it is wanted.
+    """
+    refusal, fault = SkipTest("there is no such family"), None
+    for family in families:
+        try:
+            return list(cases(make, family, effort, wanted, count=min(2, effort.cases)))
+        except SkipTest as reason:
+            refusal = reason
+        except ConformanceError as reason:
+            fault = reason
+    raise fault or refusal
 
 
 def deadline_keeps_the_incumbent(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
@@ -162,7 +174,7 @@ def _large(ops: int) -> tuple[Problem, Schedule, int]:
 
 #: All checks of a formulation on a backend; each is called with the formulation's class and a backend.
 PAIR_CHECKS: tuple[PairCheck, ...] = (
-    *(_check_of_family(family) for family in (PLAIN, FULL, LIMITED, FREE, BUFFERS)),
+    *(_check_of_family(family) for family in FAMILIES),
     infeasible_stays_infeasible,
     hints_are_taken,
     deadline_keeps_the_incumbent,

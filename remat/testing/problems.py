@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from unittest import SkipTest
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.problem import Problem
+from remat.scope import Scope
 from remat.testing.exhaustive import FILLED_ONCE, Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
-from remat.testing.kit import Effort, MakeFormulation
+from remat.testing.kit import Effort, MakeFormulation, fail
 
 #: What :class:`remat.formulations.base.Scope` may note and the exhaustive search knows.
 KNOWN_NOTES = {FILLED_ONCE}
@@ -20,9 +22,11 @@ KNOWN_NOTES = {FILLED_ONCE}
 REFUSALS = 40
 #: Random problems looked at, at most.
 TRIES = 2000
+#: Problems that a formulation states before those have to do that are not worth a search.
+ENOUGH = 80
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """A kind of problems.
 
@@ -48,9 +52,17 @@ FULL = Family(
     "full graphs", "graphs with several outputs per op, workspace, inputs, kept tensors and ops that run once"
 )
 LIMITED = Family("limited computes", "problems with a limit of computes per op", max_computes=2)
-FREE = Family("free order", "problems with a free order", "free")
 BUFFERS = Family("accumulation buffers", "graphs with accumulation buffers", graph={"buffers": True})
-FAMILIES = (PLAIN, FULL, LIMITED, FREE, BUFFERS)
+
+
+def in_any_order(family: Family) -> Family:
+    """The same graphs and budgets, with a free order."""
+    return replace(family, name=f"{family.name} in any order", about=f"{family.about}, in any order", order="free")
+
+
+FREE_PLAIN, FREE, FREE_LIMITED, FREE_BUFFERS = map(in_any_order, (PLAIN, FULL, LIMITED, BUFFERS))
+ONCE = Family("orders alone", "plain graphs in any order without recomputation", "free", 1, {"plain": True})
+FAMILIES = (PLAIN, FULL, LIMITED, BUFFERS, FREE_PLAIN, FREE, FREE_LIMITED, FREE_BUFFERS, ONCE)
 
 
 @dataclass(frozen=True)
@@ -77,22 +89,35 @@ class Case:
 
 
 def cases(
-    make: MakeFormulation, family: Family, effort: Effort, wanted: Callable[[Case], bool], count: int | None = None
+    make: MakeFormulation,
+    family: Family,
+    effort: Effort,
+    wanted: Callable[[Case], bool],
+    *,
+    count: int | None = None,
+    otherwise: Callable[[Case], bool] | None = None,
 ) -> Iterator[Case]:
     """`count` (default: ``effort.cases``) problems of the family that the formulation takes and that are wanted.
+
+    Parameters
+    ----------
+    otherwise : callable, optional
+        What is taken instead if none of the first :data:`ENOUGH` problems is wanted.
 
     Raises
     ------
     unittest.SkipTest
         With the formulation's own reason, if it refuses every problem of the family.
+    ConformanceError
+        If it states some, but none is as it is wanted: a check must not pass because it looked at nothing.
     """
-    refusals, taken = [], 0
-    left = effort.cases if count is None else count
+    refusals, taken, left = [], 0, effort.cases if count is None else count
+    passed: list[Case] = []
+    given = 0
     for seed in range(TRIES):
-        graph = random_graph(seed, effort.most_ops, **family.graph)
-        if len(graph.ops) > effort.most_ops + 1:
+        problem = _problem(family, seed, effort.most_ops)
+        if problem is None:
             continue
-        problem = Problem(graph, random_budget(graph, seed), family.order, family.max_computes)
         try:
             formulation = make(problem)
         except ProblemError as error:
@@ -102,19 +127,52 @@ def cases(
             continue
         taken += 1
         scope = formulation.scope()
-        case = Case(problem, formulation, optimum(problem, scope), set(scope.notes) <= KNOWN_NOTES)
+        case = Case(problem, formulation, _best(family, seed, effort.most_ops, scope), set(scope.notes) <= KNOWN_NOTES)
         if wanted(case):
             yield case
-            left -= 1
-            if not left:
-                return
+            given += 1
+        elif otherwise is not None and otherwise(case) and len(passed) < left:
+            passed.append(case)
+        if given == left:
+            return
+        if not given and taken >= ENOUGH and passed:
+            yield from passed
+            return
     if not taken:
         raise SkipTest(f"refuses {family.about}: {refusals[0]}")
+    if not given:
+        yield from passed
+        if not passed:
+            fail(f"none of {taken} {family.about} that the formulation states is of use to this check")
 
 
-def needs_recomputation(case: Case) -> bool:
-    """Whether the problem is feasible, at more than the cost of computing each op once."""
-    return case.best is not None and case.best.cost > case.problem.graph.base_cost
+@lru_cache(maxsize=4096)
+def _problem(family: Family, seed: int, most_ops: int) -> Problem | None:
+    """The problem of that number; None where its graph is too large."""
+    graph = random_graph(seed, most_ops, **family.graph)
+    if len(graph.ops) > most_ops + 1:
+        return None
+    return Problem(graph, random_budget(graph, seed), family.order, family.max_computes)
+
+
+@lru_cache(maxsize=4096)
+def _best(family: Family, seed: int, most_ops: int, scope: Scope) -> Optimum | None:
+    """Its optimum, found once for all backends."""
+    problem = _problem(family, seed, most_ops)
+    assert problem is not None
+    return optimum(problem, scope)
+
+
+def worth_a_search(case: Case) -> bool:
+    """Whether the problem is feasible, but only by computing something again, or else in another order alone."""
+    if case.best is None or case.formulation.scope().max_computes != 1:
+        return case.best is not None and case.best.cost > case.problem.graph.base_cost
+    return case.problem.graph.reference_peak > (case.problem.budget_bytes or 0)
+
+
+def is_feasible(case: Case) -> bool:
+    """Whether the problem is feasible."""
+    return case.best is not None
 
 
 def has_no_schedule(case: Case) -> bool:

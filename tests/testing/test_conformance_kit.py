@@ -6,6 +6,7 @@ from unittest import SkipTest
 
 import numpy as np
 import pytest
+from order_only import OrderOnly
 from small_graphs import KNOWN
 
 from remat.backends.base import Backend, Status, StopReason
@@ -18,7 +19,7 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, validate
 from remat.scope import Scope
 from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
-from remat.testing.problems import FREE, PLAIN, cases, needs_recomputation
+from remat.testing.problems import FREE, PLAIN, cases, worth_a_search
 
 CHECKS = {
     kind: {check.__name__: check for check in checks}
@@ -206,9 +207,62 @@ def test_wrong_models_are_found(formulation):
 
 def test_refusals_are_skips_with_the_reason():
     with pytest.raises(
-        SkipTest, match="free order: the checkmate formulation with frontier-advancing stages keeps the"
+        SkipTest, match="in any order: the checkmate formulation with frontier-advancing stages keeps the"
     ):
-        CHECKS["pair"]["free_order"](Checkmate, CpSat())
+        CHECKS["pair"]["full_graphs_in_any_order"](Checkmate, CpSat())
+
+
+class Unbounded(OrderOnly):
+    """Memory is not counted."""
+
+    def build(self):
+        model = super().build().copy("unbounded")
+        model.records = [record for record in model.records if "memory" not in record.name]
+        return model
+
+
+class Recomputing(OrderOnly):
+    """It refuses whatever can be done without recomputation, so that nothing is left of what it states."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        raise ProblemError("nothing is left")
+
+
+def test_a_formulation_without_recomputation_is_looked_at():
+    """Orders alone: no problem needs recomputation, and the checks have something to look at all the same."""
+    few = Effort(most_ops=4, cases=2)
+    for check in FORMULATION_CHECKS:
+        check(OrderOnly, few)
+    asked, skipped = [], []
+
+    def counting(arguments):
+        asked.append(arguments[0])
+        return arguments
+
+    for name, check in CHECKS["pair"].items():
+        before = len(asked)
+        try:
+            check(OrderOnly, liar(ask=counting), replace(few, deadline=0.2, grace=5.0))
+        except SkipTest as reason:
+            assert "deadline" in name or "order-only" in str(reason)
+            skipped.append(name)
+        else:
+            assert len(asked) > before, name
+    assert {"orders_alone", "plain_graphs_in_any_order", "hints_are_taken"}.isdisjoint(skipped)
+    with pytest.raises(ConformanceError):
+        CHECKS["pair"]["orders_alone"](Unbounded, CpSat(), few)
+
+
+@pytest.mark.parametrize("check", FORMULATION_CHECKS)
+def test_a_check_that_looks_at_nothing_fails(check):
+    with pytest.raises(ConformanceError):
+        check(Recomputing)
+
+
+def test_cases_of_which_none_is_wanted_are_a_fault():
+    with pytest.raises(ConformanceError, match=r"none of \d+ graphs with one output"):
+        list(cases(Checkmate, PLAIN, Effort(most_ops=3), lambda case: False))
 
 
 def test_options_of_a_formulation_change_the_scope():
@@ -220,7 +274,7 @@ def test_options_of_a_formulation_change_the_scope():
 
 def test_cases_are_worth_solving():
     for family in (PLAIN, FREE):
-        for case in cases(RetentionIntervals, family, Effort(), needs_recomputation):
+        for case in cases(RetentionIntervals, family, Effort(), worth_a_search):
             assert case.best.cost > case.problem.graph.base_cost
             certificate = validate(case.problem.graph, case.best.schedule, case.problem.rules)
             assert certificate.accepted
