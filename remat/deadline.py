@@ -1,17 +1,31 @@
-"""One deadline for building and solving together."""
+"""One deadline for building and solving together, looked at between bounded pieces of work."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from remat.interruption import interrupted
+
+T = TypeVar("T")
+
+#: Pieces of work between two looks at the clock, where each takes some microseconds.
+PIECES = 256
+
+
+class OverdueError(TimeoutError):
+    """Work did not end by its deadline."""
 
 
 @dataclass(frozen=True)
 class Deadline:
     """A point in time after which work must stop; an interruption (Ctrl-C) is one at once.
+
+    Nothing is ever broken off from outside: work is done in pieces that take less than a second each, and between two
+    of them it looks at the clock, by :meth:`check` or :meth:`each`.
 
     Attributes
     ----------
@@ -43,6 +57,38 @@ class Deadline:
     def expired(self) -> bool:
         """Whether no time is left, or somebody has interrupted the work."""
         return self.remaining <= 0
+
+    def check(self) -> None:
+        """Look at the clock.
+
+        Raises
+        ------
+        OverdueError
+            If no time is left, or somebody has interrupted the work.
+
+        Examples
+        --------
+        >>> Deadline.after(60).check()
+        >>> Deadline.after(0).check()
+        Traceback (most recent call last):
+        ...
+        remat.deadline.OverdueError: no time is left
+        """
+        if self.expired:
+            raise OverdueError("interrupted" if interrupted() else "no time is left")
+
+    def each(self, items: Iterable[T], pieces: int = PIECES) -> Iterator[T]:
+        """The same items, with a look at the clock before every so many of them.
+
+        Raises
+        ------
+        OverdueError
+            If no time is left.
+        """
+        for number, item in enumerate(items):
+            if number % pieces == 0:
+                self.check()
+            yield item
 
     def earlier(self, seconds: float) -> Deadline:
         """The earlier of this deadline and `seconds` from now, on the same clock."""

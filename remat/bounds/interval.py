@@ -14,7 +14,7 @@ from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound
 from remat.bounds.retention_gaps import Gaps
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -74,9 +74,12 @@ def interval_bound(
         return found(None)
     if relaxation.trivial or clock.expired:
         return found(0)
-    model, unit = relaxation.build(), relaxation.unit
-    call = SolveOptions(clock, threads)
-    linear = Highs().relax(model, call)
+    unit, call = relaxation.unit, SolveOptions(clock, threads)
+    try:
+        model = relaxation.build(clock)
+        linear = Highs().relax(model, call)
+    except OverdueError:
+        return found(0)
     versions = dict(linear.versions)
     if linear.infeasible:
         return found(None, None, versions)
@@ -171,17 +174,25 @@ class IntervalRelaxation:
         self.trivial = not self.infeasible and bool((held <= self._room).all())
         self._held = held
 
-    def build(self) -> Model:
-        """The model, in units of cost; memory rows are scaled to coefficients of at most 1."""
+    def build(self, deadline: Deadline | None = None) -> Model:
+        """The model, in units of cost; memory rows are scaled to coefficients of at most 1.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+        clock = deadline or Deadline()
         arrays, gaps = self.problem.graph.arrays, self._gaps
         n = len(arrays.cost)
-        segments, asked, owner = self._plan()
+        segments, asked, owner = self._plan(clock)
         model = Model("interval relaxation with requests" if self.requests else "interval relaxation")
         run = model.booleans("run_again", len(owner))
         # (2): a gap that hangs on one segment of one op has that segment's variable itself.
         drop = np.full(len(gaps.tensor), -1, dtype=np.int64)
         causes: list[list[list[int]]] = [[] for _ in range(len(gaps.tensor))]
-        for gap, op, end in zip(gaps.cause_gap.tolist(), gaps.cause_op.tolist(), gaps.cause_end.tolist(), strict=True):
+        every = zip(gaps.cause_gap.tolist(), gaps.cause_op.tolist(), gaps.cause_end.tolist(), strict=True)
+        for gap, op, end in clock.each(every):
             if not self._stays[gap]:
                 causes[gap].append(segments[op].within(int(gaps.start[gap]), end))
         single = [gap for gap, rows in enumerate(causes) if len(rows) == 1 and len(rows[0]) == 1]
@@ -196,11 +207,13 @@ class IntervalRelaxation:
         waits = model.implied("retained_late", len(wait_of), 0, 1)
         writer = arrays.producers
         answers = []
-        for t, s, variable in asked:
+        for t, s, variable in clock.each(asked):
             op = int(writer[t][0])
             again = [] if self._once[op] else segments[op].within(int(gaps.last[t]), n)
             answers.append((variable, [int(waits[wait_of[t, s]]), *again]))
+        clock.check()
         model.add(_at_most("inputs of what runs again", answers))
+        clock.check()
         tensor = np.array([t for t, _ in wait_of], dtype=np.int64)
         until = np.array([s for _, s in wait_of], dtype=np.int64)
         later = np.flatnonzero(tensor[1:] == tensor[:-1])
@@ -217,12 +230,13 @@ class IntervalRelaxation:
         )
         since = gaps.last[tensor]
         since[later + 1] = until[later]
+        clock.check()
         model.add(*self._memory(drop, waits.index, tensor, since, until))
         model.add(self._limits(segments))
         model.minimize(run.index, arrays.cost[np.array(owner, dtype=np.int64)] // self.unit)
         return model
 
-    def _plan(self) -> tuple[dict[int, _Segments], list[tuple[int, int, int]], list[int]]:
+    def _plan(self, clock: Deadline) -> tuple[dict[int, _Segments], list[tuple[int, int, int]], list[int]]:
         """Segments of each op; requests (tensor, event, variable of the segment that asks); op of each variable.
 
         Backwards through the order, since requests come from readers of an op's outputs, which follow it.
@@ -243,7 +257,7 @@ class IntervalRelaxation:
         segments: dict[int, _Segments] = {}
         asked: list[tuple[int, int, int]] = []
         owner: list[int] = []
-        for op in arrays.order[::-1].tolist():
+        for op in clock.each(arrays.order[::-1].tolist(), 16):
             if self._once[op] or not (windows[op] or late[op]):
                 continue
             windows[op] += [(position, n) for position in late[op]]

@@ -9,9 +9,8 @@ from typing import Any
 
 from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
-from remat.backends.processes.running import OverdueError, time_limit
 from remat.bounds.base import Bound
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
 from remat.problem import Problem
 from remat.registry import load
@@ -71,11 +70,10 @@ def lp_relaxation(
     scope, name = stated.scope(), f"the linear relaxation of {kind.name} ({algorithm})"
     call = SolveOptions(clock, threads, solver=dict(solver_options or {}))
     try:
-        with time_limit(clock):
-            model = stated.build()
+        stated.deadline = clock
+        found = Highs().relax(stated.build(), call, algorithm)
     except OverdueError:
         return Bound(base, name, scope, base, seconds=time.monotonic() - began)
-    found = Highs().relax(model, call, algorithm)
     value: int | None = base
     if found.infeasible:
         value = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -17,7 +18,7 @@ from remat.bounds.cut import step_memory
 from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import Scope
@@ -87,10 +88,11 @@ def stage_bounds(
     yield search.best
     if problem.budget_bytes is None or not search.peaks:
         return
-    if not (integer and search.small):
-        yield from search.linear()
-    if integer:
-        yield from search.integer()
+    with contextlib.suppress(OverdueError):
+        if not (integer and search.small):
+            yield from search.linear()
+        if integer:
+            yield from search.integer()
 
 
 @dataclass(eq=False)
@@ -140,7 +142,10 @@ class _Search:
         while failed < LINEAR_TRIALS and not self.done and not (share.expired and self.events):
             relaxation = StageRelaxation(self.problem, events)
             limit = share if self.events else self.clock
-            found = Highs().relax(relaxation.build(), SolveOptions(limit, self.threads))
+            try:
+                found = Highs().relax(relaxation.build(limit), SolveOptions(limit, self.threads))
+            except OverdueError:
+                break
             if found.infeasible:
                 yield self._infeasible(found.versions)
                 return
@@ -185,9 +190,13 @@ class _Search:
                 seconds = PATIENCE
             call = SolveOptions(self.clock.earlier(seconds), self.threads)
             relaxation = StageRelaxation(self.problem, events)
-            model, base, unit = relaxation.build(), self.best.base_cost, relaxation.unit
-            if self.enough is not None:
-                linear = Highs().relax(model, call)
+            base, unit = self.best.base_cost, relaxation.unit
+            try:
+                model = relaxation.build(call.deadline)
+                linear = None if self.enough is None else Highs().relax(model, call)
+            except OverdueError:
+                continue
+            if self.enough is not None and linear is not None:
                 if linear.infeasible:
                     yield self._infeasible(linear.versions)
                     return

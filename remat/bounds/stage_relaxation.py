@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 
@@ -84,8 +85,15 @@ class StageRelaxation:
         np.minimum.at(self._first, arrays.producers.rows, arrays.position[arrays.producers.indices])
         self._use_of_op, self._use = self._last_uses()
 
-    def build(self) -> Model:
-        """The model, in units of cost; memory is counted in sizes of the largest tensor."""
+    def build(self, deadline: Deadline | None = None) -> Model:
+        """The model, in units of cost; memory is counted in sizes of the largest tensor.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline, which is looked at for each stage.
+        """
+        clock = deadline or Deadline()
         arrays, problem = self.problem.graph.arrays, self.problem
         assert problem.budget_bytes is not None
         self._scale = float(max(1, arrays.size.max()))
@@ -93,7 +101,7 @@ class StageRelaxation:
         model = Model("stage relaxation")
         n = len(arrays.cost)
         stages: list[_Stage] = []
-        for since, until in pairwise([-1, *self.events, n]):
+        for since, until in clock.each(pairwise([-1, *self.events, n]), 1):
             stage = self._variables(model, since, until)
             before = stages[-1] if stages else None
             stages.append(stage)
@@ -101,6 +109,7 @@ class StageRelaxation:
             if until < n:
                 model.add(*self._memory(stage), *self._retention(stage, before))
                 self._during(model, stage)
+        clock.check()
         model.add(self._refills(stages), self._limits(stages))
         again = np.concatenate([stage.again for stage in stages])
         op = np.tile(np.arange(n), len(stages))[again >= 0]

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -88,6 +89,10 @@ class Formulation(ABC):
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
     """The dataclass of its options, the constructor's second argument; None where it has none."""
+
+    deadline: Deadline = Deadline()
+    """Set by who asks for a model. `build` looks at it between steps of less than a second: ``self.deadline.check()``
+    raises :class:`~remat.deadline.OverdueError`. A formulation that never looks is merely late."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
@@ -68,8 +69,14 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
         )
 
 
-def useful_computes(problem: Problem, sequence: Int) -> NDArray[np.bool_]:
-    """Which computes are first ones, or have a result that is read before it is computed again (or kept)."""
+def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None = None) -> NDArray[np.bool_]:
+    """Which computes are first ones, or have a result that is read before it is computed again (or kept).
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
+    """
     arrays = problem.graph.arrays
     inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
     first = np.zeros(len(sequence), dtype=np.bool_)
@@ -77,7 +84,8 @@ def useful_computes(problem: Problem, sequence: Int) -> NDArray[np.bool_]:
     buffer = arrays.producers.counts > 1
     wanted = problem.kept.tolist()  # read later, before the next compute
     useful = first.copy()
-    for step in range(len(sequence) - 1, -1, -1):
+    steps = range(len(sequence) - 1, -1, -1)
+    for step in steps if deadline is None else deadline.each(steps, 10_000):
         op = int(sequence[step])
         if not first[step] and not any(wanted[t] and not buffer[t] for t in outputs[op]):
             continue
@@ -160,12 +168,17 @@ class MemoryScale:
         return cls(unit, held, (budget - held) // unit)
 
 
-def useful_schedule(problem: Problem, sequence: Int, source: str) -> Schedule:
+def useful_schedule(problem: Problem, sequence: Int, source: str, deadline: Deadline | None = None) -> Schedule:
     """The schedule of a compute sequence without recomputations whose results nobody reads, frees implied.
 
     Solvers leave such recomputations in where they cost nothing; without them the schedule is shorter and holds less.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
     """
-    return Schedule.of_computes(problem.graph, sequence[useful_computes(problem, sequence)], source=source)
+    return Schedule.of_computes(problem.graph, sequence[useful_computes(problem, sequence, deadline)], source=source)
 
 
 @dataclass(frozen=True)

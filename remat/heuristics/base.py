@@ -18,6 +18,9 @@ from remat.scope import Scope
 
 OnSchedule = Callable[[Schedule], bool]
 
+#: Seconds after its deadline from which on it is remarked that a heuristic did not end.
+LATE = 1.0
+
 
 @dataclass(frozen=True)
 class HeuristicRun:
@@ -116,3 +119,9 @@ class Heuristic(ABC):
 
         The same seed gives the same schedule, unless the deadline cuts the search short.
         """
+
+
+def went_on(heuristic: Heuristic, deadline: Deadline) -> str:
+    """A remark on a heuristic that ended late, empty otherwise: one that does not look at the clock is waited for."""
+    late = deadline.elapsed - deadline.seconds
+    return f"{heuristic.name} went on for {late:.1f} s after its deadline" if late > LATE else ""

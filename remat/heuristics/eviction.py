@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
@@ -63,8 +63,11 @@ class Eviction(Heuristic):
             index = problem.graph.op_index
             given = np.array([index[name] for name in run.start.computes()], dtype=np.int64)
             order = given[np.sort(np.unique(given, return_index=True)[1])]
-        machine = _Machine(problem, order.tolist(), self.options.most_computes * len(order))
-        sequence = machine.run(run.deadline)
+        machine = _Machine(problem, order.tolist(), self.options.most_computes * len(order), run.deadline)
+        try:
+            sequence = machine.run()
+        except OverdueError:
+            return None
         if sequence is None:
             return None
         return useful_schedule(problem, np.array(sequence, dtype=np.int64), self.name)
@@ -82,11 +85,11 @@ class _Making:
 class _Machine:
     """Memory while it runs; ops and tensors by number."""
 
-    def __init__(self, problem: Problem, order: list[int], most: int) -> None:
+    def __init__(self, problem: Problem, order: list[int], most: int, deadline: Deadline) -> None:
         arrays = problem.graph.arrays
         standing, workspace = standing_buffers(problem)
         ordinary = arrays.producers.counts == 1
-        self.order, self.most = order, most
+        self.order, self.most, self.deadline = order, most, deadline
         self.inputs = [[t for t in row if not arrays.is_input[t]] for row in arrays.op_inputs.lists()]
         self.outputs = [[t for t in row if ordinary[t] or standing[t]] for row in arrays.op_outputs.lists()]
         self.writer = [row[0] if row else -1 for row in arrays.producers.lists()]
@@ -111,22 +114,29 @@ class _Machine:
         self.now = 0
         self.sequence: list[int] = []
 
-    def run(self, deadline: Deadline) -> list[int] | None:
-        """The computes, or None where it gave up."""
+    def run(self) -> list[int] | None:
+        """The computes, or None where it gave up.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
         for place, op in enumerate(self.order):
             self.now = place
-            if not self.make(op, deadline):
+            if not self.make(op):
                 return None
         self.now = len(self.order)
         for tensor in self.kept:  # those that are back are held, since they are of use at the end
-            if tensor not in self.live and not self.make(self.writer[tensor], deadline):
+            if tensor not in self.live and not self.make(self.writer[tensor]):
                 return None
         return self.sequence if self.live.issuperset(self.kept) else None
 
-    def make(self, op: int, deadline: Deadline) -> bool:
-        """Compute `op`, after all that it needs and that is not there; False: no memory, no runs or no time left."""
+    def make(self, op: int) -> bool:
+        """Compute `op`, after all that it needs and that is not there; False: no memory or no runs left."""
         stack = [self.begin(op)]
         while stack:
+            self.deadline.check()
             making = stack[-1]
             if making.inputs:
                 tensor = making.inputs[-1]
@@ -138,7 +148,7 @@ class _Machine:
                 else:
                     return False
                 continue
-            if not self.compute(making) or (len(self.sequence) % 64 == 0 and deadline.expired):
+            if not self.compute(making):
                 return False
             stack.pop()
         return True
@@ -187,6 +197,7 @@ class _Machine:
     def make_room(self, needed: int) -> bool:
         """Drop until that many bytes are free; False where nothing more can go."""
         while self.left < needed and not self.unlimited:
+            self.deadline.check()
             going = [t for t in self.live if not self.pins[t] and self.replaceable(t)]
             if not going:
                 return False

@@ -138,7 +138,7 @@ class _State:
         for step in over[np.argsort(-self.run.memory[over], kind="stable")][:8].tolist():
             drops = []
             for tensor in self.idle_at(step):
-                drop = self.drop(tensor, step)
+                drop = self.drop(tensor, step, deadline)
                 if drop is not None and drop.excess < self.excess:
                     drops.append(drop)
                 if deadline.expired:
@@ -199,8 +199,8 @@ class _State:
 
     # -- one drop ----------------------------------------------------------------------------------------------------
 
-    def drop(self, tensor: int, step: int) -> _Drop | None:
-        """Let `tensor` go before `step` and make it again in the stage of its next use; None where that cannot be."""
+    def drop(self, tensor: int, step: int, deadline: Deadline) -> _Drop | None:
+        """Let `tensor` go before `step` and make it again in the stage of its next use; None: impossible, or late."""
         arrays, budget = self.problem.graph.arrays, self.budget
         following = next((s for s in self.reads.get(tensor, ()) if s > step), None)
         if following is None:
@@ -212,6 +212,8 @@ class _State:
         extra: set[tuple[int, int]] = set()
         cost, todo = 0, [tensor]
         while todo:
+            if deadline.expired:
+                return None
             wanted = todo.pop()
             op = self.lists[2][wanted][0]
             position = int(arrays.position[op])

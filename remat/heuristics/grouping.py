@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import ComputeGraph, Op
@@ -60,7 +61,7 @@ class Grouped:
         return heads[heads >= 0]
 
 
-def group(problem: Problem, *, extra: float = 0.0) -> Grouped:
+def group(problem: Problem, *, extra: float = 0.0, deadline: Deadline | None = None) -> Grouped:
     """Fuse ops into their readers, as long as that holds no more memory between them.
 
     After the first stage of FastSA (Imanishi et al., NeurIPS 2023): op `i` is fused into each of its readers if each
@@ -79,6 +80,12 @@ def group(problem: Problem, *, extra: float = 0.0) -> Grouped:
     problem : Problem
     extra : float
         Most that one op fused into several readers may cost more, in mean costs of an op. 0: only what costs nothing.
+    deadline : Deadline, optional
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
 
     Examples
     --------
@@ -89,7 +96,7 @@ def group(problem: Problem, *, extra: float = 0.0) -> Grouped:
     >>> [(op.name, op.cost, op.workspace) for op in grouped.problem.graph.ops], grouped.expand([0]).tolist()
     ([('c', 6, 9)], [0, 1, 2])
     """
-    return _Fusing(problem, extra).go()
+    return _Fusing(problem, extra).go(deadline or Deadline())
 
 
 def begin(heuristic: Heuristic, problem: Problem, run: HeuristicRun, share: float) -> HeuristicRun:
@@ -104,7 +111,10 @@ def begin(heuristic: Heuristic, problem: Problem, run: HeuristicRun, share: floa
     share : float
         Of the time left, for the groups.
     """
-    grouped = group(problem, extra=EXTRA)
+    try:
+        grouped = group(problem, extra=EXTRA, deadline=run.deadline)
+    except OverdueError:
+        return run
     if len(grouped.members) > (1 - WORTH) * len(problem.graph.ops):
         return run
 
@@ -166,10 +176,11 @@ class _Fusing:
         self.following = dict(zip(self.order, self.order[1:], strict=False))
         self.before = {second: first for first, second in self.following.items()}
 
-    def go(self) -> Grouped:
+    def go(self, deadline: Deadline) -> Grouped:
         waiting = deque(self.order)
         queued = [True] * len(self.cost)
         while waiting:
+            deadline.check()
             op = waiting.popleft()
             queued[op] = False
             if not self.members[op]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from remat.backends.base import Backend, RawResult, Status, StopReason
-from remat.backends.processes.running import OverdueError
+from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
@@ -202,7 +202,7 @@ class _Search:
         for candidate in candidates:
             ways = (candidate.schedule, staged(self.problem, candidate.schedule))
             for schedule in (way for way in ways if way is not None):
-                self.statement = Statement.around(self.kind, self.options.formulation_options, self.problem, schedule)
+                self.statement = self._around(schedule)
                 if self.statement.expresses(schedule):
                     self.work = self.see(schedule, "lns")
                     return
@@ -310,7 +310,11 @@ class _Search:
         """Work on another schedule; state the problem anew where it leaves no room for more computes."""
         self.work = new
         if self.statement.crowded(self.problem, new.schedule):
-            self.statement = Statement.around(self.kind, self.options.formulation_options, self.problem, new.schedule)
+            self.statement = self._around(new.schedule)
+
+    def _around(self, schedule: Schedule) -> Statement:
+        options, deadline = self.options.formulation_options, self.call.deadline
+        return Statement.around(self.kind, options, self.problem, schedule, deadline)
 
 
 def _perturb(model: Model, noise: float, random: np.random.Generator) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.backends.base import StopReason
 from remat.backends.highs import Highs
-from remat.backends.processes.running import OverdueError, time_limit
+from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
@@ -20,11 +20,9 @@ from remat.formulations.stages import Stages, StagesOptions
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
-from remat.modeling import Model
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.validate import validate
-from remat.scope import Scope
 
 Bits = NDArray[np.bool_]
 
@@ -83,14 +81,6 @@ def _shares(values: Any) -> bool:
         and len(values) > 0
         and all(isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1 for x in values)
     )
-
-
-class _Stated(Protocol):
-    """What is used of a formulation with stages."""
-
-    def scope(self) -> Scope: ...
-    def build(self) -> Model: ...
-    def retention(self, values: Values) -> Values: ...
 
 
 @dataclass(frozen=True)
@@ -172,16 +162,14 @@ class LpRounding(Heuristic):
         if budget is not None and allowance:
             problem = replace(problem, budget=int((1 - allowance) * budget))
         try:
-            with time_limit(run.deadline):
-                stated = self._stated(problem, limit)
-                model = stated.build()
+            stated = self._stated(problem, limit, run.deadline)
+            found = Highs().relax(stated.build(), run.options, self.options.algorithm)
         except OverdueError:
             return None
         except ProblemError:  # the budget is below what is always held
             if not allowance:
                 raise
             return None
-        found = Highs().relax(model, run.options, self.options.algorithm)
         if not allowance and found.bound is not None:
             self.scope = stated.scope()
             bound = max(problem.graph.base_cost, math.ceil(found.bound))
@@ -190,10 +178,12 @@ class LpRounding(Heuristic):
         ended = found.stop in (StopReason.FINISHED, StopReason.OTHER)
         return stated.retention(found.values) if ended and found.values is not None else None
 
-    def _stated(self, problem: Problem, limit: int | None) -> _Stated:
+    def _stated(self, problem: Problem, limit: int | None, deadline: Deadline) -> Checkmate | Stages:
         if self.options.formulation == "checkmate":
-            return Checkmate(problem)
-        stated = Stages(problem, StagesOptions(ahead=self.options.ahead))
+            stated: Checkmate | Stages = Checkmate(problem)
+        else:
+            stated = Stages(problem, StagesOptions(ahead=self.options.ahead))
+        stated.deadline = deadline
         stated.leave_out_above(limit)
         return stated
 
@@ -245,9 +235,9 @@ class _Search:
             return
         self._seen.add(key)
         name = self.heuristic.name
-        self._take(schedule_for(self.problem, S, name), allowance, threshold, False)
+        self._take(schedule_for(self.problem, S, name, self.run.deadline), allowance, threshold, False)
         if self.heuristic.options.mend and not self.finished:
-            stage, op = np.nonzero(recomputation_for(self.problem, S))
+            stage, op = np.nonzero(recomputation_for(self.problem, S, self.run.deadline))
             extra = frozenset(zip(stage[op < stage].tolist(), op[op < stage].tolist(), strict=True))
             schedule = mended(self.problem, extra, self.run.deadline)
             self._take(replace(schedule, source=f"{name}, mended"), allowance, threshold, True)

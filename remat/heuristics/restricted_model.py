@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
 from remat.modeling import Model
@@ -36,16 +37,23 @@ class Statement:
 
     @classmethod
     def around(
-        cls, kind: type[Formulation], options: Mapping[str, Any], problem: Problem, schedule: Schedule
+        cls,
+        kind: type[Formulation],
+        options: Mapping[str, Any],
+        problem: Problem,
+        schedule: Schedule,
+        deadline: Deadline | None = None,
     ) -> Statement:
         """State `problem` with the fewest computes that leave room around `schedule`.
+
+        Building the model later raises OverdueError at the deadline.
 
         Raises
         ------
         ProblemError
             For options that the formulation does not have, or a problem that it cannot state.
         """
-        formulation = _made(kind, options, problem)
+        formulation = _made(kind, options, problem, deadline)
         most = formulation.scope().max_computes
         if most is None:
             return cls(formulation, None)
@@ -57,7 +65,7 @@ class Statement:
         stated = Problem(
             problem.graph, problem.budget_bytes, problem.order, limits, problem.keep, problem.count_constant_memory
         )
-        return cls(_made(kind, options, stated), np.array(allowed, dtype=np.int64))
+        return cls(_made(kind, options, stated, deadline), np.array(allowed, dtype=np.int64))
 
     def crowded(self, problem: Problem, schedule: Schedule) -> bool:
         """Whether `schedule` has all the computes of some op for which the problem allows more."""
@@ -87,7 +95,7 @@ class Statement:
     def cut(self, schedule: Schedule, part: Part) -> tuple[Restricted, NDArray[np.float64]]:
         """The main model around `schedule` cut down to `part`, and its values for the schedule."""
         leeway = self.formulation.leeway(schedule, part)
-        small = restrict(self.model, leeway.lower, leeway.upper)
+        small = restrict(self.model, leeway.lower, leeway.upper, self.formulation.deadline)
         return small, small.reduce(leeway.values)
 
     def cut_preliminary(self, schedule: Schedule, part: Part) -> tuple[Restricted, NDArray[np.float64]]:
@@ -99,11 +107,21 @@ class Statement:
             model,
             np.concatenate([leeway.lower, model.lower[more]]),
             np.concatenate([leeway.upper, model.upper[more]]),
+            self.formulation.deadline,
         )
         return small, small.reduce(self.preliminary.extend(leeway.values))
 
 
-def _made(kind: type[Formulation], options: Mapping[str, Any], problem: Problem) -> Formulation:
+def _made(
+    kind: type[Formulation], options: Mapping[str, Any], problem: Problem, deadline: Deadline | None
+) -> Formulation:
+    formulation = _with_options(kind, options, problem)
+    if deadline is not None:
+        formulation.deadline = deadline
+    return formulation
+
+
+def _with_options(kind: type[Formulation], options: Mapping[str, Any], problem: Problem) -> Formulation:
     if kind.options_type is None:
         if options:
             raise ProblemError(f"formulation {kind.name!r} has no options, so there is no {next(iter(options))!r}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.problem import Problem
@@ -23,7 +24,7 @@ from remat.schedule import Schedule
 Bits = NDArray[np.bool_]
 
 
-def recomputation_for(problem: Problem, S: Bits) -> Bits:
+def recomputation_for(problem: Problem, S: Bits, deadline: Deadline | None = None) -> Bits:
     """The least computes for the retention decisions `S`, every one of which some constraint forces.
 
     ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
@@ -39,6 +40,7 @@ def recomputation_for(problem: Problem, S: Bits) -> Bits:
     ----------
     S : bool array, shape (T, T)
         False on and above the diagonal.
+    deadline : Deadline, optional
 
     Returns
     -------
@@ -49,6 +51,8 @@ def recomputation_for(problem: Problem, S: Bits) -> Bits:
     ------
     ProblemError
         If `S` has another shape or type, or retains a value that is not computed yet.
+    OverdueError
+        At the deadline.
 
     Notes
     -----
@@ -81,21 +85,21 @@ def recomputation_for(problem: Problem, S: Bits) -> Bits:
     limits = np.array([num_ops if limit is None else limit for limit in problem.compute_limits])[order]
     held = limits == 1
     while True:
-        R = _closure(S, inputs, kept, held)
+        R = _closure(S, inputs, kept, held, deadline or Deadline())
         over = R.sum(axis=0) > limits
         if not over.any():
             return R
         held |= over  # held values are computed once, so this ends
 
 
-def schedule_for(problem: Problem, S: Bits, source: str = "") -> Schedule:
+def schedule_for(problem: Problem, S: Bits, source: str = "", deadline: Deadline | None = None) -> Schedule:
     """The schedule of :func:`recomputation_for`, stage by stage in the reference order, frees implied.
 
     Recomputations that nobody reads, which an `S` that retains for nothing forces, are left out.
 
     Raises
     ------
-    ProblemError
+    ProblemError, OverdueError
         As :func:`recomputation_for`.
 
     Examples
@@ -104,8 +108,8 @@ def schedule_for(problem: Problem, S: Bits, source: str = "") -> Schedule:
     >>> schedule_for(Problem(unit_chain(2)), np.eye(5, k=-1, dtype=bool)).computes()
     ['f0', 'f1', 'loss', 'f0', 'f1', 'g1', 'f0', 'g0']
     """
-    _, position = np.nonzero(recomputation_for(problem, S))
-    return useful_schedule(problem, problem.graph.arrays.order[position], source)
+    _, position = np.nonzero(recomputation_for(problem, S, deadline))
+    return useful_schedule(problem, problem.graph.arrays.order[position], source, deadline)
 
 
 def _regained(problem: Problem) -> tuple[list[NDArray[np.int64]], Bits]:
@@ -125,7 +129,7 @@ def _regained(problem: Problem) -> tuple[list[NDArray[np.int64]], Bits]:
     return np.split(pairs % num_ops, ends), kept
 
 
-def _closure(S: Bits, inputs: list[NDArray[np.int64]], kept: Bits, held: Bits) -> Bits:
+def _closure(S: Bits, inputs: list[NDArray[np.int64]], kept: Bits, held: Bits, deadline: Deadline) -> Bits:
     """R for `S`, with the values of `held` ops always there."""
     num_ops = len(S)
     lacking = ~S.T  # by op, then stage
@@ -134,6 +138,6 @@ def _closure(S: Bits, inputs: list[NDArray[np.int64]], kept: Bits, held: Bits) -
     later = ~lacking[:, 1:]
     computed[:, :-1] |= np.triu(later & lacking[:, :-1])
     computed[:, -1] |= kept & lacking[:, -1]
-    for op in range(num_ops - 1, -1, -1):
+    for op in deadline.each(range(num_ops - 1, -1, -1)):
         computed[inputs[op]] |= computed[op] & lacking[inputs[op]]
     return np.ascontiguousarray(computed.T)

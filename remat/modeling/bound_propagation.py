@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.check import violations
 from remat.modeling.model import Kind, Model
@@ -144,6 +145,8 @@ class Narrowing:
 
     Attributes
     ----------
+    deadline : Deadline
+        Looked at between records.
     contradiction : str
         Name of a record that cannot be satisfied; empty where none is known.
     staircases : mapping of the id of a `Cumulative` of the result to :class:`Staircase`
@@ -151,6 +154,7 @@ class Narrowing:
 
     model: Model
     bounds: Bounds
+    deadline: Deadline = field(default_factory=Deadline)
     contradiction: str = ""
     staircases: dict[int, Staircase] = field(default_factory=dict)
 
@@ -159,11 +163,12 @@ class Narrowing:
         records = list(self.model.records)
         for _ in range(ROUNDS):
             self.bounds.changed = False
-            records = [new for record in records if (new := self._reduced(record)) is not None]
+            each = self.deadline.each(records, 1)
+            records = [new for record in each if (new := self._reduced(record)) is not None]
             if self.contradiction or not self.bounds.changed:
                 break
         done: list[Record] = []
-        for record in records:
+        for record in self.deadline.each(records, 1):
             if isinstance(record, Cumulative):
                 new, stairs = self._folded(record)
                 self.staircases[id(new)] = stairs

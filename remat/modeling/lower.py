@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.bridges import BRIDGES, Bridge, Workshop, kind_of
 from remat.modeling.model import Model
@@ -40,7 +41,7 @@ class Lowered:
         return self._extend(np.asarray(values, dtype=np.float64))
 
 
-def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = ()) -> Lowered:
+def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadline: Deadline | None = None) -> Lowered:
     """`model` in records of the kinds `native` only.
 
     For each record, in this order: the first of `overrides` that applies; the record itself, if native; the cheapest
@@ -55,11 +56,15 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = ()) -> Lowe
         for those without.
     overrides : sequence of Bridge
         A formulation's own bridges.
+    deadline : Deadline, optional
+        Is looked at between the steps of each bridge.
 
     Raises
     ------
     ModelError
         If a record can be neither taken nor rewritten; the message lists what was tried.
+    OverdueError
+        If the deadline is over.
 
     Examples
     --------
@@ -81,10 +86,11 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = ()) -> Lowe
     """
     if not overrides and all(_is_one_of(kind_of(record), native) for record in model.records):
         return Lowered(model, model, np.copy)
-    workshop = Workshop(model)
+    workshop = Workshop(model, deadline)
     costs = _costs(native)
     todo: list[tuple[Record, tuple[Bridge, ...]]] = [(record, tuple(overrides)) for record in reversed(model.records)]
     while todo:
+        workshop.deadline.check()
         record, special = todo.pop()
         kind = kind_of(record)
         bridge = next((b for b in special if issubclass(kind, b.source) and b.applies(record, workshop)), None)

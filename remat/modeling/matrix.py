@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
@@ -51,13 +52,15 @@ class Matrix:
         return len(self.row_lower), len(self.lower)
 
 
-def to_matrix(model: Model) -> Matrix:
+def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
     """`model` as a matrix; values of repeated pairs are added up.
 
     Raises
     ------
     ModelError
         If a record is not linear without literals, or the matrix has 2^31 non-zeros or more.
+    OverdueError
+        If the deadline, looked at between records, is over.
 
     Examples
     --------
@@ -77,7 +80,9 @@ def to_matrix(model: Model) -> Matrix:
     if sum(len(record.value) for record in rows) >= 2**31:
         raise ModelError(f"model {model.name!r} has 2^31 non-zeros or more, too many for a linear solver")
     # record by record: what is held in passing is of the size of one record
-    parts = [_sparse(record, model.num_vars) for record in rows]
+    clock = deadline or Deadline()
+    parts = [_sparse(record, model.num_vars) for record in clock.each(rows, 1)]
+    clock.check()
     ends = np.cumsum([0] + [part.nnz for part in parts])
     cost = np.bincount(model.objective.index, model.objective.coefficient, minlength=model.num_vars)
     return Matrix(

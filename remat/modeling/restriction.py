@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.modeling.bound_propagation import Bounds, Narrowing
 from remat.modeling.model import Model
 from remat.modeling.records import ALWAYS, Cumulative, Int, Linear
@@ -50,7 +51,7 @@ class Restricted:
         return np.clip(inside, self.model.lower, self.model.upper)
 
 
-def restrict(model: Model, lower: Float, upper: Float) -> Restricted:
+def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None = None) -> Restricted:
     """`model` within the given bounds as a smaller model; ``lower == upper`` fixes a variable.
 
     Fixed variables are put into rows and clauses as numbers. Rows that hold within the bounds go, others narrow the
@@ -64,11 +65,15 @@ def restrict(model: Model, lower: Float, upper: Float) -> Restricted:
         Is left alone.
     lower, upper : float64 arrays, shape (num_vars,)
         Met together with the model's own.
+    deadline : Deadline, optional
+        Looked at between records.
 
     Raises
     ------
     ModelError
         If a lower bound is above its upper bound, or a record is of an unknown kind.
+    OverdueError
+        At the deadline.
 
     Examples
     --------
@@ -87,12 +92,14 @@ def restrict(model: Model, lower: Float, upper: Float) -> Restricted:
     (array([2, 3]), array([0., 1., 1., 0.]), -4.0)
     """
     bounds = Bounds.of(model, lower, upper)
-    narrowing = Narrowing(model, bounds)
+    deadline = deadline or Deadline()
+    narrowing = Narrowing(model, bounds, deadline)
     records = narrowing.run()
     objective = model.objective
     live = bounds.lower[objective.index] < bounds.upper[objective.index]
     used = [record.variables() for record in records] + [objective.index[live]]
     kept = np.unique(np.concatenate(used))
+    deadline.check()
     small = Model(model.name)
     for block in model.blocks:
         ends = [block.index.flat[0], block.index.flat[-1] + 1] if block.index.size else [0, 0]  # numbered in a row
@@ -103,7 +110,7 @@ def restrict(model: Model, lower: Float, upper: Float) -> Restricted:
     number[kept] = np.arange(len(kept))
     moments = np.unique(np.concatenate([np.zeros(0, np.int64), *(s.moments for s in narrowing.staircases.values())]))
     clock = small.integers("moment", len(moments), moments, moments).index if len(moments) else moments
-    for record in records:
+    for record in deadline.each(records, 1):
         new = renumbered(record, number)
         if isinstance(record, Cumulative) and isinstance(new, Cumulative):
             stairs = narrowing.staircases[id(record)]

@@ -191,7 +191,7 @@ class _Search:
             if done == -len(self.moves) and state.cells & self.goal == self.goal:
                 return Explored(value, self._schedule(state, came), seen)
             seen += 1
-            if seen > most_states or (seen % 256 == 0 and deadline.expired):
+            if seen > most_states or deadline.expired:
                 return Explored(min(value, limit), None, seen)
             for number, after, new_value, new_live, ran in self._following(state, value, live, -done):
                 if new_value < limit and new_value < best.get(after, limit):

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from remat.backends.base import Backend, SolveOptions, Status, StopReason, Values
-from remat.backends.processes.running import GRACE, OverdueError, time_limit
 from remat.bounds.non_recomputable import held_bound
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.interruption import interrupted
 from remat.ordering.best_first import Aim, Explored, explore
 from remat.problem import Problem
@@ -180,8 +179,11 @@ class MinPeakSearch:
         options = replace(self.call, deadline=deadline, seed=seed, threads=1)
         run = HeuristicRun(options, start=self.best.schedule, on_schedule=on_schedule)
         schedule = None
-        with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
+        with contextlib.suppress(OverdueError):
             schedule = heuristic.run(replace(self.problem, budget=budget), run)
+        remark = went_on(heuristic, deadline)
+        if remark:
+            self.notes.append(remark)
         return schedule is not None and self._see(schedule, heuristic.name).certificate.peak <= budget
 
     def _cheapen(self) -> None:
@@ -219,12 +221,12 @@ class MinPeakSearch:
         with self._timed("preliminary"):
             deadline = self._share(MODEL_SHARE)
             try:
-                with time_limit(deadline):
-                    formulation = RetentionIntervals(replace(self.problem, budget=self.bound))
-                    model = formulation.build()
-                    preliminary = formulation.preliminary()
-                    hint = best_hint(formulation, self.incumbents, self.reference)
-                    start = None if hint is None else preliminary.extend(hint)
+                formulation = RetentionIntervals(replace(self.problem, budget=self.bound))
+                formulation.deadline = deadline
+                model = formulation.build()
+                preliminary = formulation.preliminary()
+                hint = best_hint(formulation, self.incumbents, self.reference)
+                start = None if hint is None else preliminary.extend(hint)
             except OverdueError:
                 self.notes.append("the time was over before the preliminary model was built")
                 return

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
-from remat.backends.processes.running import OverdueError, time_limit
+from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
 from remat.modeling import Model
@@ -65,16 +65,17 @@ class ModelMethod:
         session.enter("build")
         begun = time.monotonic()
         try:
-            with time_limit(self.call.deadline):
-                formulation = self._make_formulation()
-                formulation.leave_out_above(session.cost)
-                self.model = formulation.build()
-                session.size = (self.model.num_vars, self.model.num_constraints)
-                self.reader = Reader(self.incumbents, formulation, self.model, self.source)
-                if warm_start is not None:
-                    session.note(why_no_hint(formulation, warm_start))
-                hint = best_hint(formulation, self.incumbents, session.reference)
-                preliminary = formulation.preliminary() if self.incumbents.best is None else None
+            self.call.deadline.check()
+            formulation = self._make_formulation()
+            formulation.deadline = self.call.deadline
+            formulation.leave_out_above(session.cost)
+            self.model = formulation.build()
+            session.size = (self.model.num_vars, self.model.num_constraints)
+            self.reader = Reader(self.incumbents, formulation, self.model, self.source)
+            if warm_start is not None:
+                session.note(why_no_hint(formulation, warm_start))
+            hint = best_hint(formulation, self.incumbents, session.reference)
+            preliminary = formulation.preliminary() if self.incumbents.best is None else None
         except OverdueError:
             session.stop = StopReason.DEADLINE
             session.note("the time was over before the model was built")

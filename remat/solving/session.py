@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from remat.backends.base import SolveOptions, Status, StopReason
-from remat.backends.processes.running import GRACE, OverdueError, time_limit
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.interruption import interrupted
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -124,8 +123,9 @@ class Session:
 
         run = HeuristicRun(replace(self.call, deadline=deadline, seed=self.call.seed + turn), start, see)
         schedule = None
-        with contextlib.suppress(OverdueError), time_limit(Deadline(deadline.seconds + GRACE, deadline.started)):
+        with contextlib.suppress(OverdueError):
             schedule = heuristic.run(self.problem, run)
+        self.note(went_on(heuristic, deadline))
         if schedule is not None:
             see(schedule)
         self.raise_bound(heuristic.bound, heuristic.scope)

@@ -1,4 +1,4 @@
-"""Threads for solvers, limits of time for Python code, messages between processes."""
+"""Threads for solvers, messages between processes."""
 
 import io
 import threading
@@ -10,8 +10,8 @@ from test_highs import tiny
 
 from remat.backends.base import SolveOptions, Status, StopReason, unbuilt
 from remat.backends.processes import wire
-from remat.backends.processes.running import GRACE, OverdueError, left_behind, run_interruptible, time_limit
-from remat.deadline import Deadline
+from remat.backends.processes.running import GRACE, left_behind, run_interruptible
+from remat.deadline import Deadline, OverdueError
 from remat.errors import ModelError
 from remat.modeling import Linear, Model
 
@@ -47,44 +47,6 @@ def test_work_that_does_not_listen_is_left_behind():
             break
         time.sleep(0.01)
     assert left_behind() == 0
-
-
-def test_a_time_limit_breaks_off_python_code():
-    began = time.monotonic()
-    with pytest.raises(OverdueError, match="no time is left"), time_limit(Deadline.after(0.2)):
-        while True:
-            pass
-    assert 0.2 <= time.monotonic() - began < 1
-
-
-def test_a_time_limit_that_is_over_already():
-    with pytest.raises(OverdueError), time_limit(Deadline.after(-1)):
-        pytest.fail("nothing runs")
-
-
-def test_a_time_limit_leaves_other_errors_alone():
-    with pytest.raises(KeyError), time_limit(Deadline.after(10)):
-        raise KeyError
-
-
-def test_a_time_limit_never_strikes_outside():
-    """Deadlines that come at the very end of the block: either it is broken off, or nothing is ever heard of them."""
-    struck = 0
-    for step in range(300):
-        try:
-            with time_limit(Deadline.after(0.0005 + step * 1e-6)):
-                time.sleep(0.0006)
-        except OverdueError:
-            struck += 1
-        for _ in range(50):
-            pass
-    assert 0 < struck <= 300
-
-
-def test_without_a_deadline_there_is_no_timer():
-    before = threading.active_count()
-    with time_limit(Deadline()):
-        assert threading.active_count() == before
 
 
 def test_unbuilt_keeps_a_hint_that_is_a_solution():

@@ -18,7 +18,8 @@ from remat.backends.base import (
     StopReason,
     checked_hint,
 )
-from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import run_interruptible
+from remat.deadline import OverdueError
 from remat.modeling import PlainLinear, lower, violations
 from remat.modeling.matrix import to_matrix
 
@@ -54,8 +55,8 @@ class ScipyMilp(Backend):
         built = 0.0
         if not enough:
             with contextlib.suppress(OverdueError):
-                with time_limit(options.deadline):
-                    matrix = to_matrix(lower(model, self.native).model)
+                clock = options.deadline
+                matrix = to_matrix(lower(model, self.native, deadline=clock).model, clock)
                 built = time.monotonic() - began
                 answer = []
                 run_interruptible(lambda: answer.append(_run(matrix, options)), lambda: None, options.deadline)

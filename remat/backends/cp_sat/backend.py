@@ -24,7 +24,8 @@ from remat.backends.base import (
     unbuilt,
     wheel_availability,
 )
-from remat.backends.processes.running import LeftBehindError, OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import LeftBehindError, run_interruptible
+from remat.deadline import OverdueError
 from remat.errors import BackendError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, violations
 
@@ -83,11 +84,10 @@ class CpSat(Backend):
 
             return solve_by_matrix(model, options, _as_text(options), values, on_incumbent, versions=versions)
         try:
-            with time_limit(options.deadline):
-                compiled = CpSatModel(model)
-                run = _Run(compiled, options, on_incumbent, on_bound)
-                if values is not None:
-                    run.start_from(values)
+            compiled = CpSatModel(model, options.deadline)
+            run = _Run(compiled, options, on_incumbent, on_bound)
+            if values is not None:
+                run.start_from(values)
         except OverdueError:
             return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - started, versions=versions)
         built = time.monotonic() - started

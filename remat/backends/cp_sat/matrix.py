@@ -12,8 +12,9 @@ from scipy import sparse
 
 from remat.backends.base import Incumbent, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values, unbuilt
 from remat.backends.cp_sat.translation import whole
-from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import run_interruptible
 from remat.backends.rounding import rounded
+from remat.deadline import OverdueError
 from remat.errors import ModelError
 from remat.modeling import Kind, Model, violations
 from remat.modeling.matrix import to_matrix
@@ -48,19 +49,18 @@ def solve_by_matrix(
     helper: Any = door.ModelBuilderHelper()
     solver: Any = door.ModelSolverHelper("sat")
     try:
-        with time_limit(options.deadline):
-            _check_whole(model)
-            matrix = to_matrix(model)
-            rows = sparse.csr_matrix((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
-            helper.fill_model_from_sparse_data(
-                matrix.lower, matrix.upper, matrix.cost, matrix.row_lower, matrix.row_upper, rows
-            )
-            for number in range(model.num_vars):
-                helper.set_var_integrality(number, True)
-            for number, value in enumerate([] if hint is None else hint.tolist()):
-                if not math.isnan(value):
-                    helper.add_hint(number, value)
-            solver.set_solver_specific_parameters(parameters)
+        _check_whole(model)
+        matrix = to_matrix(model, options.deadline)
+        rows = sparse.csr_matrix((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
+        helper.fill_model_from_sparse_data(
+            matrix.lower, matrix.upper, matrix.cost, matrix.row_lower, matrix.row_upper, rows
+        )
+        for number in options.deadline.each(range(model.num_vars)):
+            helper.set_var_integrality(number, True)
+        for number, value in enumerate([] if hint is None else hint.tolist()):
+            if not math.isnan(value):
+                helper.add_hint(number, value)
+        solver.set_solver_specific_parameters(parameters)
     except OverdueError:
         return unbuilt(model, options, hint, on_incumbent, seconds=time.monotonic() - began, versions=versions)
     incumbents: list[Incumbent] = []

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from remat.backends.base import Values
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import (
     ALWAYS,
@@ -28,6 +29,8 @@ from remat.modeling import (
 
 Int = NDArray[np.int64]
 
+#: Rows and variables between two looks at the clock.
+PIECES = 10_000
 #: CP-SAT's own limits of a bound: infinity of a linear row, and the largest magnitude of anything.
 INFINITE = 2**63 - 1
 LARGEST = 2**62
@@ -38,21 +41,29 @@ class CpSatModel:
 
     Variables beyond them: one that is always true, and the length of each interval whose start is not fixed.
 
+    Parameters
+    ----------
+    model : Model
+    deadline : Deadline, optional
+        Of the translation, which takes some microseconds for each row.
+
     Raises
     ------
     ModelError
         Naming the block or record, for continuous variables and coefficients that are not whole numbers.
+    OverdueError
+        If the deadline is over.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, deadline: Deadline | None = None) -> None:
+        self.model, self._clock = model, deadline or Deadline()
         self.cp_model = cp_model.CpModel()
         self.proto = self.cp_model.proto
         self.lengths: list[tuple[int, int, int]] = []  # (length, start, end) variables, for the hint
         self.negations: dict[int, int] = {}  # variable -> the one that is its negation
         self.always: int | None = None
         self._add_variables()
-        for record in model.records:
+        for record in self._clock.each(model.records, 1):
             self._translate(record)
         self._add_objective()
 
@@ -69,11 +80,12 @@ class CpSatModel:
             if isinstance(record, Domain):
                 self._collect_domains(record, domains)
         variables = self.proto.variables
-        for number, (low, high) in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True)):
+        bounds = zip(self.lower.tolist(), self.upper.tolist(), strict=True)
+        for number, (low, high) in enumerate(self._clock.each(bounds, PIECES)):
             variables.add().domain.extend(domains.get(number) or (low, high))
 
     def _collect_domains(self, record: Domain, domains: dict[int, list[int]]) -> None:
-        for k, variable in enumerate(record.variable.tolist()):
+        for k, variable in enumerate(self._clock.each(record.variable.tolist())):
             if variable in domains:
                 raise ModelError(f"record {record.name!r} gives variable {variable} a second domain")
             listed = record.values[record.indptr[k] : record.indptr[k + 1]]
@@ -103,7 +115,7 @@ class CpSatModel:
         if isinstance(record, Linear):
             self._linear(record)
         elif isinstance(record, Clauses):
-            for literals in _rows(record.indptr, self._literals(record.literals)):
+            for literals in self._clock.each(_rows(record.indptr, self._literals(record.literals)), PIECES):
                 self.proto.constraints.add().bool_or.literals.extend(literals)
         elif isinstance(record, Cumulative):
             self._cumulative(record)
@@ -127,7 +139,7 @@ class CpSatModel:
         finite_high = whole(np.floor(np.where(np.isfinite(record.upper), record.upper, 0) + 1e-9), record.name).tolist()
         enforce = None if record.enforce is None else self._literals(record.enforce, keep_always=True).tolist()
         constraints, ends = self.proto.constraints, indptr.tolist()
-        for k in range(len(record)):
+        for k in self._clock.each(range(len(record)), PIECES):
             constraint = constraints.add()
             if enforce is not None and enforce[k] != ALWAYS:
                 constraint.enforcement_literal.append(enforce[k])
@@ -138,9 +150,9 @@ class CpSatModel:
 
     def _cumulative(self, record: Cumulative) -> None:
         intervals, demands = [], []
-        for start, end, demand, presence in zip(
-            record.start.tolist(), record.end.tolist(), record.demand.tolist(), record.presence.tolist(), strict=True
-        ):  # fmt: skip
+        columns = (record.start, record.end, record.demand, record.presence)
+        each = zip(*(column.tolist() for column in columns), strict=True)
+        for start, end, demand, presence in self._clock.each(each, PIECES):
             if demand:
                 intervals.append(self._interval(start, end, presence))
                 demands.append(demand)
@@ -193,7 +205,7 @@ class CpSatModel:
             literal if literal >= 0 else self._negation(~literal) for literal in self._literals(record.active).tolist()
         ]
         ends = record.indptr.tolist()
-        for first, last in itertools.pairwise(ends):
+        for first, last in self._clock.each(itertools.pairwise(ends)):
             reservoir = self.proto.constraints.add().reservoir
             reservoir.min_level = 0
             reservoir.max_level = sum(max(change, 0) for change in changes[first:last])

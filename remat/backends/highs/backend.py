@@ -26,8 +26,9 @@ from remat.backends.base import (
     wheel_availability,
 )
 from remat.backends.highs.threads import SCHEDULER, cores
-from remat.backends.processes.running import LeftBehindError, OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.rounding import rounded
+from remat.deadline import OverdueError
 from remat.errors import BackendError
 from remat.interruption import interrupted
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
@@ -71,12 +72,13 @@ class Highs(Backend):
         versions = {"highspy": importlib.metadata.version("highspy")}
         values = None if hint is None else checked_hint(hint, model)
         try:
-            with time_limit(options.deadline):
-                lowered = lower(model, self.native)
-                run = _Run(lowered, to_matrix(lowered.model), options, on_incumbent, on_bound)
-                run.load()
-                if values is not None:
-                    run.start_from(values)
+            clock = options.deadline
+            lowered = lower(model, self.native, deadline=clock)
+            run = _Run(lowered, to_matrix(lowered.model, clock), options, on_incumbent, on_bound)
+            run.load()
+            if values is not None:
+                clock.check()
+                run.start_from(values)
         except OverdueError:
             return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - began, versions=versions)
         build_seconds = time.monotonic() - began
@@ -105,6 +107,8 @@ class Highs(Backend):
             If the model cannot be expressed in linear rows.
         BackendError
             If HiGHS is not available, or there is no such algorithm or option.
+        OverdueError
+            If the deadline comes before HiGHS has the model.
         """
         from remat.backends.highs.relaxation import ALGORITHMS, relax
 
@@ -118,8 +122,8 @@ class Highs(Backend):
         import highspy
 
         began = time.monotonic()
-        lowered = lower(model, self.native)
-        matrix = to_matrix(lowered.model)
+        lowered = lower(model, self.native, deadline=options.deadline)
+        matrix = to_matrix(lowered.model, options.deadline)
         versions = {"highspy": importlib.metadata.version("highspy")}
         return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
 

@@ -30,7 +30,8 @@ from remat.backends.base import (
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
-from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import run_interruptible
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 from remat.modeling import (
     AllDifferent,
@@ -147,9 +148,8 @@ class MiniZinc(Backend):
         with tempfile.TemporaryDirectory(prefix="remat-") as folder:
             built = 0.0
             try:
-                with time_limit(options.deadline):
-                    run.program = _program(model, solver, hint, generic)
-                    data = _write(run.program, solver, Path(folder))
+                run.program = _program(model, solver, hint, generic, options.deadline)
+                data = _write(run.program, solver, Path(folder), options.deadline)
                 built, began = time.monotonic() - began, time.monotonic()
                 if not run.stop:
                     run.solve(Path(folder), data)
@@ -160,16 +160,18 @@ class MiniZinc(Backend):
         return run.result(built, time.monotonic() - began, versions)
 
 
-def _write(program: Program, solver: driver.Solver, folder: Path) -> Path:
+def _write(program: Program, solver: driver.Solver, folder: Path, deadline: Deadline) -> Path:
     """The data as a file; nobody else may read it, like the whole folder."""
     data = {**program.data, "empty_intervals_are_free": solver.mip or solver.id in EXACT_INTERVALS}
     path = folder / "data.json"
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(to_json(data))
+        file.writelines(deadline.each(to_json(data), 1))
     return path
 
 
-def _program(model: Model, solver: driver.Solver, hint: Values | None, generic: bool | None) -> Program:
+def _program(
+    model: Model, solver: driver.Solver, hint: Values | None, generic: bool | None, deadline: Deadline
+) -> Program:
     """`model` for `solver`: the formulation's own text where there is one and it serves, or the records as data."""
     if generic is not None and not isinstance(generic, bool):
         raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}")
@@ -180,8 +182,9 @@ def _program(model: Model, solver: driver.Solver, hint: Values | None, generic: 
         statement: WrittenModel = written()
         data = {**statement.data, **statement.hint(hint)}
         return Program(statement.text, data, statement.values, statement.cost_unit, statement.cost_offset)
-    lowered = lower(model, {PlainLinear} if solver.mip else MiniZinc.native)
-    program = RecordProgram(lowered.model, reals=solver.mip).program(None if hint is None else lowered.extend(hint))
+    lowered = lower(model, {PlainLinear} if solver.mip else MiniZinc.native, deadline=deadline)
+    records = RecordProgram(lowered.model, reals=solver.mip, deadline=deadline)
+    program = records.program(None if hint is None else lowered.extend(hint))
     return replace(program, values=lambda output: _of_source(lowered, program.values(output)))
 
 

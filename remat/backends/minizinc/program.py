@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Kind, Linear, Model, Record, Reservoir
 
@@ -21,6 +22,8 @@ HERE = Path(__file__).parent
 
 #: Whole numbers beyond this are refused: a sum of two would not fit into 64 bits.
 LARGEST = 2**62
+#: Elements of an array that are written at a time.
+PIECE = 100_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Program:
 
 
 def to_json(data: Mapping[str, Any]) -> Iterator[str]:
-    """`data` in MiniZinc's JSON, in pieces of one parameter; sets of ints become ``{"set": [...]}`` in ranges.
+    """`data` in MiniZinc's JSON, in pieces of bounded length; sets of ints become ``{"set": [...]}`` in ranges.
 
     Examples
     --------
@@ -56,10 +59,18 @@ def to_json(data: Mapping[str, Any]) -> Iterator[str]:
     """
     for k, (name, value) in enumerate(data.items()):
         yield f"{', ' if k else '{'}{json.dumps(name)}: "
-        if isinstance(value, np.ndarray) and value.dtype == np.float64:
-            yield f"[{', '.join(map(_decimal, value.tolist()))}]"
-        else:
+        if not isinstance(value, np.ndarray | list):
             yield json.dumps(value, default=_encode, allow_nan=False)
+            continue
+        yield "["
+        for first in range(0, len(value), PIECE):
+            part = value[first : first + PIECE]
+            yield ", " if first else ""
+            if isinstance(part, np.ndarray) and part.dtype == np.float64:
+                yield ", ".join(map(_decimal, part.tolist()))
+            else:
+                yield json.dumps(part, default=_encode, allow_nan=False)[1:-1]
+        yield "]"
     yield "}"
 
 
@@ -95,15 +106,18 @@ class RecordProgram:
     model : Model
     reals : bool
         Whether variables that are only implied to be integral stay real numbers, as a MIP solver wants them.
+    deadline : Deadline, optional
 
     Raises
     ------
     ModelError
         Naming the record, for a kind or a number that cannot be expressed.
+    OverdueError
+        If the deadline is over.
     """
 
-    def __init__(self, model: Model, *, reals: bool) -> None:
-        self.model = model
+    def __init__(self, model: Model, *, reals: bool, deadline: Deadline | None = None) -> None:
+        self.model, self._clock = model, deadline or Deadline()
         kind = model.kind
         real = (kind == Kind.CONTINUOUS.value) | (reals & (kind == Kind.IMPLIED.value))
         boolean = kind == Kind.BOOLEAN.value
@@ -122,7 +136,7 @@ class RecordProgram:
         self.level: dict[str, list[Int]] = {name: [] for name in ("time", "offset", "change", "active")}
         self.different = _Ragged()
         self.domains: dict[int, set[int]] = {}
-        for record in model.records:
+        for record in self._clock.each(model.records, 1):
             self._translate(record)
 
     def program(self, hint: Float | None) -> Program:
@@ -148,7 +162,7 @@ class RecordProgram:
         values: list[Any] = [range(a, b + 1) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
         place = {v: k for k, v in enumerate(self.integer.tolist())}
         impossible = any(len(each) == 0 for each in values)
-        for variable, listed in self.domains.items():
+        for variable, listed in self._clock.each(self.domains.items()):
             if variable in place:
                 inside = {value for value in listed if value in values[place[variable]]}
                 impossible |= not inside
@@ -265,7 +279,7 @@ class RecordProgram:
 
     def _domain(self, record: Domain) -> None:
         self._numbers(record, record.variable)
-        for k, variable in enumerate(record.variable.tolist()):
+        for k, variable in enumerate(self._clock.each(record.variable.tolist())):
             listed = set(record.values[record.indptr[k] : record.indptr[k + 1]].tolist())
             self.domains[variable] = self.domains.get(variable, listed) & listed
 

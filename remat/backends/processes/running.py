@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from remat import interruption
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 
 #: Seconds after the deadline that a solver may take to return; then it is left to wind down by itself.
 GRACE = 0.35
@@ -19,10 +17,6 @@ PATIENCE = 0.8
 LAST_WAIT = 30.0
 
 _left_behind: list[threading.Thread] = []
-
-
-class OverdueError(TimeoutError):
-    """Work did not end by its deadline."""
 
 
 class LeftBehindError(OverdueError):
@@ -105,50 +99,3 @@ def _wait_for_them() -> None:
     """A native thread that calls back into an interpreter that is gone would crash the program."""
     for thread in _left_behind:
         thread.join(LAST_WAIT)
-
-
-@contextlib.contextmanager
-def time_limit(deadline: Deadline) -> Iterator[None]:
-    """Break off the Python code in the ``with`` block when the deadline is over; steps in C are waited for.
-
-    Raises
-    ------
-    OverdueError
-        Out of the block, between two steps of Python.
-
-    Examples
-    --------
-    >>> try:
-    ...     with time_limit(Deadline.after(0.05)):
-    ...         while True:
-    ...             pass
-    ... except OverdueError as error:
-    ...     print(error)
-    no time is left
-    """
-    if deadline.remaining == float("inf"):
-        yield
-        return
-    if deadline.expired:
-        raise OverdueError("no time is left")
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    target, lock, inside = ctypes.c_ulong(threading.get_ident()), threading.Lock(), True
-
-    def strike() -> None:
-        with lock:
-            if inside:
-                raise_in(target, ctypes.py_object(OverdueError))
-
-    timer = threading.Timer(deadline.remaining, strike)
-    timer.daemon = True
-    timer.start()
-    try:
-        try:
-            yield
-        finally:
-            timer.cancel()
-            with lock:
-                inside = False
-                raise_in(target, None)  # takes back one that has not struck yet
-    except OverdueError:
-        raise OverdueError("no time is left") from None

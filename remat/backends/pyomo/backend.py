@@ -22,7 +22,7 @@ from remat.backends.base import (
     wheel_availability,
 )
 from remat.backends.processes.isolated import Isolated
-from remat.backends.processes.running import OverdueError, time_limit
+from remat.deadline import OverdueError
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model, PlainLinear, lower
 
@@ -158,8 +158,8 @@ class Pyomo(Backend):
                 f"the hint has shape {hint.shape}, but model {model.name!r} has {model.num_vars} variables"
             )
         rows = 0
-        with contextlib.suppress(OverdueError), time_limit(options.deadline):
-            rows = lower(model, self.native).model.num_constraints
+        with contextlib.suppress(OverdueError):
+            rows = lower(model, self.native, deadline=options.deadline).model.num_constraints
         if rows > MANY_ROWS:
             text = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
             warnings.warn(text, stacklevel=2)

@@ -18,9 +18,10 @@ import numpy as np
 
 from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
 from remat.backends.processes.isolated import family
-from remat.backends.processes.running import OverdueError, run_interruptible, time_limit
+from remat.backends.processes.running import run_interruptible
 from remat.backends.pyomo.backend import DEFAULT, SOLVERS, Pyomo, Solver, program
 from remat.backends.rounding import rounded
+from remat.deadline import Deadline, OverdueError
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
@@ -93,12 +94,12 @@ class PyomoRun(Pyomo):
         call: _Call | None = None
         answer = _Answer(stop=StopReason.DEADLINE)
         with contextlib.suppress(OverdueError):
-            with time_limit(options.deadline.earlier(options.deadline.remaining - READING)):
-                lowered = lower(model, self.native)
-                matrix = to_matrix(lowered.model)
-                answer = _without_solver(matrix) or answer
-                if answer.proved is None:
-                    call = _Call(name, lowered, matrix, options, hint)
+            clock = _before_reading(options)
+            lowered = lower(model, self.native, deadline=clock)
+            matrix = to_matrix(lowered.model, clock)
+            answer = _without_solver(matrix) or answer
+            if answer.proved is None:
+                call = _Call(name, lowered, matrix, options, hint)
             built = time.monotonic() - began
             if call is not None:
                 answer = call.run()
@@ -148,6 +149,11 @@ def _result(
     )
 
 
+def _before_reading(options: SolveOptions) -> Deadline:
+    """When the solver must have its model."""
+    return options.deadline.earlier(options.deadline.remaining - READING)
+
+
 def _without_solver(matrix: Matrix) -> _Answer | None:
     """The answer where a row without coefficients cannot hold, or where there is nothing to choose."""
     from remat.backends.pyomo.translation import impossible_row
@@ -177,7 +183,7 @@ class _Call:
         logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # what it has to say is in its results
         self.name, self.matrix, self.options = name, matrix, options
         self.solver = SOLVERS.get(name, Solver(legacy=name))
-        self.model, self.x = to_pyomo(matrix)
+        self.model, self.x = to_pyomo(matrix, deadline=_before_reading(options))
         self.lines = Lines(options.log)
         self.versions: dict[str, str] = {}
         self.answer = _Answer(stop=StopReason.DEADLINE)

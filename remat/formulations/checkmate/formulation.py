@@ -125,10 +125,12 @@ class Checkmate(Formulation):
         at, arrays = self.layout, self.problem.graph.arrays
         stage, slot = at.runs()
         once = np.array([limit == 1 for limit in self.problem.compute_limits])[arrays.order]
+        self.deadline.check()
         first = (stage == slot) & at.frontier  # the first compute, which is not a choice
         stage_of_s, owner = at.retained()
         filling = at.is_buffer[owner] & (stage_of_s <= at.last_writer[owner])
         free_stage, freed = at.frees()
+        self.deadline.check()
         forever = at.kept[at.free_tensor[freed]] & (free_stage == at.T - 1)
         x = _Blocks(
             R=model.booleans("R", len(slot), first, first | ~once[slot] | (not at.frontier)),  # (8a), (8c)
@@ -138,10 +140,14 @@ class Checkmate(Formulation):
             transient=model.implied("transient", int(at.part_count.sum()), 0, 1),
         )
         self._dependencies(model, x)
+        self.deadline.check()
         self._memory(model, x, stage, slot)
+        self.deadline.check()
         self._frees(model, x)
+        self.deadline.check()
         self._workspace(model, x)
         self._limits(model, x)
+        self.deadline.check()
         cost = arrays.cost[arrays.order][slot]
         priced = np.flatnonzero(~first & (cost > 0))
         model.minimize(x.R[priced], cost[priced], self.problem.graph.base_cost if at.frontier else 0)  # (1a)
@@ -174,6 +180,7 @@ class Checkmate(Formulation):
                 upper=0,
             )
         )
+        self.deadline.check()
         stage, tensor = at.retained()
         past = (stage > at.last_writer[tensor] + 1) | (~at.is_buffer[tensor])
         tensor, stage = tensor[past], stage[past]
@@ -248,6 +255,7 @@ class Checkmate(Formulation):
     def _frees(self, model: Model, x: _Blocks) -> None:
         """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h."""
         rows, columns, coefficients, most, constant = self._hazards(x)
+        self.deadline.check()
         count = len(x.FREE)
         every = np.arange(count, dtype=np.int64)
         hazards = (rows, columns, coefficients)
@@ -268,10 +276,12 @@ class Checkmate(Formulation):
         uses = np.searchsorted(at.use_tensor * at.n + at.use_op, at.free_tensor * at.n + at.free_op, "right")
         ends = np.searchsorted(at.use_tensor, at.free_tensor, "right")
         which, rank = expand(ends - uses)
+        self.deadline.check()
         later = at.use_op[uses[which] + rank]
         pair, rank = expand(at.T - at.begin(later))
         late_stage = at.begin(later)[pair] + rank
         late_row = at.free_first[which[pair]] + late_stage - at.begin(at.free_op[which[pair]])
+        self.deadline.check()
         rows = np.concatenate([row, row[onward], late_row])
         columns = np.concatenate(
             [

@@ -170,6 +170,7 @@ class RetentionIntervals(Formulation):
         """Phase 2, and its variables."""
         model = Model(self.name)
         blocks = self._variables(model)
+        self.deadline.check()
         self._constraints(model, blocks, None)
         again = np.flatnonzero(self.layout.copy_rank > 0)
         cost = self.problem.graph.arrays.cost[self.layout.copy_op[again]]
@@ -238,6 +239,7 @@ class RetentionIntervals(Formulation):
         layout = self.layout
         active = np.where(layout.copy_rank == 0, ALWAYS, x.active.index)  # as a literal
         self._grid_or_all_different(model, x)
+        self.deadline.check()
         copy = layout.instance_copy
         model.add(_at_least("(2) end after start", x.end.index, x.start[copy], 1, active[copy]))
         later = np.flatnonzero(layout.copy_rank[copy] + 1 < np.bincount(layout.copy_op)[layout.copy_op[copy]])
@@ -246,7 +248,9 @@ class RetentionIntervals(Formulation):
         again = np.flatnonzero(layout.copy_rank > 1)
         model.add(Clauses.pairs("(3) in sequence", ~x.active[again], x.active[again - 1]))
         model.add(_at_least("after", x.after.index, x.start[self.singles], 1, None, exact=True))
+        self.deadline.check()
         model.add(self._memory(x, active, tau))
+        self.deadline.check()
         if self.options.precedence == "cover":
             model.add(*self._covers(x, active))
         else:

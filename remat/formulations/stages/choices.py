@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,20 +25,25 @@ class StageChoices:
     ----------
     problem : Problem
     layout : StageLayout
+    check : callable
+        Called before each table is made; looks at the clock.
     """
 
     problem: Problem
     layout: StageLayout
+    check: Callable[[], None] = lambda: None
 
     @cached_property
     def runs(self) -> tuple[Int, Int]:
         """(stage, op) of every recomputation that is a choice, stage by stage."""
+        self.check()
         stage, op = np.nonzero(self.layout.may_run)
         return stage, op
 
     @cached_property
     def run_number(self) -> Int:
         """[stage, op]: number of the recomputation in `runs`, or NONE; shape (stages, ops)."""
+        self.check()
         table = np.full((self.layout.n, self.layout.n), NONE, dtype=np.int64)
         table[self.runs] = np.arange(len(self.runs[0]))
         return table
@@ -50,6 +56,7 @@ class StageChoices:
         it are one choice, and have one number.
         """
         at = self.layout
+        self.check()
         tensor, rank = expand(np.maximum(0, at.s_until - at.s_from + 1))
         stage = at.s_from[tensor] + rank
         writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # no buffer is made anew
@@ -60,6 +67,7 @@ class StageChoices:
     def s_table(self) -> Int:
         """[stage, tensor]: number of S in `retained`; NONE: no such choice, ONE: it must be; shape (n + 1, tensors)."""
         at = self.layout
+        self.check()
         table = np.full((at.n + 1, len(at.size)), NONE, dtype=np.int64)
         stage, tensor = np.indices(table.shape)
         table[at.is_buffer[tensor] & (stage > at.first_writer[tensor]) & (stage <= at.last_writer[tensor])] = ONE
@@ -80,12 +88,14 @@ class StageChoices:
         at = self.layout
         stage, op = self.runs
         counts = np.bincount(at.use_op, minlength=at.n)
+        self.check()
         by_op = np.argsort(at.use_op, kind="stable")
         run, rank = expand(counts[op])
         use = by_op[(np.cumsum(counts) - counts)[op[run]] + rank]
         stage, reader, tensor = stage[run], op[run], at.use_tensor[use]
         loose = ~at.fixed[stage, tensor]
         stage, reader, tensor = stage[loose], reader[loose], tensor[loose]
+        self.check()
         by = np.lexsort((reader, tensor, stage))
         stage, reader, tensor = stage[by], reader[by], tensor[by]
         last = np.append((stage[1:] != stage[:-1]) | (tensor[1:] != tensor[:-1]), True)[: len(stage)]
@@ -94,6 +104,7 @@ class StageChoices:
     @cached_property
     def is_read(self) -> Bool:
         """[stage, tensor]: whether some recomputation there may read it."""
+        self.check()
         table = np.zeros((self.layout.n, len(self.layout.size)), dtype=np.bool_)
         table[self.reads[0], self.reads[1]] = True
         return table
@@ -102,6 +113,7 @@ class StageChoices:
     def carried(self) -> tuple[Int, Int]:
         """[stage, tensor]: the number of S into the stage, and of S into the next one."""
         at = self.layout
+        self.check()
         into, onward = self.s_table[:-1].copy(), self.s_table[1:].copy()
         stage, _ = np.indices(into.shape)
         into[stage <= at.first_writer] = NONE
@@ -114,12 +126,14 @@ class StageChoices:
         at = self.layout
         into, onward = self.carried
         stage, op = self.runs
+        self.check()
         load = np.zeros((at.n, at.n + 1), dtype=np.int64)
         k, t = np.nonzero(at.first_writer < np.arange(at.n)[:, None])
         before = (into[k, t] != NONE) * at.size[t]
         after = (at.fixed[k, t] | self.is_read[k, t] | (onward[k, t] != NONE)) * at.size[t]
         np.add.at(load[:, 0], k, before)
         np.add.at(load, (k, at.first_writer[t]), after - before)
+        self.check()
         k, t, reader, last = self.reads
         gone = last & (onward[k, t] == NONE)
         np.subtract.at(load, (k[gone], reader[gone] + 1), at.size[t[gone]])

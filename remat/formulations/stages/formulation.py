@@ -104,12 +104,16 @@ class Stages(Formulation):
     def layout(self) -> StageLayout:
         """What there are variables for."""
         extra = None if self._limit is None else self._limit - self.problem.graph.base_cost
-        return StageLayout.of(self.problem, extra, self.options.ahead)
+        return StageLayout.of(self.problem, extra, self.options.ahead, self.deadline)
 
     @cached_property
     def choices(self) -> StageChoices:
         """The variables, by number."""
-        return StageChoices(self.problem, self.layout)
+        return StageChoices(self.problem, self.layout, self._check)
+
+    def _check(self) -> None:
+        """Look at the clock of the moment, which may be another one than when the choices were made."""
+        self.deadline.check()
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
@@ -140,8 +144,11 @@ class Stages(Formulation):
         live = column.copy()
         live[own] = L.index
         self._chain(model, own, live, column, tail)
+        self.deadline.check()
         self._availability(model, R, S, live)
+        self.deadline.check()
         U, over = self._memory(model, R, S, live)
+        self.deadline.check()
         self._limits(model, R)
         cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.choices.runs[1]]
         priced = np.flatnonzero(cost > 0)
@@ -258,6 +265,7 @@ class Stages(Formulation):
         tight = np.flatnonzero(self.choices.tight)
         stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
         U = model.implied("U", len(tight), 0, at.capacity)
+        self.deadline.check()
         first_live = np.where(at.fixed, ONE, self._column(S, onward))
         k, t, reader, last = self.choices.reads
         head = np.append(True, last[:-1])[: len(last)]
@@ -276,7 +284,7 @@ class Stages(Formulation):
         ]
         keys = stage * at.n + op
         terms: list[Term] = [(np.arange(len(tight)), U.index, 1)]
-        for k_, slot, t_, column, sign in changes:
+        for k_, slot, t_, column, sign in self.deadline.each(changes, 1):
             row = np.searchsorted(keys, k_ * at.n + slot)
             row[row == len(keys)] = -1
             good = (row >= 0) & (column != NONE) & (at.size[t_] > 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.modeling.rows import expand
@@ -88,7 +89,7 @@ class StageLayout:
     fixed: Bool
 
     @classmethod
-    def of(cls, problem: Problem, most_extra: int | None, ahead: bool) -> StageLayout:
+    def of(cls, problem: Problem, most_extra: int | None, ahead: bool, deadline: Deadline | None = None) -> StageLayout:
         """Layout for schedules that spend at most `most_extra` on recomputations; None: any.
 
         Without `ahead`, recomputations serve the op that ends their stage.
@@ -111,13 +112,15 @@ class StageLayout:
         by_use = np.lexsort((reader[wanted], arrays.consumers.rows[wanted]))
         use_tensor, use_op = arrays.consumers.rows[wanted][by_use], reader[wanted][by_use]
 
-        may_run = _may_run(problem, most_extra, ahead)
+        clock = deadline or Deadline()
+        may_run = _may_run(problem, most_extra, ahead, clock)
         last_run = np.where(may_run.any(axis=0), n - 1 - may_run[::-1].argmax(axis=0), -1)
         last_read = np.full(tensors, -1, dtype=np.int64)
         np.maximum.at(last_read, use_tensor, np.maximum(use_op, last_run[use_op]))
         last_read[problem.kept] = n - 1
         last_read[fleeting] = -1
 
+        clock.check()
         fixed = np.zeros((n, tensors), dtype=np.bool_)
         fixed[use_op, use_tensor] = True
         own = np.flatnonzero(~fleeting)
@@ -148,7 +151,7 @@ class StageLayout:
         return np.cumsum(change)[: self.n] + self.workspace
 
 
-def _may_run(problem: Problem, most_extra: int | None, ahead: bool) -> Bool:
+def _may_run(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> Bool:
     """[k, j]: whether recomputing op j in stage k can be of use; by position.
 
     It serves a reader that runs for the first time in stage k or later, or a recomputation there that is of use
@@ -161,7 +164,7 @@ def _may_run(problem: Problem, most_extra: int | None, ahead: bool) -> Bool:
     outputs, consumers = arrays.op_outputs.lists(), arrays.consumers.lists()
     position, single = arrays.position.tolist(), (arrays.producers.counts == 1).tolist()
     spent = np.full((n, n), NEVER, dtype=np.int64)  # [j, k]: least extra cost with op j recomputed in stage k
-    for j in range(n - 1, -1, -1):
+    for j in clock.each(range(n - 1, -1, -1), 16):
         op = int(arrays.order[j])
         if problem.compute_limits[op] == 1:
             continue

@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.retention import Bits, recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 from remat.schedule.formats.checkmate import schedule_from_matrices
+
+#: Seconds that judging a schedule takes for each of its computes, which may be millions.
+SECONDS_TO_JUDGE = 3e-6
+#: Seconds that the first schedule may take even where time is over.
+FIRST = 0.25
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class Checkpointing(Heuristic):
     """
 
     options_type: ClassVar[type | None] = CheckpointingOptions
+    deadline = Deadline()
+    """Of the candidate that is being made."""
 
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
@@ -67,7 +75,17 @@ class Checkpointing(Heuristic):
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         best: tuple[tuple[bool, int, int], Schedule] | None = None
-        for schedule in self.candidates(problem):
+        # a small graph's first schedule is there at once, however late it is
+        self.deadline = Deadline.after(max(FIRST, run.deadline.remaining))
+        candidates = self.candidates(problem)
+        while True:
+            try:
+                schedule = next(candidates, None)
+            except OverdueError:
+                break
+            if schedule is None or self.deadline.remaining < SECONDS_TO_JUDGE * schedule.num_computes:
+                break
+            self.deadline = run.deadline
             found = validate(problem.graph, schedule, problem.rules)
             fits = found.verdict is Verdict.VALID
             rank = (False, found.cost, found.peak) if fits else (True, found.peak, found.cost)
@@ -82,11 +100,11 @@ class Checkpointing(Heuristic):
     def retaining(self, problem: Problem, S: Bits) -> Schedule:
         """The schedule that retains `S` and computes as little as that allows."""
         if not self.options.dead_retention:
-            return schedule_for(problem, S, self.name)
+            return schedule_for(problem, S, self.name, self.deadline)
         if any(limit is not None for limit in problem.compute_limits):
             raise ProblemError(f"{self.name} with dead retention knows no ops that are limited in their computes")
         try:
-            schedule = schedule_from_matrices(problem.graph, recomputation_for(problem, S), S)
+            schedule = schedule_from_matrices(problem.graph, recomputation_for(problem, S, self.deadline), S)
         except FormatError as error:
             raise ProblemError(f"{self.name} with dead retention: {error}") from None
         return replace(schedule, source=self.name)

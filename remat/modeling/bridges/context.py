@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from remat.deadline import Deadline
 from remat.modeling.bridges.literals import NEVER, literal_rows, literal_values, unique_rows
 from remat.modeling.bridges.order import Domains, OrderEncoding
 from remat.modeling.model import Kind, Model
@@ -28,9 +29,12 @@ class Workshop:
     domains : Domains
         Of the source model's variables.
     order : OrderEncoding
+    deadline : Deadline
+        Looked at whenever something is made here.
     """
 
-    def __init__(self, source: Model) -> None:
+    def __init__(self, source: Model, deadline: Deadline | None = None) -> None:
+        self.deadline = deadline or Deadline()
         self.model = source.copy(source.name)
         self.model.records = []
         self.domains = Domains(source, self.model)
@@ -41,6 +45,7 @@ class Workshop:
         self, name: str, size: int, kind: Kind, bounds: tuple[ArrayLike, ArrayLike], complete: Complete
     ) -> Int:
         """Numbers of `size` new variables, whose values follow from those of earlier ones by `complete`."""
+        self.deadline.check()
         index = self.model.add_vars(name, size, kind, *bounds).index
         self._blocks.append((index, complete))
         return index
@@ -55,6 +60,7 @@ class Workshop:
 
     def fold(self, literals: Int) -> Int:
         """The same literals with those of fixed variables replaced by ``ALWAYS`` and ``NEVER``."""
+        self.deadline.check()
         folded = literals.copy()
         some = np.flatnonzero((literals != ALWAYS) & (literals != NEVER))
         negative = literals[some] < 0

@@ -1,0 +1,160 @@
+"""Deadlines are looked at between pieces of work, and nothing is ever broken off from outside."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from remat import Problem, solve
+from remat.backends.base import SolveOptions, StopReason
+from remat.deadline import Deadline, OverdueError
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.retention_intervals import RetentionIntervals
+from remat.formulations.stages import Stages
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.layered import layered
+from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.greedy import Greedy
+from remat.modeling import PlainLinear, lower
+from remat.modeling.matrix import to_matrix
+from remat.registry import make_backend
+
+ONE = SolveOptions(threads=1)
+
+
+def test_a_look_at_the_clock():
+    Deadline().check()
+    Deadline.after(60).check()
+    for seconds in (0, -1):
+        with pytest.raises(OverdueError, match="no time is left"):
+            Deadline.after(seconds).check()
+
+
+def test_each_looks_before_every_piece():
+    assert list(Deadline().each(range(5))) == list(Deadline.after(60).each(range(5), 2)) == [0, 1, 2, 3, 4]
+    seen = []
+    with pytest.raises(OverdueError):
+        for item in Deadline.after(0.05).each(range(1000), 10):
+            seen.append(item)
+            time.sleep(0.01)
+    assert seen == list(range(len(seen)))
+    assert 0 < len(seen) < 100
+    assert len(seen) % 10 == 0
+
+
+@pytest.mark.parametrize("kind", [Checkmate, Stages, RetentionIntervals])
+def test_models_are_not_built_when_time_is_over(kind):
+    formulation = kind(Problem(unit_chain(8), 5))
+    formulation.deadline = Deadline.after(0)
+    with pytest.raises(OverdueError):
+        formulation.build()
+    formulation.deadline = Deadline.after(60)
+    model = formulation.build()
+    if kind is RetentionIntervals:
+        with pytest.raises(OverdueError):
+            lower(model, {PlainLinear}, deadline=Deadline.after(0))
+    with pytest.raises(OverdueError):
+        to_matrix(lower(model, {PlainLinear}).model, Deadline.after(0))
+
+
+@pytest.mark.parametrize("method", ["greedy", "eviction", "checkpoint-last", "linearized-greedy", "lp-rounding"])
+def test_heuristics_end_when_time_is_over(method):
+    """Each of them takes many seconds for this graph without a deadline, or cannot look at one schedule in time."""
+    graph = layered(2000, seed=1)
+    graph.reference_peak, graph.arrays  # noqa: B018
+    began = time.monotonic()
+    try:
+        solve(Problem(graph, "50%"), method, stop=0.4, options=ONE)
+    except Exception as error:
+        assert "training graph" in str(error)
+    assert time.monotonic() - began < 0.4 + 2.5  # a look for a lower peak takes a second where nothing is found
+
+
+class Spawner(Heuristic):
+    """Does nothing but start threads until well after its deadline, and does not look at it."""
+
+    name = "spawner"
+
+    def run(self, problem, run):
+        end = time.monotonic() + run.deadline.remaining + 0.4
+        while time.monotonic() < end:
+            threads = [threading.Thread(target=int) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return Greedy().run(problem, HeuristicRun())
+
+
+def test_threads_are_born_in_peace():
+    """A thread whose `start()` is struck by an exception from outside makes whoever started it wait for ever.
+
+    That needed luck, so many instants are tried, in a process that is given up when it hangs.
+    """
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6 of 6\n", "")
+
+
+def test_a_heuristic_that_is_late_is_waited_for():
+    """It is not struck, what it found counts, and the result says that it was late."""
+
+    class Late(Heuristic):
+        name = "late"
+
+        def run(self, problem, run):
+            time.sleep(run.deadline.remaining + 1.2)
+            return Greedy().run(problem, HeuristicRun())
+
+    result = solve(Problem(unit_chain(8), 7), Late, stop=0.2)
+    assert result.source == "late"
+    assert "late went on for 1.2 s after its deadline" in result.message
+
+
+def test_a_build_that_is_late_ends_with_the_deadline():
+    """A formulation that does not look at the clock makes the answer late, and nothing else."""
+
+    class Late(Checkmate):
+        name = "late"
+
+        def build(self):
+            time.sleep(0.5)
+            self.deadline = Deadline()
+            return super().build()
+
+    result = solve(Problem(unit_chain(8), 5), Late, "highs", stop=0.4, options=ONE)
+    assert result.stop is StopReason.DEADLINE
+
+
+@pytest.mark.slow
+def test_lns_in_fresh_processes(tmp_path):
+    """The deadline falls while modules are imported: a struck import was a raw ImportError in one of eight runs."""
+    path = tmp_path / "graph.json"
+    write_graph(layered(60, seed=1), path)
+    remat = str(Path(sys.executable).with_name("remat"))
+    for k in range(8):
+        seconds = str(0.55 + 0.05 * k)
+        command = [remat, "solve", str(path), "--budget", "80%", "--method", "lns", "--time-limit", seconds, "-q"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=60, check=False
+        )
+        assert done.returncode in (0, 1), done.stderr
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize("backend", ["highs", "cp-sat"])
+def test_no_time_at_all(backend):
+    result = solve(Problem(unit_chain(8), 5), "checkmate", make_backend(backend), stop=1e-9, options=ONE)
+    assert result.stop is StopReason.DEADLINE
+
+
+if __name__ == "__main__":
+    ended = 0
+    for attempt in range(6):
+        solve(Problem(unit_chain(8), 7), Spawner, stop=0.02 + attempt * 1e-4)
+        ended += 1
+    print(f"{ended} of 6")
