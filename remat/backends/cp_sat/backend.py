@@ -207,7 +207,11 @@ class _Run:
             raise BackendError("CP-SAT says that the model is infeasible, but there is a solution")
         if best and status is Status.UNKNOWN:
             status = Status.FEASIBLE
-        if status is Status.OPTIMAL and self.options.relative_gap > 0 and (self.bound or -math.inf) < (objective or 0):
+        if (
+            status is Status.OPTIMAL
+            and self.options.relative_gap > 0
+            and (self.bound is None or self.bound < (objective or 0))
+        ):
             status, stop = Status.FEASIBLE, StopReason.GAP
         elif status in (Status.OPTIMAL, Status.INFEASIBLE):
             stop = StopReason.FINISHED
