@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import json
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +17,8 @@ from remat.backends.base import DEFAULT_GAP, SolveOptions
 from remat.errors import FormatError, ProblemError
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
-from remat.io.files import check_outputs, exists, is_standard_stream, read_text
+from remat.io.files import check_outputs, exists, is_standard_stream
+from remat.io.toml import read_toml
 from remat.problem import Problem
 from remat.schedule.io import read_schedule, write_schedule
 from remat.solving.progress import OnProgress
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from remat.schedule import Schedule
     from remat.solving.result import Result
 
-#: Largest configuration file that is read, in bytes.
-MAX_CONFIG_BYTES = 1024 * 1024
 #: The groups of the registry that ``solve.method`` may name.
 METHODS = ("formulations", "heuristics")
 
@@ -308,23 +306,6 @@ def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
         raise FormatError(where + _shown([group, method, *place], fault)) from None
     except ProblemError as error:
         raise ProblemError(f"{where}{group}.{method}: {error}") from None
-
-
-def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, and the line where there is one.
-    """
-    text = read_text(path, MAX_CONFIG_BYTES)
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise FormatError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # of TOML, or a number with thousands of digits
-        raise FormatError(f"{path}: not TOML: {error}") from None
 
 
 def schema() -> dict[str, Any]:

@@ -12,11 +12,12 @@ import pytest
 
 from remat import registry
 from remat.backends.base import SolveOptions
-from remat.config import MAX_CONFIG_BYTES, Config, example, make_options, schema
+from remat.config import Config, example, make_options, schema
 from remat.errors import FormatError, ProblemError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
+from remat.io.toml import MAX_CONFIG_BYTES
 from remat.schedule import Schedule
 from remat.schedule.io import read_schedule, write_schedule
 

@@ -21,6 +21,7 @@ from typing import Any
 from remat.errors import FormatError, GraphError
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
 from remat.io.files import parse_json, read_text
+from remat.io.limits import MAX_STEPS
 from remat.io.text import short
 
 NAME = "remat-costs"
@@ -153,6 +154,8 @@ def _some(names: list[str]) -> str:
 
 
 def _from_csv(text: str, name: str) -> Profile:
+    if text.count(",") + text.count("\n") > MAX_STEPS:
+        raise FormatError(f"{name}: more than the {MAX_STEPS:,} cells that are read")
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [cell.strip() for cell in next(rows, [])]

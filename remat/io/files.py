@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from remat.errors import FormatError
+from remat.io.limits import MAX_BYTES, check_json_size
 
-#: Largest file that is read, in bytes, unless a caller says otherwise.
-MAX_BYTES = 512 * 1024 * 1024
 #: The paths that stand for standard input, or output.
 STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")
 #: Names of open files; what is behind them is somebody's, and not replaced.
@@ -100,8 +99,9 @@ def parse_json(text: str, name: str) -> Any:
     Raises
     ------
     FormatError
-        Naming `name`, and the line and column where there is one.
+        Naming `name`, and the line and column where there is one; also for what would fill the memory.
     """
+    check_json_size(text, name)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)

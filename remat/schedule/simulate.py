@@ -20,6 +20,8 @@ from remat.schedule.schedule import Schedule, StepKind
 
 Int = NDArray[np.int64]
 
+#: Most tensors that all steps together may read and write, each time counted: 8 bytes each, several times.
+MAX_TOUCHED = 200_000_000
 #: Steps from which on the compiled loops are used: below, interpreting takes less time than loading the compiler.
 COMPILE_FROM = 50_000
 
@@ -157,7 +159,7 @@ def simulate(
     ProblemError
         If `keep` names a tensor that the graph does not have.
     ScheduleError
-        If `graph` is no graph or `schedule` no schedule.
+        If `graph` is no graph or `schedule` no schedule, or its steps read and write too many tensors.
 
     Examples
     --------
@@ -179,7 +181,10 @@ def simulate(
     ops = np.where(is_compute, targets, -1)
     known = ops[ops >= 0]
     room = int(arrays.op_outputs.counts[known].sum())
-    touched = 0 if schedule.has_frees else room + int(arrays.op_inputs.counts[known].sum())
+    touched = room + int(arrays.op_inputs.counts[known].sum())
+    if touched > MAX_TOUCHED:
+        raise ScheduleError(f"the steps touch {touched:,} tensors, more than the {MAX_TOUCHED:,} that can be simulated")
+    touched = 0 if schedule.has_frees else touched
 
     large = len(schedule) >= COMPILE_FROM
     new = _new_array if large else _new_list

@@ -27,6 +27,12 @@ Bits = NDArray[np.bool_]
 
 #: Most entries of a matrix that is read.
 MAX_ENTRIES = 25_000_000
+#: Most computes that matrices may ask for, each counted with what it reads.
+MAX_WORK = 5_000_000
+#: Largest archive that is read, most files in it, and the room for the header of a matrix, in bytes.
+MAX_ARCHIVE, MAX_MEMBERS, HEADER = 64 * 1024 * 1024, 64, 16 * 1024
+#: Entries of a matrix that are looked at together.
+_BLOCK = 1_000_000
 #: Solvers return 0 and 1 up to their integrality tolerance; anything further away is no answer.
 INTEGRALITY = 1e-4
 
@@ -58,7 +64,8 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     ------
     FormatError
         If a shape is wrong, an entry is neither 0 nor 1 (up to the integrality tolerance of solvers), a value is
-        retained that the stage before does not have, or an op has not exactly one output of its own.
+        retained that the stage before does not have, an op has not exactly one output of its own, or there are more
+        computes than anybody wants to run.
 
     Examples
     --------
@@ -80,6 +87,9 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     # Graph inputs are no nodes: always there.
     reads = [node[t[~arrays.is_input[t]]].tolist() for t in (arrays.op_inputs[o] for o in order)]
     outputs = arrays.is_output[values]
+    work = int((computed.sum(axis=0) * np.array([1 + len(each) for each in reads])).sum())
+    if work > MAX_WORK:
+        raise FormatError(f"R asks for {int(computed.sum()):,} computes that read {work:,} values: too many")
 
     kinds: list[int] = []
     targets: list[int] = []
@@ -198,12 +208,18 @@ def _list(value: Any, what: str) -> list[Any]:
 def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
     if matrix.ndim != 2 or matrix.shape[1] != columns or not len(matrix):
         raise FormatError(f"{name} has shape {matrix.shape}; the graph has {columns} ops, one column each")
-    value = matrix.astype(np.float64)
-    ones = np.abs(value - 1) <= INTEGRALITY
-    wrong = ~(ones | (np.abs(value) <= INTEGRALITY))
-    if wrong.any():
-        stage, i = np.argwhere(wrong)[0].tolist()
-        raise FormatError(f"{name}[{stage}][{i}] is {matrix[stage, i].item()!r}, neither 0 nor 1")
+    if matrix.dtype == np.bool_:
+        return matrix
+    ones = np.empty(matrix.shape, dtype=np.bool_)
+    rows = max(1, _BLOCK // columns)
+    for first in range(0, len(matrix), rows):  # by blocks: copies of the whole would take several times its memory
+        value = matrix[first : first + rows].astype(np.float64)
+        block = np.abs(value - 1) <= INTEGRALITY
+        wrong = ~(block | (np.abs(value) <= INTEGRALITY))
+        if wrong.any():
+            stage, i = np.argwhere(wrong)[0].tolist()
+            raise FormatError(f"{name}[{first + stage}][{i}] is {matrix[first + stage, i].item()!r}, neither 0 nor 1")
+        ones[first : first + rows] = block
     return ones
 
 
@@ -212,6 +228,8 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
 
 def _json_matrix(value: Any, name: str) -> NDArray[np.float64]:
     rows = _list(value, name)
+    if len(rows) * len(_list(rows[0], f"{name}[0]") if rows else ()) > MAX_ENTRIES:
+        raise FormatError(f"{name} is not a matrix with at most {MAX_ENTRIES:,} entries")
     for number, row in enumerate(rows):
         if len(_list(row, f"{name}[{number}]")) != len(rows[0]):
             raise FormatError(f"{name}[{number}] has another length than {name}[0]")
@@ -223,11 +241,16 @@ def _json_matrix(value: Any, name: str) -> NDArray[np.float64]:
         raise FormatError(f"{name} has an entry that is neither 0 nor 1") from None
 
 
-def _zipped_matrix(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+def _zipped_matrix(archive: zipfile.ZipFile, name: str, columns: int) -> Bits:
     """A matrix of an .npz archive, whose declared size is checked before anything is unpacked. Nothing is unpickled."""
-    if archive.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    member = archive.getinfo(f"{name}.npy")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(f"{name} is compressed in a way that numpy does not write")
-    with archive.open(f"{name}.npy") as file:
+    if member.file_size > HEADER + 8 * MAX_ENTRIES:
+        raise FormatError(
+            f"{name} unpacks to {member.file_size:,} bytes: not a matrix with at most {MAX_ENTRIES:,} entries"
+        )
+    with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
@@ -237,8 +260,12 @@ def _zipped_matrix(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
             raise FormatError(f"{name} is an array of {dtype}, not of numbers")
         if len(shape) != 2 or min(shape) < 0 or shape[0] * shape[1] > MAX_ENTRIES:
             raise FormatError(f"{name} has shape {shape}, not that of a matrix with at most {MAX_ENTRIES:,} entries")
-    with archive.open(f"{name}.npy") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        if shape[1] != columns:
+            raise FormatError(f"{name} has shape {shape}; the graph has {columns} ops, one column each")
+        if member.file_size > HEADER + shape[0] * shape[1] * dtype.itemsize:
+            raise FormatError(f"{name} is longer than a matrix of shape {shape}")
+    with archive.open(member) as file:
+        return _bits(np.lib.format.read_array(file, allow_pickle=False), name, columns)
 
 
 def _is_archive(source: Source) -> bool:
@@ -256,9 +283,13 @@ def _recognizes(source: Source) -> bool:
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     graph = needed_graph(graph, "a Checkmate schedule")
     if _is_archive(source):
+        columns = len(node_values(graph))
+        # The list of files is read whole by whoever opens an archive: 46 bytes in it become an object each.
+        if len(source.data) > MAX_ARCHIVE or source.data.count(b"PK\x01\x02") > MAX_MEMBERS:
+            raise FormatError(f"an archive of more than {MAX_ARCHIVE:,} bytes, or of more than {MAX_MEMBERS} files")
         try:
             with zipfile.ZipFile(io.BytesIO(source.data)) as archive:
-                computed, retained = (_zipped_matrix(archive, name) for name in "RS")
+                computed, retained = (_zipped_matrix(archive, name, columns) for name in "RS")
         except KeyError as error:
             raise FormatError(f"the archive misses a matrix: {error.args[0]}") from None
         except _BROKEN_ARCHIVE as error:

@@ -10,6 +10,7 @@ import json
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
+from remat.io.limits import check_count
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
@@ -30,6 +31,7 @@ def schedule_from_list(text: str) -> Schedule:
     >>> schedule_from_list(chr(10).join(["# a twice", "a", "b", "a"])).computes()
     ['a', 'b', 'a']
     """
+    check_count(text.count("\n"), "lines")
     names = [line.strip() for line in text.split("\n")]
     return _of_names([name for name in names if name and not name.startswith("#")])
 
@@ -52,6 +54,7 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     if not _is_json_list(source):
         return schedule_from_list(source.text)
     names = source.json
+    check_count(len(names), "ops")
     for number, name in enumerate(names):
         if type(name) is not str:
             raise FormatError(f"entry {number} of the list must be the name of an op, not {short(name)}")

@@ -14,6 +14,7 @@ from typing import Any
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.formats import Source
+from remat.io.limits import check_count
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
@@ -156,6 +157,7 @@ def plan_from_text(text: str) -> ExecutionPlan:
     FormatError
         Naming the line that is not understood, or in the wrong place.
     """
+    check_count(text.count("\n"), "lines")
     header: dict[str, str] = {}
     inputs: list[Allocate] = []
     statements: list[Statement] = []

@@ -1,0 +1,167 @@
+"""Small files that expand to very much are refused before they do."""
+
+import io
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from remat.errors import FormatError, RematError, ScheduleError
+from remat.graphs import ComputeGraph, Op, Tensor, read_graph
+from remat.graphs.families import unit_chain
+from remat.graphs.profiles import read_profile
+from remat.io.files import parse_json
+from remat.io.limits import MAX_STEPS, check_json_size
+from remat.io.toml import read_toml
+from remat.schedule import Schedule, read_schedule, simulate
+
+CHAIN = unit_chain(4)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["[],", "{},", '{"a":1},', '{"a":{}},', "0.1,", "[[[[]]]],", '"a",'],
+    ids=["lists", "objects", "pairs", "nested", "floats", "deep", "strings"],
+)
+def test_fifty_megabytes_of_values(piece: str) -> None:
+    text = '{"format": "remat-graph", "ops": [' + piece * (50_000_000 // len(piece)) + "1]}"
+    begun = time.process_time()
+    with pytest.raises(FormatError, match=r"^bomb: its values would take up about [0-9,]+ MiB, more than the 800 MiB"):
+        parse_json(text, "bomb")
+    assert time.process_time() - begun < 5
+
+
+def test_what_graphs_and_schedules_need_is_read() -> None:
+    """300,000 ops, a million steps: punctuation of such files, without the files."""
+    op = '{"name": "op_123456", "type": "t", "cost": 1, "inputs": ["a", "b", "c"], "outputs": ["d"], "workspace": 5},'
+    check_json_size((op + '{"name": "d", "size": 4},') * 300_000, "graph")
+    check_json_size('["compute", "op_123456"],' * 1_000_000, "schedule")
+    assert MAX_STEPS >= 1_000_000
+
+
+def test_many_numbers_of_many_digits() -> None:
+    with pytest.raises(FormatError, match="bomb: "):
+        parse_json("[" + "9" * 5000 + "]", "bomb")
+    assert parse_json("[" + "9" * 4000 + "]", "fine") == [10**4000 - 1]
+    assert parse_json("[0." + "1" * 1_000_000 + "]", "fine") == [1 / 9]
+
+
+BOMB = """
+import io, resource, sys, time, zipfile
+import numpy as np
+from remat.errors import FormatError
+from remat.graphs.families import path
+from remat.schedule.io import read_schedule
+n = 5000
+graph = path(n)
+columns = len(graph.ops)
+matrix = np.tril(np.ones((n, columns), dtype=np.dtype(sys.argv[1])))
+file = io.BytesIO()
+np.savez_compressed(file, R=matrix, S=np.tril(matrix, -1))
+del matrix
+open("bomb.npz", "wb").write(file.getvalue())
+resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))
+begun = time.process_time()
+try:
+    read_schedule("bomb.npz", graph)
+except FormatError as error:
+    print(error)
+assert time.process_time() - begun < 20, time.process_time() - begun
+"""
+
+
+@pytest.mark.parametrize("dtype", ["i1", "f8"])
+def test_an_archive_that_is_read_and_then_asks_for_millions_of_computes(dtype: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BOMB, dtype], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "R asks for " in done.stdout and "too many" in done.stdout
+    assert (tmp_path / "bomb.npz").stat().st_size < 600_000
+
+
+def zipped(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_2_0(file, {"descr": "|i1", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def test_archives_that_expand_to_more_than_their_matrix(tmp_path: Path) -> None:
+    ops = len(CHAIN.ops)
+    small, long_header = header((ops, ops)) + bytes(ops * ops), b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little")
+    for content, message in (
+        (zipped(R=small + bytes(10_000_000), S=small), f"R is longer than a matrix of shape \\({ops}, {ops}\\)"),
+        (zipped(R=header((5000, 5000)) + bytes(25_000_000), S=small), "the graph has 9 ops, one column each"),
+        (zipped(R=small + bytes(201_000_000), S=small), "R unpacks to 201,000,"),
+        (zipped(R=long_header + b" " * 100_000_000, S=small), "not an archive of matrices R and S"),
+        (zipped(R=small, S=small, **{f"x{number}": b"" for number in range(100)}), "of more than 64 files"),
+    ):
+        (tmp_path / "bomb.npz").write_bytes(content)
+        with pytest.raises(FormatError, match=message):
+            read_schedule(tmp_path / "bomb.npz", CHAIN)
+
+
+def test_dotted_keys_of_toml(tmp_path: Path) -> None:
+    """Each part more costs a copy of all before it: 20,000 parts in 40 kB took gigabytes."""
+    path = tmp_path / "run.toml"
+    long = ".".join(["a"] * 100_000)
+    for text in (f"x = 1\n{long} = 1\n", f"x = 1\n[{long}]\n", f"x = 1\ny = {{{long} = 1}}\n",
+                 "x = 1\n" + " . ".join(['"a"', "'b'", "c"] * 1000) + " = 1\n"):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(FormatError, match=r"run\.toml: line [23]: a key of more than 32 parts"):
+            read_toml(path)
+    for text in (
+        "x = 1\n" + "a" * 900_000,
+        '"' * 500_000,
+        "a." * 20 + "a = [" + "0.1, " * 1000 + "]",
+        "a" * 9 + " ." * 400_000,
+    ):
+        path.write_text(text)
+        begun = time.process_time()
+        try:
+            read_toml(path)
+        except RematError as error:
+            assert "run.toml" in str(error)
+        assert time.process_time() - begun < 5
+
+
+def test_lists_of_very_many_steps(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    for text in ("a\n" * (MAX_STEPS + 1), "remat-plan 1\n" + "#\n" * (MAX_STEPS + 1), "#\n" * (MAX_STEPS + 1)):
+        path.write_text(text)
+        with pytest.raises(FormatError, match="more than the 4,000,000 that are read"):
+            read_schedule(path, CHAIN)
+    path.write_text("op,us\n" + "a,1\n" * MAX_STEPS)
+    with pytest.raises(FormatError, match="more than the 4,000,000 cells that are read"):
+        read_profile(path)
+
+
+def test_a_file_without_end(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="not a plain file"):
+        read_graph("/dev/zero")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(200 * 1024 * 1024)
+    with pytest.raises(FormatError, match="larger than 134,217,728 bytes"):
+        read_graph(tmp_path / "sparse")
+
+
+def test_steps_that_touch_very_much_are_refused(tmp_path: Path) -> None:
+    """The simulation has an entry for each tensor that a step reads or writes, where frees are implied."""
+
+    names = [f"t{number}" for number in range(10_000)]
+    graph = ComputeGraph("g", [Tensor(name, 1) for name in names], [Op("a", tuple(names))], inputs=names)
+    with pytest.raises(ScheduleError, match="touch 300,000,000 tensors"):
+        simulate(graph, Schedule.of_computes(graph, np.zeros(30_000, dtype=np.int64)))
+    assert simulate(graph, Schedule.of_computes(graph, np.zeros(3, dtype=np.int64))).peak == 10_000
