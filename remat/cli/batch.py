@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import (
+    ERROR,
     INTERRUPTED,
     NO,
     OK,
@@ -29,8 +30,11 @@ from remat.cli.common import (
     chosen,
 )
 from remat.cli.compare import Watched, methods_of
+from remat.cli.saving import Outputs
+from remat.cli.signals import writing
 from remat.errors import FormatError
-from remat.io.files import check_output, check_outputs, exists, write_atomic
+from remat.interruption import interrupts
+from remat.io.files import check_output, check_outputs, exists
 
 if TYPE_CHECKING:
     from remat.experiments.max_batch_result import BatchResult, Probe
@@ -121,8 +125,8 @@ def command(
         "solve": chosen(time_limit=time_limit, threads=threads, seed=seed, isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
     names = names or [run.problem.graph]
-    outputs = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
-    check_outputs(*outputs, inputs=(*names, *(others or ()), config))
+    files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
+    check_outputs(*files, inputs=(*names, *(others or ()), config))
     if schedules is not None:
         check_output(schedules / "schedule.json")
     families = [
@@ -139,41 +143,48 @@ def command(
     chosen_ones = methods_of(methods, run)
     done: list[BatchResult] = []
 
-    def write() -> None:
-        for path in tables or ():
-            write_atomic(path, _json(done) if path.suffix.lower() == ".json" else _csv(done))
+    outputs = Outputs()
+
+    def text_of(path: Path) -> str:
+        return _json(done) if path.suffix.lower() == ".json" else _csv(done)
 
     silent = quiet or run.output.quiet
-    for family in families:
-        for method in chosen_ones:
+    with interrupts():
+        for family in families:
+            for method in chosen_ones:
 
-            def on_probe(probe: Probe) -> None:
-                if not silent:
-                    line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
-                    print(line, file=sys.stderr, flush=True)
+                def on_probe(probe: Probe) -> None:
+                    if not silent:
+                        line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
+                        print(line, file=sys.stderr, flush=True)
 
-            with Watched(silent)(f"{family.name}, {method.label}") as on_progress:
-                answer = max_batch(
-                    family, memory, method,
-                    order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
-                    count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
-                    options=run.solve_options(),
-                    on_progress=on_progress, on_probe=on_probe,
-                )  # fmt: skip
-            done.append(answer)
-            write()
-            if schedules is not None:
-                _write_schedule(answer, schedules)
-            if answer.interrupted:
+                with Watched(silent)(f"{family.name}, {method.label}") as on_progress:
+                    answer = max_batch(
+                        family, memory, method,
+                        order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
+                        count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
+                        options=run.solve_options(),
+                        on_progress=on_progress, on_probe=on_probe,
+                    )  # fmt: skip
+                done.append(answer)
+                for path in tables or ():
+                    outputs.attempt_text(path, text_of(path))
+                if schedules is not None:
+                    _write_schedule(answer, schedules, outputs)
+                if answer.interrupted:
+                    break
+            if done[-1].interrupted:
                 break
-        if done[-1].interrupted:
-            break
-    if plot is not None:
-        from remat.experiments.plots import save_batch_plot
+        writing()
+        for path in tables or ():
+            outputs.save_text(path, text_of(path))
+        print_batches(done)
+        if plot is not None:
+            from remat.experiments.plots import save_batch_plot
 
-        save_batch_plot(done, plot)
-    print_batches(done)
-    raise typer.Exit(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
+            outputs.draw(plot, lambda where: save_batch_plot(done, where))
+    code = INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO
+    raise typer.Exit(ERROR if outputs.failed else code)
 
 
 def read_family(
@@ -239,16 +250,15 @@ def _csv(done: Sequence[BatchResult]) -> str:
     return csv_text([{**answer.row(), "versions": {}} for answer in done])
 
 
-def _write_schedule(answer: BatchResult, folder: Path) -> None:
-    from remat.graphs.io import write_graph
-    from remat.schedule.io import write_schedule
+def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None:
+    from remat.graphs.formats.remat_json import graph_to_text
 
     if answer.graph is None or answer.schedule is None:
         return
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", answer.graph.name)
     method = re.sub(r"[^A-Za-z0-9._-]+", "-", answer.method.label)
-    write_graph(answer.graph, folder / f"{name}.json")
-    write_schedule(answer.schedule, folder / f"{name}.{method}.schedule.json")
+    outputs.save_text(folder / f"{name}.json", graph_to_text(answer.graph))
+    outputs.save_schedule(folder / f"{name}.{method}.schedule.json", answer.schedule)
 
 
 def print_batches(done: Sequence[BatchResult]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import (
+    ERROR,
     INTERRUPTED,
     NO,
     OK,
@@ -31,7 +32,10 @@ from remat.cli.common import (
     base_config,
     chosen,
 )
-from remat.io.files import check_outputs, write_atomic
+from remat.cli.saving import Outputs
+from remat.cli.signals import writing
+from remat.interruption import interrupts
+from remat.io.files import check_outputs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,7 +93,7 @@ def command(
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error in the input; 130: Ctrl-C.
     """
-    from remat.experiments.compare import compare
+    from remat.experiments.compare import Comparison, compare
     from remat.schedule.plots import SUFFIXES
 
     run = base_config(config, graph, {
@@ -100,26 +104,36 @@ def command(
     })  # fmt: skip
     check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
 
+    outputs = Outputs()
+    texts = ((json_file, Comparison.to_json), (csv_file, Comparison.to_csv))
+    tables = [(path, text) for path, text in texts if path is not None]
+
+    def draw(path: Path, comparison: Comparison) -> None:
+        from remat.experiments.plots import save_comparison_plot
+
+        save_comparison_plot(comparison, path)
+
     def write(comparison: Comparison) -> None:
-        if json_file is not None:
-            write_atomic(json_file, comparison.to_json())
-        if csv_file is not None:
-            write_atomic(csv_file, comparison.to_csv())
+        for path, text in tables:
+            outputs.attempt_text(path, text(comparison))
         if plot is not None:
-            from remat.experiments.plots import save_comparison_plot
+            outputs.attempt(plot, lambda where: draw(where, comparison))
 
-            save_comparison_plot(comparison, plot)
-
-    done = compare(
-        run.make_problem(), _budgets(budgets, run), methods_of(methods, run),
-        stop=run.solve.time_limit, options=run.solve_options(),
-        watch=Watched(quiet or run.output.quiet), on_run=write,
-    )  # fmt: skip
-    if done.interrupted:
-        write(done)
-    print_comparison(done)
+    with interrupts():
+        done = compare(
+            run.make_problem(), _budgets(budgets, run), methods_of(methods, run),
+            stop=run.solve.time_limit, options=run.solve_options(),
+            watch=Watched(quiet or run.output.quiet), on_run=write,
+        )  # fmt: skip
+        writing()
+        for path, text in tables:
+            outputs.save_text(path, text(done))
+        print_comparison(done)
+        if plot is not None:
+            outputs.draw(plot, lambda where: draw(where, done))
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
-    raise typer.Exit(INTERRUPTED if done.interrupted else OK if found else NO)
+    code = INTERRUPTED if done.interrupted else OK if found else NO
+    raise typer.Exit(ERROR if outputs.failed else code)
 
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:

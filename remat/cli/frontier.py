@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import (
+    ERROR,
     INTERRUPTED,
     NO,
     OK,
@@ -32,8 +33,11 @@ from remat.cli.common import (
     chosen,
 )
 from remat.cli.compare import Watched, methods_of
+from remat.cli.saving import Outputs
+from remat.cli.signals import writing
 from remat.errors import ProblemError
-from remat.io.files import check_outputs, write_atomic
+from remat.interruption import interrupts
+from remat.io.files import check_outputs
 
 if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
@@ -116,41 +120,49 @@ def command(
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
-    outputs = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
-    check_outputs(*outputs, inputs=(run.problem.graph, config))
+    files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
+    check_outputs(*files, inputs=(run.problem.graph, config))
     asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")
 
-    def write(found: Frontier) -> None:
-        for path in tables or ():
-            write_atomic(path, found.to_json() if path.suffix.lower() == ".json" else found.to_csv())
+    outputs = Outputs()
+
+    def text_of(found: Frontier, path: Path) -> str:
+        return found.to_json() if path.suffix.lower() == ".json" else found.to_csv()
 
     silent = quiet or run.output.quiet
 
     def on_cell(found: Frontier, cell: Cell) -> None:
-        write(found)
+        for path in tables or ():
+            outputs.attempt_text(path, text_of(found, path))
         if workers > 1 and not silent:
             total = len(found.methods) * len(found.budgets)
             print(f"[{len(found.cells)}/{total}] {cell.method}, {cell.budget:,} bytes: {shown(cell)}", file=sys.stderr)
 
-    with ExitStack() as stack:
-        pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
-        found = frontier(
-            run.make_problem(), asked, methods_of(methods, run),
-            stop=run.solve.time_limit, options=run.solve_options(), state=state, executor=pool,
-            watch=Watched(silent), on_cell=on_cell,
-        )  # fmt: skip
-        if pool is not None and found.interrupted:
-            pool.stop()
-    write(found)
-    if plot is not None:
-        from remat.experiments.plots import save_frontier_plot
+    with interrupts():
+        with ExitStack() as stack:
+            pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
+            found = frontier(
+                run.make_problem(), asked, methods_of(methods, run),
+                stop=run.solve.time_limit, options=run.solve_options(), state=state, executor=pool,
+                watch=Watched(silent), on_cell=on_cell,
+            )  # fmt: skip
+            if pool is not None and found.interrupted:
+                pool.stop()
+        writing()
+        for path in tables or ():
+            outputs.save_text(path, text_of(found, path))
+        print_frontier(found)
+        if plot is not None:
+            from remat.experiments.plots import save_frontier_plot
 
-        save_frontier_plot(found, plot)
-    print_frontier(found)
+            outputs.draw(plot, lambda where: save_frontier_plot(found, where))
+    for fault in found.unwritten:
+        outputs.fail(f"{fault}; the table has the result, and the same command does that part again")
     some = any(cell.schedule is not None for cell in found.cells.values())
-    raise typer.Exit(INTERRUPTED if found.interrupted else OK if some else NO)
+    code = INTERRUPTED if found.interrupted else OK if some else NO
+    raise typer.Exit(ERROR if outputs.failed else code)
 
 
 def read_budgets(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from remat.cli.signals import rescued_by
 from remat.errors import FormatError
-from remat.io.files import is_special
+from remat.io.files import is_special, write_atomic
 from remat.io.text import one_line
 
 if TYPE_CHECKING:
@@ -160,12 +160,26 @@ class Outputs:
         complain(f"{reason}, and nowhere else either; here it is")
         print(text(), end="", flush=True)
 
+    def attempt_text(self, path: str | os.PathLike[str], text: str) -> None:
+        """The same for a text; pipes and devices receive the final one alone."""
+        if not is_special(path):
+            self.attempt(path, lambda where: write_atomic(where, text))
+
+    def save_text(self, path: str | os.PathLike[str], text: str) -> None:
+        """The same as :meth:`save` for a text."""
+        self.save(path, lambda where: write_atomic(where, text), lambda: text)
+
     def save_schedule(self, path: str | os.PathLike[str], schedule: Schedule) -> None:
         """The same for a schedule."""
         from remat.schedule.formats.remat_json import schedule_to_text
         from remat.schedule.io import write_schedule
 
         self.save(path, lambda where: write_schedule(schedule, where), lambda: schedule_to_text(schedule))
+
+    def fail(self, message: str) -> None:
+        """Something else could not be written."""
+        self.failed = True
+        complain(message)
 
     def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
         """Write a picture for good; it can be drawn again from what is saved."""

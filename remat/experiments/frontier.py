@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError, FormatError, ProblemError
 from remat.experiments.compare import (
     Limits,
     Method,
@@ -58,6 +58,8 @@ class Frontier:
         Whether Ctrl-C came before the last cell.
     resumed : int
         How many cells were taken from the state folder.
+    unwritten : tuple of str
+        Why cells are not in the state folder, where it could not be written; they are here all the same.
     """
 
     problem: Problem
@@ -67,6 +69,7 @@ class Frontier:
     limits: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     resumed: int = 0
+    unwritten: tuple[str, ...] = ()
 
     def of(self, method: Method | str) -> list[Cell]:
         """The cells of a method that are there, from the smallest budget upward."""
@@ -316,7 +319,10 @@ class _Work:
             if below.budget < cell.budget:
                 _check(below, cell)
         if fresh and self.folder is not None and not cell.interrupted and cell.status != "failed":
-            self.folder.write(method, cell)
+            try:
+                self.folder.write(method, cell)
+            except FormatError as error:  # a full disk is no reason to lose what is still to come
+                self.so_far = replace(self.so_far, unwritten=(*self.so_far.unwritten, str(error)))
         self.so_far = replace(self.so_far, cells={**self.so_far.cells, (cell.method, cell.budget): cell})
         if self.on_cell is not None:
             self.on_cell(self.so_far, cell)

@@ -13,7 +13,7 @@ from typing import Any
 
 from remat.errors import FormatError, RematError, ScheduleError
 from remat.experiments.compare import Method, Run, question
-from remat.io.files import read_json, write_atomic
+from remat.io.files import read_json, write_atomic, write_new
 from remat.io.text import clipped
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -110,17 +110,17 @@ class Folder:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
-        if file.exists():
-            known = read_json(file)
-            difference = _difference(known, asked)
-            if difference:
-                raise FormatError(
-                    f"{path}: answers another question ({difference}); name another folder or remove this one"
-                )
-        elif any(folder.path.iterdir()):
-            raise FormatError(f"{path}: is neither empty nor the state of a frontier (there is no question.json)")
-        else:
-            write_atomic(file, _text(asked))
+        if not file.exists():
+            # What begins with a dot is of no account: files that others are writing, or left when they were killed.
+            strange = any(not other.name.startswith(".") for other in folder.path.iterdir())
+            if strange and not file.exists():  # nobody else has begun in the meantime
+                raise FormatError(f"{path}: is neither empty nor the state of a frontier (there is no question.json)")
+            write_new(file, _text(asked))
+        difference = _difference(read_json(file), asked)
+        if difference:
+            raise FormatError(
+                f"{path}: answers another question ({difference}); name another folder or remove this one"
+            )
         return folder
 
     def read(self, method: Method, problem: Problem) -> Cell | None:

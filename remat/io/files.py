@@ -163,6 +163,37 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
         raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
 
 
+def write_new(path: str | os.PathLike[str], content: str | bytes) -> bool:
+    """Write a file whole unless there is one already: of several processes one writes it; whether that was this one.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if it cannot be written.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    target = Path(path)
+    try:
+        temporary, handle = _temporary(target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(handle)
+            target.hardlink_to(temporary)
+        except FileExistsError:
+            return False
+        except PermissionError:  # a file system without hard links
+            if target.exists():
+                return False
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
+    return True
+
+
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Whether a path leads to what must not be replaced: a standard stream, a pipe, a device, an open file."""
     mode = _mode(path)

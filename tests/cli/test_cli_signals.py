@@ -187,3 +187,43 @@ def test_a_schedule_is_printed_where_it_cannot_be_written(
     document, end_of_it = json.JSONDecoder().raw_decode(out)
     assert document["format"] == "remat-schedule"
     assert "proved least" in out[end_of_it:]
+
+
+def test_a_table_that_cannot_be_written_stops_no_cell(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does a state folder; what is done anyway is in the table, and the same command goes on later."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    graph = str(tmp_path / "g.json")
+    assert main(["compare", graph, "-b", "5,6", "-m", "greedy", "-q", "--csv", str(full / "c.csv")]) == 2
+    out, err = capsys.readouterr()
+    assert err.count("c.csv: cannot be written") == 2  # once on the way, once in the end
+    assert out.count("greedy") >= 2
+    (other,) = (tmp_path / "here").iterdir()
+    assert len(other.read_text(encoding="utf-8").splitlines()) == 3
+    other.unlink()
+    state = tmp_path / "state"
+    command = ["frontier", graph, "-b", "5,6", "-m", "greedy", "-q", "--state", str(state), "-o", "f.csv"]
+    assert main(command) == 0
+    cells = sorted(path for path in state.iterdir() if path.name.endswith("-5.json"))
+    cells[0].unlink()
+    state.rename(full / "state")
+    state.symlink_to(full / "state")
+    assert main(command) == 2
+    assert "the table has the result, and the same command does that part again" in capsys.readouterr().err
+    assert len((tmp_path / "here" / "f.csv").read_text(encoding="utf-8").splitlines()) == 3
+    assert not list((full / "state").glob(".*"))
+    monkeypatch.undo()
+    assert main([*command[:-1], str(tmp_path / "f.csv")]) == 0
+    assert "1 of 2 results are from the state folder" in capsys.readouterr().out
+
+
+def test_frontiers_that_start_together_all_work(tmp_path: Path) -> None:
+    """Also in a folder where one was killed while it wrote."""
+    write_graph(unit_chain(4), tmp_path / "g.json")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / ".remat.0123456789abcdef.part").write_text("{", encoding="utf-8")
+    command = ["frontier", tmp_path / "g.json", "-b", "5,6", "-m", "greedy", "-q", "--state", tmp_path / "state"]
+    processes = [start(*command) for _ in range(4)]
+    assert [end(process)[:3:2] for process in processes] == [(0, "")] * 4
