@@ -108,12 +108,13 @@ def command(
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
+    from remat.backends.resources import available_cpus
     from remat.experiments.frontier import frontier
-    from remat.experiments.workers import WorkerPool, available_cores
+    from remat.experiments.workers import WorkerPool
     from remat.schedule.plots import SUFFIXES
 
     if workers > 1 and threads is None and config is None:
-        threads = max(1, available_cores() // workers)
+        threads = max(1, available_cpus() // workers)
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
                           count_constant_memory=count_constant_memory),

@@ -79,11 +79,6 @@ class WorkerPool(ProcessPoolExecutor):
         return set(multiprocessing.active_children()) - self._others
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _begin() -> None:
     """In a worker, before its first task."""
     os.setpgid(0, 0)  # out of reach of the terminal: only the parent decides who is interrupted, and does it once

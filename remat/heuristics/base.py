@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from remat.backends.base import SolveOptions
-from remat.backends.highs.threads import cores
+from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -59,7 +59,7 @@ class HeuristicRun:
     @property
     def threads(self) -> int:
         """How many may be used: as many as this process may, where nothing is said."""
-        return self.options.threads or cores()
+        return self.options.threads or available_cpus()
 
     def until(self, deadline: Deadline) -> HeuristicRun:
         """The same run with another deadline."""

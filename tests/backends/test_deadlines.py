@@ -33,7 +33,6 @@ def large():
     [
         ("highs", {}),
         ("cp-sat", {}),
-        ("cp-sat", {"door": "matrix"}),
         ("pyomo:cbc", {}),
         ("pyomo:highs", {}),
         ("minizinc:gecode", {}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from remat.backends.base import (
     wheel_availability,
 )
 from remat.backends.processes.running import LeftBehindError, run_interruptible
+from remat.backends.resources import available_cpus
 from remat.deadline import OverdueError
 from remat.errors import BackendError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, violations
@@ -41,13 +41,6 @@ class CpSat(Backend):
 
     Needs integer coefficients throughout; variables that are `IMPLIED` integral become integers, continuous ones are
     refused. `SolveOptions.solver` are fields of its ``SatParameters``, for example ``{"linearization_level": 2}``.
-
-    There are two doors into it, chosen by ``SolveOptions.solver["door"]``. ``"proto"``, the default, takes everything
-    and reports every solution. ``"matrix"`` takes plain linear rows as one sparse matrix and says nothing until it
-    ends, not even in its log. On Checkmate's model (one run each, on a busy machine of two cores) the translation
-    took 4.2 s of CPU by the one and 0.3 s by the other for 250 ops (353,464 rows), 22 s and 2.6 s for 500 ops
-    (1,926,430 rows); behind the second door OR-Tools converts again, for about 4 s and 10 s. So it pays only on models
-    beyond these, where what is lost, the solutions on the way, may not matter; memory is the same or more.
 
     One thread and a fixed seed give the same answer every time (unless the deadline cuts it short); several threads
     share clauses as they come and do not.
@@ -77,12 +70,6 @@ class CpSat(Backend):
         started = time.monotonic()
         versions = {"ortools": importlib.metadata.version("ortools")}
         values = None if hint is None else checked_hint(hint, model)
-        if options.solver.get("door", "proto") != "proto":
-            if options.solver["door"] != "matrix":
-                raise BackendError(f"CP-SAT has the doors 'proto' and 'matrix', not {options.solver['door']!r}")
-            from remat.backends.cp_sat.matrix import solve_by_matrix
-
-            return solve_by_matrix(model, options, _as_text(options), values, on_incumbent, versions=versions)
         try:
             compiled = CpSatModel(model, options.deadline)
             run = _Run(compiled, options, on_incumbent, on_bound)
@@ -227,20 +214,12 @@ class _Run:
 
 def _common(parameters: Any, options: SolveOptions) -> None:
     """Set what the options say, but for the deadline."""
-    parameters.num_workers = options.threads or os.cpu_count() or 1
+    parameters.num_workers = options.threads or available_cpus()
     parameters.random_seed = options.seed
     parameters.relative_gap_limit = options.relative_gap
     parameters.catch_sigint_signal = False  # Ctrl-C is handled by run_interruptible
     parameters.log_search_progress = options.log is not None
-    _apply(parameters, {name: value for name, value in options.solver.items() if name != "door"})
-
-
-def _as_text(options: SolveOptions) -> str:
-    from ortools.sat.python import cp_model
-
-    parameters = cp_model.CpSolver().parameters
-    _common(parameters, options)
-    return str(parameters)
+    _apply(parameters, options.solver)
 
 
 def _apply(parameters: Any, chosen: Mapping[str, Any]) -> None:

@@ -25,8 +25,9 @@ from remat.backends.base import (
     unbuilt,
     wheel_availability,
 )
-from remat.backends.highs.threads import SCHEDULER, cores
+from remat.backends.highs.threads import SCHEDULER
 from remat.backends.processes.running import LeftBehindError, run_interruptible
+from remat.backends.resources import available_cpus
 from remat.backends.rounding import rounded
 from remat.deadline import OverdueError
 from remat.errors import BackendError
@@ -231,7 +232,7 @@ class _Run:
         solver.startCallback(kinds.kCallbackSimplexInterrupt)
         solver.startCallback(kinds.kCallbackIpmInterrupt)
         own = int(self.options.solver.get("threads", 0))
-        self._set("threads", SCHEDULER.enter(self._highspy, own or self.options.threads or cores()))
+        self._set("threads", SCHEDULER.enter(self._highspy, own or self.options.threads or available_cpus()))
         try:
             if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
                 self.stop = self.stop or StopReason.INTERRUPTED
