@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 #: The groups of the registry that ``solve.method`` may name.
-METHODS = ("formulations", "heuristics")
+METHODS = ("formulations", "heuristics", "methods")
 
 _Positive = Annotated[int, Field(ge=1)]
 
@@ -104,7 +104,7 @@ class Config(_Section):
     problem : ProblemSection
     solve : SolveSection
     output : OutputSection
-    formulations, heuristics : mapping of name to mapping
+    formulations, heuristics, methods : mapping of name to mapping
         Options of methods; only those of the one that is named in ``solve.method`` have an effect.
     backends : mapping of name or name:variant to mapping
         Passed to that solver untouched, by the names of its manual; what is said of a variant goes before what is said
@@ -125,6 +125,7 @@ class Config(_Section):
     output: OutputSection = OutputSection()
     formulations: dict[str, dict[str, Any]] = {}
     heuristics: dict[str, dict[str, Any]] = {}
+    methods: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, Any]] = {}
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class Config(_Section):
             for word in getattr(config, group):
                 if word.partition(":")[0] not in known:
                     raise FormatError(f"{name}: {_unknown(f'{group}.{word}', word, list(known))}")
-        for method, given in (config.formulations | config.heuristics).items():
+        for method, given in (config.formulations | config.heuristics | config.methods).items():
             make_options(method, given, f"{name}: ")
         return config
 
@@ -185,7 +186,7 @@ class Config(_Section):
 
     def options_of(self, method: str) -> Any:
         """The options of a formulation or heuristic, None where none are given."""
-        given = (self.formulations | self.heuristics).get(method)
+        given = (self.formulations | self.heuristics | self.methods).get(method)
         return make_options(method, given) if given else None
 
     def solver_options_of(self, backend: str) -> dict[str, Any]:
@@ -291,7 +292,7 @@ def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
     >>> make_options("retention-intervals", {"copies": 3})
     RetentionIntervalsOptions(copies=3, precedence='cover')
     """
-    group = "heuristics" if method in registry.heuristics() else "formulations"
+    group = next((group for group in ("methods", "heuristics") if method in registry.Registered(group)), "formulations")
     options_type: Any = registry.load(group, method).options_type
     if options_type is None:
         raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options")

@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 from remat.errors import BackendError, FormatError, RematError
 
 #: What is registered in the entry-point group ``remat.<key>``, in the singular.
-GROUPS = {"formulations": "formulation", "backends": "backend", "heuristics": "heuristic"}
+GROUPS = {"formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method"}
 #: What a class of each group must have to be looked at further.
 PARTS = {
     "formulations": ("options_type", "build", "encode", "decode"),
     "backends": ("availability", "variants", "solve"),
     "heuristics": ("options_type", "run"),
+    "methods": ("options_type", "run"),
 }
 
 T = TypeVar("T")
@@ -149,12 +150,17 @@ def heuristics() -> Registered:
     return Registered("heuristics")
 
 
+def methods() -> Registered:
+    """Methods by name that are neither formulations nor heuristics: ``auto`` and the like."""
+    return Registered("methods")
+
+
 def load(group: str, name: str) -> type[Any]:
     """The class registered under `name`.
 
     Parameters
     ----------
-    group : {"formulations", "backends", "heuristics"}
+    group : {"formulations", "backends", "heuristics", "methods"}
 
     Raises
     ------

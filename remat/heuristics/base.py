@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from remat.backends.base import SolveOptions
+from remat.backends.base import Backend, SolveOptions
 from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.problem import Problem
@@ -35,6 +35,8 @@ class HeuristicRun:
         A valid schedule to improve, perhaps over the budget. Heuristics that build from nothing do not look at it.
     on_schedule : callable or None
         Receives better schedules as they are found; True means that the search may stop.
+    backend : Backend or None
+        For heuristics that solve models (`uses_backend`); None: their own choice.
 
     Examples
     --------
@@ -45,6 +47,7 @@ class HeuristicRun:
     options: SolveOptions = field(default_factory=SolveOptions)
     start: Schedule | None = None
     on_schedule: OnSchedule | None = None
+    backend: Backend | None = None
 
     @property
     def deadline(self) -> Deadline:
@@ -82,6 +85,8 @@ class Heuristic(ABC):
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
     """The dataclass of its options, the constructor's only argument; None where it has none."""
+    uses_backend: ClassVar[bool] = False
+    """Whether it solves models by the backend of its run."""
 
     bound: int | None = None
     scope: Scope | None = None
@@ -89,6 +94,11 @@ class Heuristic(ABC):
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.options_type() if options is None and self.options_type is not None else options
+
+    @property
+    def needs_backend(self) -> bool:
+        """Whether this very one solves models by the backend of its run."""
+        return self.uses_backend
 
     def prepare(self) -> None:  # noqa: B027  (most heuristics have nothing to prepare)
         """Load what takes long the first time, such as compiled code, so that the clock of a run need not bear it."""

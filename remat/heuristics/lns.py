@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from remat.backends.base import Backend, RawResult, Status, StopReason
+from remat.backends.processes.isolated import placed
 from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
@@ -45,12 +46,14 @@ class LnsOptions:
 
     Attributes
     ----------
-    formulation, backend : str
-        Names of a registered formulation and a registered backend.
+    formulation : str
+        Name of a registered formulation.
+    backend : str
+        Name of a registered backend; empty: that of the solve, or ``cp-sat`` where there is none.
     formulation_options : mapping
         Options of the formulation, by name.
     solver_options : mapping
-        Passed to the solver untouched.
+        Passed to the solver untouched; they go before those of the solve.
     size : int
         Ops that are thought over at first; adapts to what is solved in time.
     seconds : float
@@ -60,11 +63,12 @@ class LnsOptions:
     travel : float
         By how much, as a share of the least cost of recomputation found, the schedule that is worked on may be dearer.
     start_share : float
-        Share of the time in which a start within the budget is made, where none is given.
+        Share of the time in which a start within the budget is made, where none is given; with ``start="none"`` the
+        search begins from the reference order.
     """
 
     formulation: str = "retention-intervals"
-    backend: str = "cp-sat"
+    backend: str = ""
     formulation_options: Mapping[str, Any] = field(default_factory=dict)
     solver_options: Mapping[str, Any] = field(default_factory=dict)
     size: int = 20
@@ -119,13 +123,20 @@ class Lns(Heuristic):
     name = "lns"
     options_type = LnsOptions
 
+    uses_backend = True
+
+    @property
+    def needs_backend(self) -> bool:
+        return not self.options.backend
+
     def prepare(self) -> None:
         """Compile annealing, which makes starts."""
         Annealing().prepare()
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         kind: type[Formulation] = load("formulations", self.options.formulation)
-        backend: Backend = make_backend(self.options.backend)
+        own = self.options.backend
+        backend: Backend = run.backend if run.backend is not None and not own else make_backend(own or "cp-sat")
         if not (state := backend.ready()).ready:
             raise BackendError(f"backend {backend.full_name!r} cannot be used: {state.state}, {state.reason}")
         search = _Search(problem, run, self.options, kind, backend)
@@ -168,7 +179,9 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.call.seed)
-        self.solver = {**QUICK.get(self.backend.full_name, {}), **self.options.solver_options}
+        options = self.call.options
+        self.solver = {**QUICK.get(self.backend.full_name, {}), **options.solver, **self.options.solver_options}
+        self.placed = placed(self.backend, options)
 
     def see(self, schedule: Schedule, source: str) -> _Candidate:
         """Judge a schedule, and tell of it if it is the best.
@@ -214,6 +227,8 @@ class _Search:
         if run.start is not None:
             yield run.start, "the start"
         yield Schedule.reference(self.problem.graph), "the reference order"
+        if run.options.start == "none":
+            return
         makers: list[Heuristic] = [Greedy()] if self.problem.order is OrderRule.FIXED else []
         for maker in [*makers, Annealing()]:
             part = run.deadline.earlier(self.options.start_share * run.deadline.remaining)
@@ -293,7 +308,7 @@ class _Search:
         )  # fmt: skip
         source = f"{self.kind.name} by {self.backend.full_name}"
         try:
-            raw = self.backend.solve(small.model, options, hint)
+            raw = self.placed.solve(small.model, options, hint)
         except BackendError as error:
             raise _SolverFailedError(str(error)) from error
         if raw.status is Status.ERROR:

@@ -122,10 +122,7 @@ class Auto:
 
     def _options_of_lns(self, kind: Any) -> Any:
         name, given, _ = MODELS.get(self.backend.name, OTHER_MODELS)[-1] if self.fixed else INTERVALS
-        return kind.options_type(
-            formulation=name, formulation_options=given,
-            backend=self.backend.full_name, solver_options=self.session.call.solver,
-        )  # fmt: skip
+        return kind.options_type(formulation=name, formulation_options=given)
 
     def _bounds(self, deadline: Deadline) -> None:
         """Raise the bound on all schedules."""
@@ -179,7 +176,7 @@ class Auto:
         kind = load("formulations", name)
         options = kind.options_type(**given) if given else None
         call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
-        part = Session(self.problem, call, name, backend.full_name)
+        part = Session(self.problem, call, name, backend.full_name, solver=backend)
         part.incumbents, part.on_progress = session.incumbents, lambda _: session.tell()
         part.criterion = session.criterion
         with session.step(f"{name} by {backend.full_name}"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from remat.backends.base import Backend, Incumbent, RawResult, SolveOptions, Status, StopReason, Values
-from remat.backends.processes.isolated import Isolated
+from remat.backends.processes.isolated import placed
 from remat.errors import BackendError, ModelError
 from remat.interruption import interrupted
 from remat.modeling import Model
@@ -81,8 +81,7 @@ def call_backend(
     crash: Exception | None = None
     raw = RawResult(Status.ERROR, StopReason.OTHER)
     try:
-        solver = Isolated(backend) if options.isolate and not backend.own_process else backend
-        raw = solver.solve(model, options, hint, on_incumbent, better_bound)
+        raw = placed(backend, options).solve(model, options, hint, on_incumbent, better_bound)
     except ModelError:
         raise
     except Exception as error:

@@ -62,6 +62,8 @@ class ModelMethod:
         if not availability.ready:
             reason = f"{availability.state}, {availability.reason}"
             raise BackendError(f"backend {self.backend.full_name!r} cannot be used: {reason}")
+        for phase in ("build", "preliminary", "solve"):
+            session.timings.setdefault(phase, 0.0)
         session.enter("build")
         begun = time.monotonic()
         try:

@@ -82,7 +82,8 @@ class Result:
     steps : tuple of Step
         What ``auto`` did, in order; empty for other methods.
     timings : mapping of str to float
-        Seconds: ``build``, ``preliminary``, ``solve`` and ``total``.
+        Seconds of each phase and ``total``: ``start`` (the heuristic that starts a solver), ``build``, ``preliminary``
+        (phase 1) and ``solve`` of a formulation, or that of a heuristic by its name.
     variables, constraints : int or None
         Size of the model; None where no model was needed.
     method, backend : str

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from remat.backends.base import SolveOptions, Status, StopReason
+from remat.backends.base import Backend, SolveOptions, Status, StopReason
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
@@ -54,6 +54,9 @@ class Session:
     backend: str = ""
     on_progress: OnProgress | None = None
     criterion: StoppingCriterion | None = None
+    solver: Backend | None = None
+    """Solves the models of methods that have some."""
+    warm_start: Schedule | None = None
 
     reached: StoppingCriterion | None = None
     improved: float = 0.0
@@ -66,7 +69,7 @@ class Session:
     points: list[Point] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    timings: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "preliminary": 0.0, "solve": 0.0})
+    timings: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=base_versions)
     size: tuple[int, int] | None = None
     """Variables and constraints of the model, where there is one."""
@@ -121,7 +124,7 @@ class Session:
             self.incumbents.see(schedule, heuristic.name)
             return self.enough
 
-        run = HeuristicRun(replace(self.call, deadline=deadline, seed=self.call.seed + turn), start, see)
+        run = HeuristicRun(replace(self.call, deadline=deadline, seed=self.call.seed + turn), start, see, self.solver)
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(self.problem, run)
@@ -162,6 +165,16 @@ class Session:
             self.reached = self.criterion.first(moment) if isinstance(self.criterion, AnyOf) else self.criterion
         if self.on_progress is not None:
             self.on_progress(moment)
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """A phase whose seconds are a part of the timings."""
+        self.enter(phase)
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings[phase] = self.timings.get(phase, 0.0) + time.monotonic() - begun
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:

@@ -7,33 +7,23 @@ from typing import Any
 
 from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
 from remat.errors import ProblemError
-from remat.formulations.base import Formulation
-from remat.heuristics.base import Heuristic
-from remat.interruption import interrupts
+from remat.graphs import ComputeGraph
 from remat.problem import Problem
-from remat.registry import attempt, heuristics, load, make_backend
-from remat.schedule import OrderRule, Schedule
-from remat.solving.auto import AUTO, Auto
+from remat.registry import make_backend
+from remat.schedule import Schedule
+from remat.solving.auto import AUTO
 from remat.solving.incumbents import structural_peak
-from remat.solving.model_method import ModelMethod
+from remat.solving.method import Method, MethodLike, make_method
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.session import Session
 from remat.solving.stop import Stop, stopping
 from remat.solving.warm_start import take_warm_start
 
-#: The heuristic that starts a solver, where it is registered.
-START_HEURISTICS = {OrderRule.FIXED: "greedy", OrderRule.FREE: "annealing"}
-#: Shares of the time left in which the start heuristic must be loaded, and in which it may run then.
-PREPARE_SHARE, START_SHARE = 0.4, 0.1
-#: Most seconds of the start heuristic for each op.
-START_SECONDS = 0.02
 
-
-@interrupts()
 def solve(
     problem: Problem,
-    method: str | type[Formulation] | type[Heuristic] = AUTO,
+    method: MethodLike = AUTO,
     backend: str | Backend = "cp-sat",
     *,
     stop: Stop = None,
@@ -62,10 +52,11 @@ def solve(
     Parameters
     ----------
     problem : Problem
-    method : str or subclass of Formulation or Heuristic
-        ``auto``, the name of a registered formulation or heuristic, or one itself.
+    method : str, class or object
+        ``auto``, the name of a registered formulation, heuristic or method; a class of one, registered or not; or a
+        heuristic or method that is made already.
     backend : str or Backend
-        Name of a registered backend, or a backend itself; not used by heuristics.
+        Name of a registered backend, or a backend itself; for methods that solve models.
     stop : float, Deadline, StoppingCriterion or None
         Seconds for everything, a deadline whose clock runs already, or a criterion of :mod:`remat.solving.stop`; None:
         as long as it takes.
@@ -109,15 +100,13 @@ def solve(
     begun = time.monotonic()
     call, criterion = stopping(stop, options)
     warm_start = _first_schedule(warm_start, call)
-    name = method if isinstance(method, str) else method.name
+    _check_problem(problem)
     # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
-    is_heuristic = method in heuristics() if isinstance(method, str) else issubclass(method, Heuristic)
-    if name == AUTO and method_options is not None:
-        raise ProblemError(f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name")
-    kind: Any = None if name == AUTO else _named("heuristics" if is_heuristic else "formulations", method)
-    solver: Any = make_backend(backend) if isinstance(backend, str) and not is_heuristic else backend
+    answerer = make_method(method, method_options)
+    solver = _solver(answerer, backend, call)
     session = Session(
-        problem, call, name, "" if is_heuristic else solver.full_name, on_progress, criterion, begun=begun
+        problem, call, answerer.name, "" if solver is None else solver.full_name, on_progress, criterion,
+        solver=solver, warm_start=warm_start, begun=begun,
     )  # fmt: skip
     peak, where = structural_peak(problem)
     if problem.budget_bytes is not None and problem.budget_bytes < peak:
@@ -127,25 +116,31 @@ def solve(
     try:
         if not session.decided and warm_start is not None:
             session.note(take_warm_start(session.incumbents, warm_start))
-        if session.enough:
-            pass
-        elif name == AUTO:
-            Auto(session, solver, warm_start).run()
-            session.conclude()
-        elif is_heuristic:
-            heuristic = attempt(lambda: kind(method_options), f"heuristic {name!r} cannot be made")
-            session.improve(heuristic, call.deadline, warm_start)
-            session.conclude()
-        else:
-            if call.start != "none":
-                _begin(session, warm_start)
-            if not session.enough:
-                ModelMethod(session, kind, solver, method_options).run(warm_start)
+        if not session.enough:
+            answerer.run(session)
     except KeyboardInterrupt:
         if session.best is None:
             raise
         session.stop = StopReason.INTERRUPTED
     return session.result()
+
+
+def _check_problem(problem: Any) -> None:
+    if not isinstance(problem, Problem):
+        advice = "; Problem(graph, budget) makes one" if isinstance(problem, ComputeGraph) else ""
+        raise ProblemError(f"the problem is a {type(problem).__name__}, not a Problem{advice}")
+
+
+def _solver(method: Method, backend: Any, call: SolveOptions) -> Backend | None:
+    """The backend, made; None for a method that needs none, which refuses what only a backend could honour."""
+    if method.needs_backend:
+        made: Backend = make_backend(backend) if isinstance(backend, str) else backend
+        if not isinstance(made, Backend):
+            raise ProblemError(f"the backend is a name or a Backend, not {f'{backend!r}'[:60]}")
+        return made
+    if call.solver:
+        raise ProblemError(f"method {method.name!r} has no solver for the option {next(iter(call.solver))!r}")
+    return None
 
 
 def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule | None:
@@ -157,19 +152,3 @@ def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule
     if warm_start is not None and not isinstance(warm_start, Schedule):
         raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule")
     return warm_start
-
-
-def _begin(session: Session, warm_start: Schedule | None) -> None:
-    """Have a heuristic make a start for a solver."""
-    name, deadline = START_HEURISTICS.get(OrderRule(session.problem.order), ""), session.call.deadline
-    if name not in heuristics():
-        return
-    heuristic: Heuristic = load("heuristics", name)()
-    if heuristic.prepared(PREPARE_SHARE * deadline.remaining):
-        most = START_SECONDS * len(session.problem.graph.ops)
-        session.improve(heuristic, deadline.earlier(min(most, START_SHARE * deadline.remaining)), warm_start)
-
-
-def _named(group: str, what: Any) -> Any:
-    """What is registered under a name; anything else as it is."""
-    return load(group, what) if isinstance(what, str) else what

@@ -72,8 +72,8 @@ def close(first: float, second: float) -> bool:
 
 
 def options(seconds: float, **other: object) -> SolveOptions:
-    """One thread, and a deadline whose clock begins now."""
-    settings: dict[str, object] = {"threads": 1, **other}
+    """One thread, the optimum itself (no gap), and a deadline whose clock begins now."""
+    settings: dict[str, object] = {"threads": 1, "relative_gap": 0.0, **other}
     return SolveOptions(deadline=Deadline.after(seconds), **settings)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ def backend(name, kind=PyomoRun):
 
 
 def options(seconds=None, **other):
-    return SolveOptions(deadline=Deadline.after(seconds), threads=1, **other)
+    return SolveOptions(deadline=Deadline.after(seconds), **{"threads": 1, "relative_gap": 0.0, **other})
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -54,7 +54,7 @@ def only_tight(monkeypatch):
     monkeypatch.setattr(registry, "load", lambda group, name: OnlyTight if name == "greedy" else genuine(group, name))
     import sys
 
-    monkeypatch.setattr(sys.modules["remat.solving.solve"], "load", registry.load)
+    monkeypatch.setattr(sys.modules["remat.solving.method"], "load", registry.load)
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_a_heuristic_goes_on_from_its_last_success(no_start):
 def test_nothing_found_in_time_is_no_proof(useless, no_start, monkeypatch):
     import sys
 
-    monkeypatch.setattr(sys.modules["remat.solving.solve"], "START_HEURISTICS", {})
+    monkeypatch.setattr(sys.modules["remat.solving.method"], "START_HEURISTICS", {})
     answer = max_batch(chain(6), 100, "checkmate/useless:silent", options=ONE)
     assert (answer.batch, answer.plain, answer.upper) == (12, 12, 33)
     assert answer.reason.verdict is BatchVerdict.NOT_FOUND

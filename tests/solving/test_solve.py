@@ -151,7 +151,7 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what the test brings along."""
     import sys
 
-    monkeypatch.setattr(sys.modules["remat.solving.solve"], "heuristics", dict)
+    monkeypatch.setattr(sys.modules["remat.solving.method"], "heuristics", dict)
 
 
 # -- answers without a solver ------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_a_preliminary_bound_above_the_goal_proves_infeasibility() -> None:
 def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    module = sys.modules["remat.solving.solve"]
+    module = sys.modules["remat.solving.method"]
 
     class Wasteful(Heuristic):
         name = "greedy"

@@ -109,6 +109,18 @@ class Isolated(Backend):
         return child.run(job)
 
 
+def placed(backend: Backend, options: SolveOptions) -> Backend:
+    """`backend` where the options want it to work: in a process of its own, or as it is.
+
+    Examples
+    --------
+    >>> from remat.backends.highs import Highs
+    >>> type(placed(Highs(), SolveOptions(isolate=True))).__name__, type(placed(Highs(), SolveOptions())).__name__
+    ('Isolated', 'Highs')
+    """
+    return Isolated(backend) if options.isolate and not backend.own_process else backend
+
+
 def _job(backend: Backend, model: Model, options: SolveOptions, hint: Values | None) -> wire.Message:
     packed = wire.pack(model)
     try:

@@ -1,0 +1,224 @@
+"""Methods: whatever answers a problem, by one door.
+
+``auto``, a formulation with a backend, a heuristic and whatever is registered in the entry-point group
+``remat.methods`` are all a :class:`Method` to :func:`remat.solve`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from remat import registry
+from remat.errors import ProblemError, RematError
+from remat.formulations.base import Formulation
+from remat.heuristics.base import Heuristic
+from remat.registry import attempt, heuristics, load
+from remat.schedule import OrderRule
+from remat.solving.auto import AUTO, Auto
+from remat.solving.model_method import ModelMethod
+
+if TYPE_CHECKING:
+    from remat.solving.session import Session
+
+#: The heuristic that starts a solver, where it is registered.
+START_HEURISTICS = {OrderRule.FIXED: "greedy", OrderRule.FREE: "annealing"}
+#: Shares of the time left in which the start heuristic must be loaded, and in which it may run then.
+PREPARE_SHARE, START_SHARE = 0.4, 0.1
+#: Most seconds of the start heuristic for each op.
+START_SECONDS = 0.02
+#: The groups in which a name is looked up, the first that has it winning.
+GROUPS = ("methods", "heuristics", "formulations")
+
+
+class Method(ABC):
+    """Answers a problem by whatever means; it may solve many models and let other methods work on the same session.
+
+    Parameters
+    ----------
+    options : optional
+        Of the class's `options_type`; None: its defaults.
+
+    Examples
+    --------
+    A method that tries two heuristics; it needs no registration to be used.
+
+    >>> from remat import Problem, solve
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics.greedy import Greedy
+    >>> from remat.heuristics.eviction import Eviction
+    >>> class Both(Method):
+    ...     name = "both"
+    ...     def run(self, session):
+    ...         for heuristic in (Eviction(), Greedy()):
+    ...             if not session.enough:
+    ...                 with session.step(heuristic.name):
+    ...                     session.improve(heuristic, session.call.deadline)
+    >>> result = solve(Problem(unit_chain(8), 7), Both)
+    >>> result.objective, result.method, len(result.steps)
+    (20, 'both', 2)
+    """
+
+    name: ClassVar[str]
+    options_type: ClassVar[type | None] = None
+    """The dataclass of its options; None where it has none."""
+    uses_backend: ClassVar[bool] = False
+    """Whether it solves models by the backend of the session; otherwise a backend other than the default is refused."""
+
+    def __init__(self, options: Any = None) -> None:
+        if options is not None and self.options_type is None:
+            raise ProblemError(f"method {self.name!r} takes no options")
+        self.options: Any = self.options_type() if options is None and self.options_type is not None else options
+
+    @property
+    def needs_backend(self) -> bool:
+        """Whether this very one solves models by the backend of the session."""
+        return self.uses_backend
+
+    @abstractmethod
+    def run(self, session: Session) -> None:
+        """Improve what `session` knows until it is enough, its deadline is over, or there is nothing left to try.
+
+        `session` has the problem, the options (`call`), the backend (`solver`), the warm start, and everything that is
+        known; :meth:`~remat.solving.session.Session.improve` runs a heuristic and
+        :meth:`~remat.solving.session.Session.raise_bound` takes a bound.
+        """
+
+
+class AutoMethod(Method):
+    """Heuristics, bounds, search and a solver in turns, until a schedule meets a bound (:mod:`remat.solving.auto`)."""
+
+    name = AUTO
+    uses_backend = True
+
+    def __init__(self, options: Any = None) -> None:
+        if options is not None:
+            raise ProblemError(
+                f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name"
+            )
+        super().__init__()
+
+    def run(self, session: Session) -> None:
+        assert session.solver is not None
+        Auto(session, session.solver, session.warm_start).run()
+        session.conclude()
+
+
+class HeuristicMethod(Method):
+    """A heuristic, alone."""
+
+    def __init__(self, kind: type[Heuristic] | Heuristic, options: Any = None) -> None:
+        if isinstance(kind, Heuristic):
+            if options is not None:
+                raise ProblemError(f"heuristic {kind.name!r} has its options already")
+            self.heuristic = kind
+        else:
+            self.heuristic = attempt(lambda: kind(options), f"heuristic {kind.name!r} cannot be made")
+        self.name = kind.name  # type: ignore[misc]
+
+    @property
+    def needs_backend(self) -> bool:
+        return self.heuristic.needs_backend
+
+    def run(self, session: Session) -> None:
+        with session.timed(self.name):
+            session.improve(self.heuristic, session.call.deadline, session.warm_start)
+        session.conclude()
+
+
+class FormulationMethod(Method):
+    """A formulation, whose model the backend solves, from the schedule of a quick heuristic unless told otherwise."""
+
+    uses_backend = True
+
+    def __init__(self, kind: type[Formulation], options: Any = None) -> None:
+        self.kind, self.options = kind, options
+        self.name = kind.name  # type: ignore[misc]
+
+    def run(self, session: Session) -> None:
+        assert session.solver is not None
+        if session.call.start != "none":
+            self._begin(session)
+        if not session.enough:
+            ModelMethod(session, self.kind, session.solver, self.options).run(session.warm_start)
+
+    @staticmethod
+    def _begin(session: Session) -> None:
+        """Have a heuristic make a start for a solver."""
+        name, deadline = START_HEURISTICS.get(OrderRule(session.problem.order), ""), session.call.deadline
+        if name not in heuristics():
+            return
+        heuristic: Heuristic = load("heuristics", name)()
+        with session.timed("start"):
+            if heuristic.prepared(PREPARE_SHARE * deadline.remaining):
+                seconds = min(START_SECONDS * len(session.problem.graph.ops), START_SHARE * deadline.remaining)
+                session.improve(heuristic, deadline.earlier(seconds), session.warm_start)
+
+
+#: What stands for a method: a name, a class or an object.
+MethodLike = str | type[Method] | type[Formulation] | type[Heuristic] | Method | Heuristic
+
+
+def known_methods() -> list[str]:
+    """Names of everything that answers a problem, sorted."""
+    return sorted({name for group in GROUPS for name in registry.Registered(group)} | {AUTO})
+
+
+def method_class(name: str) -> type[Any]:
+    """The class that a name stands for: of a method, a heuristic or a formulation.
+
+    Raises
+    ------
+    RematError
+        If there is none, with the names there are, the nearest first; or if it cannot be imported.
+
+    Examples
+    --------
+    >>> method_class("checkmate").__name__
+    'Checkmate'
+    >>> method_class("checkmat")
+    Traceback (most recent call last):
+    remat.errors.RematError: there is no method 'checkmat'; known are checkmate, ...
+    """
+    if name == AUTO:
+        return AutoMethod
+    for group in GROUPS:
+        if name in registry.Registered(group):
+            return load(group, name)
+    known = known_methods()
+    near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.6)
+    names = [*near, *(other for other in known if other not in near)]
+    raise RematError(f"there is no method {name!r}; known are {', '.join(names)}")
+
+
+def make_method(method: MethodLike, options: Any = None) -> Method:
+    """The method that a name, a class or an object stands for.
+
+    Parameters
+    ----------
+    method : str, class or object
+        A registered name; a subclass of Method, Formulation or Heuristic; or a Method or Heuristic that is made
+        already, which has its options.
+    options : optional
+        Of the class's `options_type`.
+
+    Raises
+    ------
+    RematError
+        For a name that is not registered; a ProblemError for anything else that is no method, or options where there
+        are none.
+    """
+    kind: Any = method_class(method) if isinstance(method, str) else method
+    if isinstance(kind, Method):
+        if options is not None:
+            raise ProblemError(f"method {kind.name!r} has its options already")
+        return kind
+    if isinstance(kind, Heuristic) or (isinstance(kind, type) and issubclass(kind, Heuristic)):
+        return HeuristicMethod(kind, options)
+    if isinstance(kind, type) and issubclass(kind, Formulation):
+        return FormulationMethod(kind, options)
+    if isinstance(kind, type) and issubclass(kind, Method):
+        made: Method = attempt(lambda: kind(options), f"method {kind.name!r} cannot be made")
+        return made
+    raise ProblemError(f"a method is a name or a class of Method, Formulation or Heuristic, not {f'{method!r}'[:60]}")

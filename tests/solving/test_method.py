@@ -1,0 +1,133 @@
+"""Everything that answers comes through one door, and one set of options goes to all that solves."""
+
+import pytest
+
+from remat import Problem, SolveOptions, layered, solve
+from remat.backends.cp_sat import CpSat
+from remat.backends.highs import Highs
+from remat.deadline import Deadline
+from remat.errors import ProblemError, RematError
+from remat.formulations.checkmate import Checkmate
+from remat.graphs.families import unit_chain
+from remat.heuristics.drops import Drops
+from remat.heuristics.greedy import Greedy
+from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod, Method, known_methods, make_method
+from remat.solving.session import Session
+from remat.solving.stop import AnyOf, FirstFeasible, Gap, MaxSeconds, NoImprovement, TargetCost, stopping
+
+ONE = SolveOptions(threads=1)
+CHAIN = Problem(unit_chain(8), 7)
+
+
+class Twice(Method):
+    """Greedy, from what greedy makes."""
+
+    name = "twice"
+
+    def run(self, session: Session) -> None:
+        for _ in range(2):
+            with session.step("greedy"):
+                session.improve(Greedy(), session.call.deadline)
+        session.conclude()
+
+
+def test_names_classes_and_objects_stand_for_methods() -> None:
+    for one in (Twice, Twice()):
+        result = solve(CHAIN, one)
+        assert (result.method, result.backend, result.source, len(result.steps)) == ("twice", "", "greedy", 2)
+        assert result.stop == "exhausted"
+    for greedy in ("greedy", Greedy, Greedy()):
+        assert solve(CHAIN, greedy).objective == 20
+    checkmate = solve(CHAIN, Checkmate, Highs(), options=ONE)
+    assert (checkmate.method, checkmate.backend, checkmate.status) == ("checkmate", "highs", "optimal")
+    kinds = [type(make_method(one)) for one in ("auto", "stages", "lns", Drops)]
+    assert kinds == [AutoMethod, FormulationMethod, HeuristicMethod, HeuristicMethod]
+
+
+def test_a_wrong_name_lists_all_methods_the_nearest_first() -> None:
+    with pytest.raises(RematError, match=r"there is no method 'gredy'; known are greedy, ") as error:
+        solve(CHAIN, "gredy")
+    assert all(name in str(error.value) for name in ("auto", "checkmate", "lns"))
+    assert {"auto", "stages", "drops"} <= set(known_methods())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        ((unit_chain(3),), {}, r"the problem is a ComputeGraph, not a Problem; Problem\(graph, budget\) makes one"),
+        (("vgg16",), {}, "the problem is a str, not a Problem"),
+        ((CHAIN, 3), {}, "a method is a name or a class of Method, Formulation or Heuristic, not 3"),
+        ((CHAIN, Problem), {}, "a method is a name or a class"),
+        ((CHAIN, "auto", 7), {}, "the backend is a name or a Backend, not 7"),
+        ((CHAIN, "auto"), {"method_options": 3}, "method 'auto' takes no options"),
+        ((CHAIN, Twice), {"method_options": 3}, "method 'twice' takes no options"),
+        ((CHAIN, Greedy()), {"method_options": 3}, "heuristic 'greedy' has its options already"),
+        ((CHAIN, "greedy"), {"options": SolveOptions(solver={"presolve": "off"})}, "has no solver for .* 'presolve'"),
+        ((CHAIN,), {"stop": [1]}, r"stop must be a positive number of seconds or a stopping criterion, not \[1\]"),
+    ],
+)
+def test_what_is_something_else_is_refused_in_one_line(arguments: tuple, named: dict, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        solve(*arguments, **named)
+
+
+# -- one set of options ------------------------------------------------------------------------------------------------
+
+
+def refused(*_: object, **__: object) -> None:
+    raise AssertionError("a solver in this process")
+
+
+@pytest.mark.parametrize(("method", "backend"), [("lns", "highs"), ("lns", "cp-sat")])
+def test_lns_solves_by_the_backend_asked_for_where_it_is_asked_to(
+    method: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to run CP-SAT in this process, whatever was said."""
+    monkeypatch.setattr(CpSat, "solve", refused)
+    monkeypatch.setattr(Highs, "solve", refused)
+    options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
+    result = solve(Problem(layered(16, seed=2), "80%"), method, backend, stop=20, options=options)
+    assert result.backend == backend
+    assert result.objective is not None
+
+
+def test_without_a_start_a_formulation_is_alone() -> None:
+    """Greedy finds the optimum here, and so the result is greedy's, however good the formulation is."""
+    told = solve(CHAIN, "checkmate", "highs", stop=60, options=ONE)
+    alone = solve(CHAIN, "checkmate", "highs", stop=60, options=SolveOptions(threads=1, start="none"))
+    assert (told.objective, told.source, "start" in told.timings) == (20, "greedy", True)
+    assert (alone.objective, alone.source, "start" in alone.timings) == (20, "checkmate by highs", False)
+    given = SolveOptions(threads=1, start=told.schedule)
+    assert solve(CHAIN, "checkmate", "highs", stop=60, options=given).source == "the warm start"
+
+
+# -- when to stop ------------------------------------------------------------------------------------------------------
+
+
+def test_a_solve_ends_at_its_criterion() -> None:
+    problem = Problem(unit_chain(8), 6, "free")
+    free = solve(problem, "annealing", stop=FirstFeasible(), options=ONE)
+    assert (free.stop, free.status) == ("criterion", "feasible")
+    for criterion in (AnyOf(60, TargetCost(21)), AnyOf(60, TargetCost(16))):  # the optimum, and what is ruled out
+        result = solve(problem, "annealing", stop=criterion, options=ONE)
+        assert result.stop == "criterion"
+        assert result.timings["total"] < 50
+    assert solve(CHAIN, stop=AnyOf(20, Gap(0.5)), options=ONE).stop in ("gap", "finished")
+
+
+def test_deadlines_and_gaps_of_criteria_reach_the_options() -> None:
+    options, criterion = stopping(AnyOf(MaxSeconds(30), Gap(0.1), NoImprovement(5)), ONE)
+    assert (options.deadline.seconds, options.relative_gap, options.threads) == (30, 0.1, 1)
+    assert str(criterion) == "after 30 s, or at a gap of 10 %, or after 5 s without a better schedule"
+    both, none = stopping(100, SolveOptions(Deadline.after(5)))
+    assert both.deadline.seconds <= 5
+    assert none is None
+    for wrong in (
+        AnyOf,
+        lambda: MaxSeconds(0),
+        lambda: Gap(1),
+        lambda: TargetCost(-1),
+        lambda: NoImprovement("1"),
+    ):
+        with pytest.raises(ProblemError):
+            wrong()
