@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,16 +114,25 @@ class Problem:
     keep: Iterable[str] = ()
     count_constant_memory: bool = False
 
+    def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be sent elsewhere
+        limits = self.max_computes
+        limits = dict(limits) if isinstance(limits, Mapping) else limits
+        return type(self), (self.graph, self.budget, self.order, limits, self.keep, self.count_constant_memory)
+
     def __post_init__(self) -> None:
         put = object.__setattr__
         try:
             put(self, "order", OrderRule(self.order))
         except ValueError:
             raise ProblemError(f"order {self.order!r} is not one of fixed, free") from None
+        if isinstance(self.keep, str):
+            raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}")
         put(self, "keep", frozenset(self.keep))
         for name in self.keep:
             if name not in self.graph.tensor_index:
                 raise ProblemError(f"tensor {name!r} to keep is not in graph {self.graph.name!r}")
+        if isinstance(self.max_computes, Mapping):  # its own, so that nobody changes the question later
+            put(self, "max_computes", MappingProxyType(dict(self.max_computes)))
         limits = self.max_computes
         for name, limit in limits.items() if isinstance(limits, Mapping) else [("every op", limits)]:
             if name != "every op" and name not in self.graph.op_index:
@@ -148,8 +158,10 @@ class Problem:
 
     @property
     def structural_peak(self) -> int:
-        """Bytes below which no schedule exists, constant memory included where it counts."""
-        return self.graph.structural_bound.peak + self.constant_bytes
+        """Bytes below which no schedule exists: what one op needs, or what is alive at the end."""
+        arrays = self.graph.arrays
+        at_end = int(arrays.size[self.kept | arrays.is_input].sum())
+        return max(self.graph.structural_bound.peak, at_end) + self.constant_bytes
 
     @cached_property
     def kept(self) -> NDArray[np.bool_]:
@@ -170,10 +182,11 @@ class Problem:
     @cached_property
     def rules(self) -> Rules:
         """The rules for the validator."""
+        limits = self.max_computes
         return Rules(
             self.budget_bytes,
             OrderRule(self.order),
-            self.max_computes,
+            dict(limits) if isinstance(limits, Mapping) else limits,
             frozenset(self.keep),
             self.count_constant_memory,
         )

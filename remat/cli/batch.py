@@ -17,6 +17,8 @@ from remat.cli.common import (
     NO,
     OK,
     BaseConfig,
+    Costs,
+    Device,
     Isolate,
     Keep,
     MaxComputes,
@@ -75,6 +77,8 @@ def command(
             "--independent", metavar="NAME", help="Tensor, or op for its workspace, without batch; repeatable."
         ),
     ] = None,
+    costs: Costs = None,
+    device: Device = None,
     constant_costs: Annotated[
         bool, typer.Option("--constant-costs", help="Costs of a single file as they are (measured times).")
     ] = False,
@@ -121,7 +125,7 @@ def command(
     read_memory(memory)
     names = graphs or []
     run = base_config(config, names[0] if names else None, {
-        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None),
+        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, threads=threads, seed=seed, isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
     names = names or [run.problem.graph]
@@ -137,6 +141,8 @@ def command(
             independent=independent or (),
             constant_costs=constant_costs,
             sample_bytes=sample_bytes,
+            costs=run.problem.costs,
+            device=run.problem.device,
         )
         for name in names
     ]
@@ -195,6 +201,8 @@ def read_family(
     independent: Sequence[str] = (),
     constant_costs: bool = False,
     sample_bytes: int | None = None,
+    costs: str | Path | None = None,
+    device: str | None = None,
 ) -> AffineGraph:
     """The network `name` at every batch size; see :func:`command` for what that means.
 
@@ -205,11 +213,12 @@ def read_family(
     """
     from remat.graphs.batch_scaling import AffineGraph
     from remat.graphs.io import load_graph, read_graph
+    from remat.graphs.profiles import load_profiled
     from remat.graphs.zoo import ZOO
 
-    if not exists(name) and name in ZOO and not others:
+    if not exists(name) and name in ZOO and not others and costs is None:
         return AffineGraph.of(ZOO[name])
-    graph = load_graph(name)
+    graph = load_profiled(load_graph(name), costs, device)
     size = batch_size or _batch_of(graph, name)
     if others:
         graphs = {size: graph}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,8 @@ from remat.cli.common import (
     OK,
     BaseConfig,
     ConstantMemory,
+    Costs,
+    Device,
     Gap,
     Isolate,
     Keep,
@@ -77,6 +80,8 @@ def command(
     max_computes: MaxComputes = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
+    costs: Costs = None,
+    device: Device = None,
     time_limit: TimeLimit = None,
     gap: Gap = None,
     threads: Threads = None,
@@ -113,11 +118,9 @@ def command(
     from remat.experiments.workers import WorkerPool
     from remat.schedule.plots import SUFFIXES
 
-    if workers > 1 and threads is None and config is None:
-        threads = max(1, available_cpus() // workers)
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
-                          count_constant_memory=count_constant_memory),
+                          count_constant_memory=count_constant_memory, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
     })  # fmt: skip
@@ -127,6 +130,9 @@ def command(
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")
 
+    options = run.solve_options()
+    if workers > 1 and options.threads is None:
+        options = replace(options, threads=max(1, available_cpus() // workers))
     outputs = Outputs()
 
     def text_of(found: Frontier, path: Path) -> str:
@@ -146,7 +152,7 @@ def command(
             pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
             found = frontier(
                 run.make_problem(), asked, methods_of(methods, run),
-                stop=run.solve.time_limit, options=run.solve_options(), state=state, executor=pool,
+                stop=run.solve.time_limit, options=options, state=state, executor=pool,
                 watch=Watched(silent), on_cell=on_cell,
             )  # fmt: skip
             if pool is not None and found.interrupted:

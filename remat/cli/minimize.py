@@ -10,6 +10,8 @@ import typer
 from remat.cli.common import (
     ERROR,
     ConstantMemory,
+    Costs,
+    Device,
     Graph,
     Json,
     Keep,
@@ -31,6 +33,8 @@ def command(
     max_computes: MaxComputes = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
+    costs: Costs = None,
+    device: Device = None,
     backend: Annotated[
         str, typer.Option("--backend", help="Solver, NAME or NAME:VARIANT; `none`: heuristics and search alone.")
     ] = "cp-sat",
@@ -63,7 +67,9 @@ def command(
     from remat.solving.min_peak import minimize
 
     check_outputs((output, ()), (plot, SUFFIXES), inputs=(graph,))
-    problem = Problem(load_graph(graph), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
+    problem = Problem(
+        load_graph(graph, costs, device), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory)
+    )
     outputs = Outputs()
     with interrupts():
         with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:

@@ -208,7 +208,9 @@ class _Search:
         enough: list[StoppingCriterion | float] = [TargetCost(most)]
         if isinstance(self.limits.stop, StoppingCriterion | int | float):
             enough.append(self.limits.stop)
-        start = _signed(self.schedule, problem.graph) if self.source else None
+        # One that says itself what is freed when (dead retention) is no start: freed earlier it is another schedule.
+        given = self.source and not self.schedule.has_frees
+        start = _signed(self.schedule, problem.graph) if given else None
         run = run_method(method, problem, replace(self.limits, stop=AnyOf(*enough)), self.on_progress, start)
         result = run.result
         if result is not None and result.stop == "interrupted":
@@ -245,8 +247,6 @@ class _Search:
         """Take note of a schedule that fits, and of how far it is good; what is proved must not contradict it."""
         if source.startswith("the warm start"):
             source = self.source
-        if schedule.has_frees:  # less is held if everything is freed at its last use
-            schedule = schedule.without_frees()
         reach = self._reach(schedule)
         own = source == f"{self.method.name} by {self.method.backend}"
         for probe in self.probes.values():

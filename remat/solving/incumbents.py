@@ -50,7 +50,7 @@ class Incumbents:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.best: Certified | None = None
-        self.leanest: Certified | None = None
+        self.least_peak: Certified | None = None
 
     def see(self, schedule: Schedule, source: str) -> Certified:
         """Validate `schedule` and remember it.
@@ -66,8 +66,8 @@ class Incumbents:
         seen = Certified(schedule, certificate, source)
         if seen.fits and (self.best is None or _rank(seen) < _rank(self.best)):
             self.best = seen
-        if self.leanest is None or certificate.peak < self.leanest.certificate.peak:
-            self.leanest = seen
+        if self.least_peak is None or certificate.peak < self.least_peak.certificate.peak:
+            self.least_peak = seen
         return seen
 
 
@@ -163,8 +163,7 @@ def _number(value: float) -> str:
 
 def structural_peak(problem: Problem) -> tuple[int, str]:
     """Bytes below which no schedule exists, and what needs them."""
-    arrays, bound = problem.graph.arrays, problem.graph.structural_bound
-    at_end = int(arrays.size[problem.kept | arrays.is_input].sum()) + problem.constant_bytes
-    if bound.op is None or at_end > problem.structural_peak:
-        return max(at_end, problem.structural_peak), "the tensors alive at the end need"
+    bound = problem.graph.structural_bound
+    if bound.op is None or problem.structural_peak > bound.peak + problem.constant_bytes:
+        return problem.structural_peak, "the tensors alive at the end need"
     return problem.structural_peak, f"op {bound.op!r} needs"

@@ -88,7 +88,7 @@ class MinPeakSearch:
         deadline = self.call.deadline
         if self.start is not None:
             take_warm_start(self.incumbents, self.start)
-            self._take(self.incumbents.leanest)
+            self._take(self.incumbents.least_peak)
         try:
             with self._timed("bounds"):
                 self._bounds(self._share(BOUND_SHARE))

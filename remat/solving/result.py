@@ -76,7 +76,10 @@ class Result:
     scope : Scope
         The schedules that status and bound speak of.
     least_feasible_budget : int
-        The smallest peak among all schedules that were seen: a budget that is known to suffice.
+        The smallest peak among all schedules that were found: a budget that is known to suffice.
+    least_peak_schedule, least_peak_certificate : optional
+        Where there is no schedule within the budget: the one over it with the least peak among those that the method
+        found (the reference order is always among them), and what the validator says of it. None otherwise.
     incumbents : tuple of Point
         In order of time.
     steps : tuple of Step
@@ -116,6 +119,8 @@ class Result:
     threads: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict, repr=False)
     message: str = ""
+    least_peak_schedule: Schedule | None = field(default=None, repr=False)
+    least_peak_certificate: Certificate | None = field(default=None, repr=False)
 
     @property
     def objective(self) -> int | None:
@@ -174,6 +179,14 @@ class Result:
             rows.append(("note", self.message))
         return "\n".join(f"{word:<9} {text}" for word, text in rows)
 
+    def _least_peak_found(self) -> str:
+        """The schedule over the budget with the least peak."""
+        schedule, found = self.least_peak_schedule, self.least_peak_certificate
+        assert schedule is not None
+        assert found is not None
+        over = f"over the budget by {found.peak - (self.problem.budget_bytes or 0):,} bytes"
+        return f"least peak found, {over}: {_memory(self.problem, found.peak)} ({schedule.source or 'reference order'})"
+
     def _told(self, step: Step) -> str:
         """A step, its time, and where it left cost and bound."""
         base = self.problem.graph.base_cost
@@ -190,6 +203,8 @@ class Result:
         rows = [("problem", f"{graph.name}: {len(graph.ops):,} ops, {order}, {budget}")]
         if found is None:
             rows.append(("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"))
+            if self.least_peak_schedule is not None:
+                rows.append(("least", self._least_peak_found()))
             return rows
         unit = "" if graph.cost_unit == "none" else f" {graph.cost_unit}"
         overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "

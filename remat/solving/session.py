@@ -196,9 +196,9 @@ class Session:
         if self.reached is not None and self.stop is not StopReason.INTERRUPTED:
             self.stop = self.reached.reason
         status = Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
-        schedule = certificate = None
-        assert self.incumbents.leanest is not None
-        least = self.incumbents.leanest.certificate.peak
+        schedule = certificate = over = None
+        assert self.incumbents.least_peak is not None
+        least = self.incumbents.least_peak.certificate.peak
         if best is not None:
             schedule = best.schedule
             certificate = validate(self.problem.graph, schedule, self.problem.rules)
@@ -213,7 +213,7 @@ class Session:
             if certificate.cost == base:
                 self.scope = EVERY_SCHEDULE
         else:
-            least = self._look_for_least()
+            over, least = self.incumbents.least_peak, self._look_for_least()
             self.notes.insert(0, f"{self._why_none()}; {self._suffices(least)}")
         self.timings["total"] = time.monotonic() - self.begun
         return Result(
@@ -225,6 +225,8 @@ class Session:
             bound=self.bound,
             scope=self.scope,
             least_feasible_budget=least,
+            least_peak_schedule=None if over is None else over.schedule,
+            least_peak_certificate=None if over is None else over.certificate,
             incumbents=tuple(self.points),
             steps=tuple(self.steps),
             timings=self.timings,
@@ -251,8 +253,8 @@ class Session:
 
     def _look_for_least(self) -> int:
         """The least peak that is known, after a short look for a lower one."""
-        assert self.incumbents.leanest is not None
-        known = self.incumbents.leanest.certificate.peak
+        assert self.incumbents.least_peak is not None
+        known = self.incumbents.least_peak.certificate.peak
         if self.stop is StopReason.INTERRUPTED:
             return known
         found = least_known_budget(self.problem, LEAST_SECONDS, self.call.seed)

@@ -19,7 +19,7 @@ def expressed(formulation: Formulation, seen: Certified) -> Values | None:
 
 def best_hint(formulation: Formulation, incumbents: Incumbents, reference: Certified) -> Values | None:
     """Values of the best schedule that the formulation can express: one within the budget before a lean one."""
-    for seen in (incumbents.best, incumbents.leanest, reference):
+    for seen in (incumbents.best, incumbents.least_peak, reference):
         if seen is not None and (values := expressed(formulation, seen)) is not None:
             return values
     return None

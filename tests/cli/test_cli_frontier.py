@@ -164,3 +164,43 @@ def test_no_batch_at_all(folder: Path, capsys: Capture) -> None:
 )
 def test_what_is_wrong_with_a_batch(folder: Path, capsys: Capture, words: list[str], message: str) -> None:
     assert message in fault(capsys, "batch", "-m", "greedy", *words)
+
+
+# -- what a configuration and a profile say ----------------------------------------------------------------------------
+
+
+def test_threads_are_shared_with_a_configuration_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two workers used to solve with all processors where there was a configuration."""
+    import remat.backends.resources
+    import remat.experiments.frontier
+
+    Path("run.toml").write_text('[problem]\ngraph = "chain.json"\n[solve]\nmethod = "greedy"\n', encoding="utf-8")
+    asked = []
+
+    def spy(*_: object, **named: object) -> object:
+        asked.append(named["options"].threads)  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remat.backends.resources, "available_cpus", lambda: 8)
+    monkeypatch.setattr(remat.experiments.frontier, "frontier", spy)
+    for words in ((), ("--threads", "3")):
+        assert main(["frontier", "--config", "run.toml", "-b", "5", "--workers", "2", "-q", *words]) == 130
+    assert asked == [4, 3]
+
+
+def test_costs_of_a_profile(folder: Path, capsys: Capture) -> None:
+    """Options that solve has, and that frontier, batch and minimize lacked."""
+    ops = [op.name for op in read_graph("chain.json").ops]
+    Path("costs.csv").write_text("op,us\n" + "".join(f"{op},7\n" for op in ops), encoding="utf-8")
+    whole = 7 * len(ops)
+    words = ["--costs", "costs.csv", "-q"]
+    assert main(["frontier", "chain.json", "-b", "100%", "-m", "greedy", "-o", "table.json", *words]) == 0
+    assert json.loads(Path("table.json").read_text(encoding="utf-8"))["cells"][0]["cost"] == whole
+    capsys.readouterr()
+    more = ["--backend", "none", "-t", "20", "--json", "--max-computes", "1"]
+    assert main(["minimize", "chain.json", *more, *words]) == 0
+    assert json.loads(capsys.readouterr().out)["certificate"]["cost"] == whole
+    Path("out").mkdir()
+    words += ["--memory", "50", "-m", "greedy", "--schedules", "out"]
+    assert main(["batch", "chain.json", "--batch-size", "1", *words]) == 0
+    assert {op.cost % 7 for path in Path("out").glob("chain*.json") for op in read_graph(path).ops} <= {0}

@@ -16,7 +16,8 @@ from remat.graphs import GraphBuilder
 from remat.graphs.batch_scaling import Affine, AffineGraph
 from remat.graphs.families import path, unit_chain
 from remat.graphs.zoo import unet, vgg16
-from remat.schedule import OrderRule
+from remat.heuristics.checkpointing.base import CheckpointingOptions
+from remat.schedule import OrderRule, Rules
 from remat.scope import Scope
 from remat.testing import optimum
 
@@ -271,3 +272,16 @@ def test_methods_with_labels():
     answer = max_batch(chain(4), 20, Method("greedy", label="ours"), options=ONE)
     assert answer.row()["method"] == "ours"
     assert all(probe.as_dict()["verdict"] == str(probe.verdict) for probe in answer.probes)
+
+
+def test_dead_retention_holds_for_the_whole_search():
+    """The schedule of a method that says what is freed when was freed at last use where its reach was computed."""
+    choice = Method("chen-sqrt", options=CheckpointingOptions(dead_retention=True))
+    dead = max_batch(chain(16), 100, choice, options=ONE)
+    ideal = max_batch(chain(16), 100, "chen-sqrt", options=ONE)
+    assert dead.plain < dead.batch < ideal.batch
+    assert dead.schedule.has_frees
+    assert dead.certificate.accepted
+    larger = chain(16).at(dead.batch + 1)
+    above = replace(dead.schedule, graph=larger.name, graph_digest=larger.digest)
+    assert not validate(larger, above, Rules(budget=100, count_constant_memory=True)).accepted

@@ -101,6 +101,41 @@ def test_without_a_start_a_formulation_is_alone() -> None:
     assert solve(CHAIN, "checkmate", "highs", stop=60, options=given).source == "the warm start"
 
 
+def test_a_heuristic_reports_its_time() -> None:
+    result = solve(CHAIN, "greedy")
+    assert set(result.timings) == {"greedy", "total"}
+    assert 0 < result.timings["greedy"] <= result.timings["total"]
+
+
+def test_what_is_over_the_budget_is_handed_out_as_that() -> None:
+    """The page on checkpointing promises it, and it was withheld."""
+    problem = Problem(unit_chain(16), 5)
+    result = solve(problem, "chen-sqrt")
+    assert (result.status, result.schedule) == ("unknown", None)
+    schedule, found = result.least_peak_schedule, result.least_peak_certificate
+    assert schedule is not None
+    assert found is not None
+    assert (schedule.source, found.verdict) == ("chen-sqrt", "over budget")
+    assert 5 < found.peak < problem.reference_peak
+    line = next(line for line in str(result).splitlines() if line.startswith("least "))
+    assert f"least peak found, over the budget by {found.peak - 5} bytes: {found.peak} bytes" in line
+    assert solve(CHAIN, "greedy").least_peak_schedule is None
+
+
+def test_the_question_is_its_own_and_knows_what_is_kept() -> None:
+    graph = unit_chain(4)
+    limits = {"f0": 2}
+    problem = Problem(graph, 5, max_computes=limits, keep=[op.outputs[0] for op in graph.ops])
+    limits["f0"] = 9
+    limits["f1"] = 1
+    assert problem.max_computes == {"f0": 2}
+    assert problem.structural_peak == len(graph.ops)
+    with pytest.raises(TypeError):
+        problem.max_computes["f0"] = 3  # type: ignore[index]
+    with pytest.raises(ProblemError, match="keep must be a list of tensor names, not the single name 'f0'"):
+        Problem(graph, keep="f0")
+
+
 # -- when to stop ------------------------------------------------------------------------------------------------------
 
 
