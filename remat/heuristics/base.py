@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from remat.backends.base import Backend, SolveOptions
 from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
+from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.scope import Scope
@@ -80,6 +81,11 @@ class Heuristic(ABC):
     ----------
     options : optional
         Of the class's `options_type`; None: its defaults.
+
+    Raises
+    ------
+    ProblemError
+        For anything else.
     """
 
     name: ClassVar[str]
@@ -93,7 +99,11 @@ class Heuristic(ABC):
     """What no schedule in `scope` beats, where the last run found that out on the way."""
 
     def __init__(self, options: Any = None) -> None:
-        self.options: Any = self.options_type() if options is None and self.options_type is not None else options
+        kind = self.options_type
+        if options is not None and (kind is None or not isinstance(options, kind)):
+            wanted = "takes none" if kind is None else f"takes {kind.__name__}"
+            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it {wanted}")
+        self.options: Any = kind() if options is None and kind is not None else options
 
     @property
     def needs_backend(self) -> bool:

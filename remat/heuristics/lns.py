@@ -18,6 +18,7 @@ from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
+from remat.heuristics.options import check_types
 from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import Model
 from remat.problem import Problem
@@ -78,6 +79,7 @@ class LnsOptions:
     start_share: float = 0.2
 
     def __post_init__(self) -> None:
+        check_types(self)
         shares = 0 <= self.noise < 1 and self.travel >= 0 and 0 <= self.start_share <= 1
         if not (self.size >= 1 and 0 < self.seconds < math.inf and shares):
             raise ProblemError(f"options of lns are out of range: {self}")

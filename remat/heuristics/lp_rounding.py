@@ -64,6 +64,9 @@ class LpRoundingOptions:
     algorithm: Literal["simplex", "ipm", "pdlp"] = "simplex"
 
     def __post_init__(self) -> None:
+        for name in ("ahead", "limited", "mend"):
+            if not isinstance(getattr(self, name), bool):
+                raise ProblemError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if self.formulation not in ("stages", "checkmate"):
             raise ProblemError(f"formulation {self.formulation!r} is not one of stages, checkmate")
         for name, values in (("allowances", self.allowances), ("thresholds", self.thresholds)):

@@ -21,18 +21,23 @@ Every check is a plain function that returns nothing, raises an ``AssertionError
 
 from remat.testing.backend_checks import BACKEND_CHECKS
 from remat.testing.exhaustive import Optimum, least_peak, optimum
+from remat.testing.format_checks import FORMAT_CHECKS, Sample
 from remat.testing.formulation_checks import FORMULATION_CHECKS
 from remat.testing.graphs import random_budget, random_graph
+from remat.testing.heuristic_checks import HEURISTIC_CHECKS
 from remat.testing.kit import ConformanceError, Effort
 from remat.testing.pair_checks import PAIR_CHECKS
 
 __all__ = [
     "BACKEND_CHECKS",
+    "FORMAT_CHECKS",
     "FORMULATION_CHECKS",
+    "HEURISTIC_CHECKS",
     "PAIR_CHECKS",
     "ConformanceError",
     "Effort",
     "Optimum",
+    "Sample",
     "least_peak",
     "optimum",
     "random_budget",

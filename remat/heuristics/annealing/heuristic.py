@@ -19,6 +19,7 @@ from remat.formulations.sequence import op_sequence, standing_buffers, useful_sc
 from remat.graphs import GraphBuilder
 from remat.heuristics import grouping
 from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.options import check_types
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
@@ -80,6 +81,7 @@ class AnnealingOptions:
     groups: float = 0.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not (
             (self.moves is None or self.moves >= 1)
             and self.heat > 0

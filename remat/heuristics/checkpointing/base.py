@@ -10,6 +10,7 @@ from typing import ClassVar
 from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.options import check_types
 from remat.heuristics.retention import Bits, recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
@@ -35,6 +36,9 @@ class CheckpointingOptions:
 
     dead_retention: bool = False
 
+    def __post_init__(self) -> None:
+        check_types(self)
+
 
 @dataclass(frozen=True)
 class SweepOptions(CheckpointingOptions):
@@ -49,6 +53,7 @@ class SweepOptions(CheckpointingOptions):
     sweep: int = 50
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sweep < 1:
             raise ProblemError(f"sweep must be at least 1, not {self.sweep}")
 

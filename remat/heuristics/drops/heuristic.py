@@ -12,6 +12,7 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.options import check_types
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
@@ -42,6 +43,7 @@ class DropsOptions:
     leanings: tuple[float, ...] = (6.0, 2.0, 1.0, 20.0)
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not self.leanings or not all(leaning > 0 for leaning in self.leanings):
             raise ProblemError(f"leanings must be positive numbers, one at the least, not {self.leanings!r}")
 

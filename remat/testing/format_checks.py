@@ -1,0 +1,226 @@
+"""Checks of a file format: what it writes comes back, damage is refused in one line, other files are not its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from unittest import SkipTest
+
+from remat.errors import RematError
+from remat.graphs import ComputeGraph
+from remat.graphs.formats.base import GraphFormat, graph_formats
+from remat.io.formats import Source
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+from remat.schedule.formats.base import ScheduleFormat, schedule_formats
+from remat.schedule.simulate import with_frees
+from remat.scope import Scope
+from remat.testing.exhaustive import optimum
+from remat.testing.graphs import random_graph
+from remat.testing.kit import USUAL, Effort, fail, require
+
+Format = GraphFormat | ScheduleFormat
+FormatCheck = Callable[..., None]
+
+#: Damaged copies of each sample.
+DAMAGES = 60
+#: What no format may take for its own, or fail on.
+JUNK = (b"", b"\0\1\2\3", b"\xff\xfe\xfa", b"{}", b"[]", b"{", b'{"format": "something else", "version": 1}')
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file in the format, and the graph that it is for or has.
+
+    Attributes
+    ----------
+    data : bytes
+    graph : ComputeGraph or None
+    """
+
+    data: bytes
+    graph: ComputeGraph | None = None
+
+
+def says_what_it_is(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
+    """It has a name and a description in one line each; it reads or writes, and says what it recognises."""
+    require(format_.name and format_.description, f"format {format_.name!r} lacks a name or a description")
+    require("\n" not in format_.name + format_.description, f"format {format_.name!r} is described in several lines")
+    if isinstance(format_, GraphFormat):
+        for suffix in format_.suffixes:
+            right = suffix.startswith(".") and suffix == suffix.lower()
+            require(right, f"format {format_.name!r}: suffix {suffix!r} lacks its dot, or is not in lower case")
+        require(format_.read or format_.write, f"format {format_.name!r} neither reads nor writes")
+        both = (format_.read is None) == (format_.recognizes is None)
+        require(both, f"format {format_.name!r} reads what it does not recognise, or the other way round")
+
+
+def _graphs(effort: Effort) -> Iterator[ComputeGraph]:
+    """Tiny graphs of all kinds."""
+    for seed in range(3 * effort.cases):
+        yield random_graph(seed, effort.most_ops, plain=seed % 3 == 0, buffers=seed % 3 == 1)
+
+
+def _schedules(effort: Effort) -> Iterator[tuple[Schedule, ComputeGraph]]:
+    """Schedules that recompute, with and without explicit frees."""
+    for graph in _graphs(effort):
+        problem = Problem(graph, (graph.structural_bound.peak + graph.reference_peak) // 2)
+        best = optimum(problem, Scope(OrderRule.FIXED, staged=False))
+        schedule = Schedule.reference(graph) if best is None else best.schedule
+        yield schedule, graph
+        yield with_frees(graph, schedule), graph
+
+
+def _written(format_: Format, effort: Effort) -> Iterator[tuple[Schedule | None, ComputeGraph, str]]:
+    """What the format can write: schedule (None for graph formats), graph and text."""
+    if format_.write is None:
+        raise SkipTest(f"format {format_.name!r} is only read")
+    given, refusal = 0, ""
+    graphs = isinstance(format_, GraphFormat)
+    for schedule, graph in ((None, each) for each in _graphs(effort)) if graphs else _schedules(effort):
+        try:
+            text = _text(format_, schedule, graph)
+        except RematError as error:
+            refusal = str(error)
+            require("\n" not in refusal, f"format {format_.name!r} refuses to write in several lines: {refusal}")
+            continue
+        given += 1
+        yield schedule, graph, text
+    require(given, f"format {format_.name!r} writes none of the samples: {refusal}")
+
+
+def _text(format_: Format, schedule: Schedule | None, graph: ComputeGraph) -> str:
+    if isinstance(format_, ScheduleFormat):
+        assert format_.write is not None
+        assert schedule is not None
+        return format_.write(schedule, graph)
+    assert format_.write is not None
+    return format_.write(graph)
+
+
+def _read(format_: Format, source: Source, graph: ComputeGraph | None) -> ComputeGraph | Schedule:
+    if isinstance(format_, ScheduleFormat):
+        return format_.read(source, graph)
+    assert format_.read is not None
+    return format_.read(source)
+
+
+def comes_back(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
+    """What is written is recognised and read as what it was, and written again it is the same to the byte."""
+    if format_.recognizes is None:
+        raise SkipTest(f"format {format_.name!r} is only written")
+    for schedule, graph, text in _written(format_, effort):
+        who = f"format {format_.name!r}, graph {graph.name!r}"
+        source = Source("sample", text.encode())
+        require(format_.recognizes(source), f"{who}: it does not recognise what it wrote")
+        back = _read(format_, source, graph)
+        if isinstance(back, ComputeGraph):
+            require(back.digest == graph.digest, f"{who}: another graph comes back")
+            again = _text(format_, None, back)
+        else:
+            assert schedule is not None
+            frees = with_frees(graph, schedule)  # what may be said instead of implied frees
+            require(back in (schedule, frees), f"{who}: another schedule comes back")
+            again = _text(format_, back, graph)
+        require(again == text, f"{who}: written again, the file is another one")
+
+
+def writes_the_same_bytes(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
+    """The same content gives the same bytes, with one line end at the end."""
+    first, second = list(_written(format_, effort)), list(_written(format_, effort))
+    for (_, graph, text), (_, _, again) in zip(first, second, strict=True):
+        require(text == again, f"format {format_.name!r}, graph {graph.name!r}: the same content gives other bytes")
+        require(text.endswith("\n"), f"format {format_.name!r}, graph {graph.name!r}: the last line has no end")
+
+
+def refuses_damage(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
+    """Cut off or changed files are read as something whole, or refused in one line that says what is wrong, and where.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        Files to damage; those of formats that write are made here.
+    """
+    if format_.recognizes is None:
+        raise SkipTest(f"format {format_.name!r} is only written")
+    given = list(samples)
+    if format_.write is not None:
+        given += [Sample(text.encode(), graph) for _, graph, text in _written(format_, effort)][: effort.cases]
+    if not given:
+        raise SkipTest(f"format {format_.name!r} is only read, and there is no sample")
+    refused = 0
+    for number, sample in enumerate(given):
+        rng = random.Random(number)
+        _read(format_, Source("sample", sample.data), sample.graph)
+        for data in _damaged(sample.data, rng):
+            source = Source("damaged", data)
+            try:
+                if format_.recognizes(source):
+                    _read(format_, source, sample.graph)
+            except RematError as error:
+                refused += 1
+                _says_where(format_, str(error))
+            except Exception as error:
+                fail(
+                    f"format {format_.name!r} fails on a damaged file: {type(error).__name__}: {error}; {data[:200]!r}"
+                )
+    require(refused, f"format {format_.name!r} refuses none of {DAMAGES * len(given)} damaged files")
+
+
+def _says_where(format_: Format, message: str) -> None:
+    require("\n" not in message, f"format {format_.name!r} refuses a damaged file in several lines: {message}")
+    require(len(message) < 1000, f"format {format_.name!r} refuses a damaged file at great length: {message[:200]}...")
+    named = any(sign in message for sign in "'\"[0123456789") or len(message.split()) > 3
+    require(named, f"format {format_.name!r} refuses a damaged file without saying what is wrong: {message}")
+
+
+def _damaged(data: bytes, rng: random.Random) -> Iterator[bytes]:
+    for number in range(DAMAGES):
+        if number % 3 == 0:
+            yield data[: rng.randrange(len(data))]
+            continue
+        changed = bytearray(data)
+        for _ in range(rng.choice([1, 1, 2, 6])):
+            place = rng.randrange(len(changed))
+            if number % 3 == 1:
+                changed[place] = rng.choice(b'{}[]",:0-9eaz\n\0\xff')
+            else:
+                del changed[place : place + rng.randint(1, 8)]
+                changed = changed or bytearray(b"x")
+        yield bytes(changed)
+
+
+def recognises_only_its_own(format_: Format, effort: Effort = USUAL, samples: Sequence[Sample] = ()) -> None:
+    """Junk, and what the other installed formats of its kind write, is not taken for its own."""
+    if format_.recognizes is None:
+        raise SkipTest(f"format {format_.name!r} is only written")
+    for data in JUNK:
+        try:
+            if format_.recognizes(Source("junk", data)):
+                _read(format_, Source("junk", data), None)
+        except RematError:  # not even text, or JSON, or nothing in it: no format can say more
+            continue
+        except Exception as error:
+            fail(f"format {format_.name!r} fails on {data!r}: {type(error).__name__}: {error}")
+        require(not format_.recognizes(Source("junk", data)), f"format {format_.name!r} reads {data!r} as its own")
+    others: list[Format] = [*(graph_formats() if isinstance(format_, GraphFormat) else schedule_formats())]
+    if format_.name == others[-1].name:
+        raise SkipTest(f"format {format_.name!r} is asked last, when no other has recognised a file")
+    for other in others:
+        if other.name == format_.name or other.write is None:
+            continue
+        for _, graph, text in _written(other, Effort(effort.most_ops, 1)):
+            mine = format_.recognizes(Source("other", text.encode()))
+            require(not mine, f"format {format_.name!r} takes {graph.name!r} in format {other.name!r} for its own")
+
+
+#: All checks of a graph format or a schedule format; each is called with the format, and with files in it where it is
+#: only read.
+FORMAT_CHECKS: tuple[FormatCheck, ...] = (
+    says_what_it_is,
+    comes_back,
+    writes_the_same_bytes,
+    refuses_damage,
+    recognises_only_its_own,
+)

@@ -1,0 +1,334 @@
+"""Checks of a heuristic: what it makes is valid, in time, the same again, and no worse than what it began with."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+from unittest import SkipTest
+
+import numpy as np
+
+from remat.backends.base import SolveOptions
+from remat.deadline import Deadline
+from remat.errors import ProblemError, RematError
+from remat.graphs.layered import layered
+from remat.heuristics.base import Heuristic, HeuristicRun, OnSchedule
+from remat.heuristics.greedy import Greedy
+from remat.problem import Problem
+from remat.schedule import Certificate, OrderRule, Schedule, Verdict, validate
+from remat.scope import Scope, covers
+from remat.testing.exhaustive import Optimum, optimum
+from remat.testing.graphs import random_budget, random_graph
+from remat.testing.kit import TRIES, USUAL, Effort, fail, require
+from remat.testing.problems import FAMILIES, Family
+
+#: A class of heuristics, or any callable that gives one: ``lambda: MyHeuristic(MyOptions(3))``.
+MakeHeuristic = Callable[[], Heuristic]
+HeuristicCheck = Callable[..., None]
+
+#: Problems of each family that are tried until a heuristic has not refused as many as are wanted.
+ATTEMPTS = 40
+
+
+def says_what_it_is(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """It has a name, and its options are a frozen dataclass with defaults, or there are none."""
+    heuristic = make()
+    require(isinstance(heuristic, Heuristic) and heuristic.name, f"{heuristic!r} is no heuristic with a name")
+    kind = heuristic.options_type
+    if kind is None:
+        return
+    require(dataclasses.is_dataclass(kind), f"{heuristic.name}: options_type is no dataclass")
+    try:
+        defaults = kind()
+    except Exception as error:
+        fail(f"{heuristic.name}: its options lack defaults: {error}")
+    frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009  (mypy does not know it)
+    require(frozen, f"{heuristic.name}: its options {defaults} can be changed")
+
+
+class _Nonsense:
+    """What is out of range for every option."""
+
+    def __repr__(self) -> str:
+        return "nonsense"
+
+
+def refuses_options(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """Options of another kind are refused, and so is nonsense for each of its own, by name and in one line."""
+    heuristic = make()
+    kind, cls = heuristic.options_type, type(heuristic)
+    for wrong in ({"moves": 3}, "fast"):
+        _refused(cls, (wrong,), {}, f"{heuristic.name} takes {wrong!r} for its options")
+    for field in () if kind is None else dataclasses.fields(kind):
+        what = f"{heuristic.name} takes nonsense for its option {field.name!r}"
+        said = _refused(cls.options_type, (), {field.name: _Nonsense()}, what)
+        require(field.name in said, f"{what}: the message does not name it: {said}")
+
+
+def _refused(kind: Any, given: tuple[object, ...], named: dict[str, object], what: str) -> str:
+    """The message of the error, which must be there."""
+    try:
+        kind(*given, **named)
+    except RematError as error:
+        require("\n" not in str(error), f"{what}: the message has several lines")
+        return str(error)
+    except Exception as error:
+        fail(f"{what}, or fails on it: {type(error).__name__}: {error}")
+    return fail(what)
+
+
+def _problems(make: MakeHeuristic, family: Family, effort: Effort) -> Iterator[tuple[str, Problem, int]]:
+    """Problems that the heuristic does not refuse, with what to call them and a seed."""
+    given, refusal = 0, ""
+    for seed in range(ATTEMPTS):
+        graph = random_graph(seed, effort.most_ops, **family.graph)
+        problem = Problem(graph, random_budget(graph, seed), family.order, family.max_computes)
+        heuristic = make()
+        try:
+            heuristic.run(problem, _run(effort.deadline, seed))
+        except ProblemError as error:
+            refusal = str(error)
+            require("\n" not in refusal, f"{heuristic.name} refuses a problem in several lines: {refusal}")
+            continue
+        given += 1
+        yield f"{heuristic.name} on graph {graph.name!r}, budget {problem.budget_bytes}, {family.name}", problem, seed
+        if given == effort.cases:
+            return
+    if not given:
+        raise SkipTest(f"refuses {family.about}: {refusal}")
+
+
+def _check_of_family(family: Family) -> HeuristicCheck:
+    def check(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+        for who, problem, seed in _problems(make, family, effort):
+            told: list[Schedule] = []
+            heuristic = make()
+            schedule = heuristic.run(problem, _run(effort.deadline, seed, on_schedule=_into(told)))
+            best = _truth(problem, family.max_computes)
+            for found in told if schedule is None else (*told, schedule):
+                certificate = _valid(who, problem, found)
+                if certificate.accepted:
+                    require(best is not None and certificate.cost >= best.cost,
+                            f"{who}: a schedule costs {certificate.cost}, exhaustive search finds {best}")  # fmt: skip
+            _bounds(who, heuristic, problem, best)
+            if told:
+                require(schedule is not None, f"{who}: it tells of schedules, and ends with none")
+                assert schedule is not None
+                require(
+                    _worth(problem, schedule) <= min(_worth(problem, found) for found in told),
+                    f"{who}: it tells of a better schedule than it ends with",
+                )
+
+    check.__name__ = family.name.replace(" ", "_")
+    check.__doc__ = f"Schedules of {family.about} are valid but for the budget; none is cheaper than the optimum."
+    return check
+
+
+def _run(
+    seconds: float, seed: int = 0, start: Schedule | None = None, on_schedule: OnSchedule | None = None
+) -> HeuristicRun:
+    """One thread, and a deadline whose clock begins now."""
+    return HeuristicRun(SolveOptions(Deadline.after(seconds), threads=1, seed=seed), start, on_schedule)
+
+
+def _into(told: list[Schedule]) -> OnSchedule:
+    """A listener that takes down what it is told, and lets the search go on."""
+
+    def listen(schedule: Schedule) -> bool:
+        told.append(schedule)
+        return False
+
+    return listen
+
+
+@lru_cache(maxsize=512)
+def _truth(problem: Problem, limit: int | None) -> Optimum | None:
+    return optimum(problem, Scope(OrderRule(problem.order), staged=False, max_computes=limit))
+
+
+def _valid(who: str, problem: Problem, schedule: Schedule) -> Certificate:
+    """The certificate of a schedule that breaks no rule but the budget."""
+    require(isinstance(schedule, Schedule), f"{who}: {type(schedule).__name__} is no Schedule")
+    certificate = validate(problem.graph, schedule, problem.rules)
+    require(certificate.verdict is not Verdict.INVALID, f"{who}: the schedule is refused: {certificate.first}")
+    return certificate
+
+
+def _worth(problem: Problem, schedule: Schedule) -> tuple[bool, int]:
+    """What is better comes first: within the budget, then cheap; or else of low peak."""
+    certificate = validate(problem.graph, schedule, problem.rules)
+    return (False, certificate.cost) if certificate.accepted else (True, certificate.peak)
+
+
+def _bounds(who: str, heuristic: Heuristic, problem: Problem, best: Optimum | None) -> None:
+    """A bound comes with its scope; where that covers the problem it is no higher than the optimum."""
+    if heuristic.bound is None:
+        return
+    require(heuristic.scope is not None, f"{who}: it has a bound, and no scope of it")
+    assert heuristic.scope is not None
+    if best is not None and covers(heuristic.scope, problem):
+        require(heuristic.bound <= best.cost, f"{who}: bound {heuristic.bound}, exhaustive search finds {best.cost}")
+
+
+def finds_a_schedule(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """With all the memory that the reference order needs there is a schedule within it, in some order."""
+    refusal = ""
+    for order in OrderRule:
+        for seed in range(ATTEMPTS):
+            problem = Problem(random_graph(seed, effort.most_ops, plain=True), "100%", order)
+            try:
+                schedule = make().run(problem, _run(effort.deadline))
+            except ProblemError as error:
+                refusal = str(error)
+                continue
+            if schedule is not None and validate(problem.graph, schedule, problem.rules).accepted:
+                return
+    fail(f"{make().name} finds no schedule of any tiny graph, {refusal or 'even with memory for all of the graph'}")
+
+
+def gives_the_same_again(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """The same seed gives the same schedule, from the same object and from another one."""
+    for family in FAMILIES:
+        try:
+            found = list(_problems(make, family, dataclasses.replace(effort, cases=1)))
+        except SkipTest:
+            continue
+        for who, problem, _ in found:
+            heuristic = make()
+            runs = [each.run(problem, _run(effort.deadline, 5)) for each in (heuristic, heuristic, make())]
+            require(runs[0] == runs[1] == runs[2], f"{who}: the same seed gives other schedules")
+
+
+def leaves_the_problem_alone(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """Graph, arrays, limits and start are afterwards what they were before."""
+    limits = {"op0": 3}
+    for order in OrderRule:
+        graph = random_graph(11, effort.most_ops, plain=True)
+        problem = Problem(graph, graph.reference_peak - 1, order, limits)
+        start = Schedule.reference(graph)
+        before = _content(problem), list(start.steps())
+        try:
+            make().run(problem, _run(effort.deadline, 0, start))
+        except ProblemError:
+            continue
+        after = _content(problem), list(start.steps())
+        require(after == before, f"{make().name} changes the problem or its start")
+
+
+def _content(problem: Problem) -> list[object]:
+    arrays = vars(problem.graph.arrays).values()
+    return [
+        problem.graph.digest,
+        problem.budget_bytes,
+        list(problem.compute_limits),
+        sorted(problem.keep),
+        problem.kept.tolist(),
+        [array.tolist() for array in arrays if isinstance(array, np.ndarray)],
+    ]
+
+
+def is_no_worse_than_its_start(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """With a good start the end is no worse. Skipped where the start changes nothing: it builds from nothing.
+
+    On tiny graphs it begins with the optimum, on one of forty ops with what `greedy` finds.
+    """
+    uses_it, worse = False, ""
+    for who, problem, seed, start in _starts(make, effort):
+        try:
+            without = make().run(problem, _run(effort.deadline, seed))
+            schedule = make().run(problem, _run(effort.deadline, seed, start))
+        except ProblemError:
+            continue
+        given, ended = _worth(problem, start), None if schedule is None else _worth(problem, schedule)
+        uses_it |= ended != (None if without is None else _worth(problem, without))
+        if ended is None or ended > given:
+            worse = worse or f"{who}: begins with {given}, and ends with {ended}"
+    if not uses_it:
+        raise SkipTest(f"{make().name} builds from nothing: a start changes nothing")
+    require(not worse, worse)
+
+
+def _starts(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem, int, Schedule]]:
+    for family in FAMILIES:
+        try:
+            found = list(_problems(make, family, effort))
+        except SkipTest:
+            continue
+        for who, problem, seed in found:
+            if (best := _truth(problem, family.max_computes)) is not None:
+                yield who, problem, seed, best.schedule
+    for order in OrderRule:
+        problem = Problem(layered(40, seed=3), "85%", order)
+        start = Greedy().run(Problem(problem.graph, "85%"), HeuristicRun())
+        if start is not None:
+            yield f"{make().name} on graph {problem.graph.name!r}, order {order}", problem, 0, start
+
+
+def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """On a graph of 300 ops it ends soon after its deadline, and what it has then is valid; also without time.
+
+    What it loads the first time does not count.
+    """
+    graph = layered(300, seed=1)
+    make().prepare()
+    for order in OrderRule:
+        problem = Problem(graph, "80%", order)
+        for seconds in (0.0, effort.deadline):
+            late = []
+            for _ in range(TRIES):
+                heuristic, begun = make(), time.monotonic()
+                try:
+                    schedule = heuristic.run(problem, _run(seconds))
+                except ProblemError:
+                    late.append(0.0)
+                    break
+                late.append(time.monotonic() - begun - seconds)
+                if schedule is not None:
+                    _valid(f"{heuristic.name} with {seconds:g} s on {graph.name!r}", problem, schedule)
+                if late[-1] <= effort.grace:
+                    break
+            require(
+                late[-1] <= effort.grace, f"{make().name}: {min(late):.1f} s late for {seconds:g} s in {TRIES} runs"
+            )
+
+
+def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:
+    """A true answer to what it tells ends the search, with what it has; skipped where it never tells anything."""
+    told: list[float] = []
+
+    def enough(schedule: Schedule) -> bool:
+        told.append(time.monotonic())
+        return True
+
+    graph = layered(60, seed=2)
+    make().prepare()
+    for order in OrderRule:
+        heuristic = make()
+        problem = Problem(graph, "90%", order)
+        try:
+            schedule = heuristic.run(problem, _run(20 * effort.deadline, on_schedule=enough))
+        except ProblemError:
+            continue
+        if told:
+            took = time.monotonic() - told[0]
+            require(took <= effort.grace, f"{heuristic.name} goes on for {took:.1f} s after it was asked to stop")
+            require(schedule is not None, f"{heuristic.name} tells of a schedule and ends with none")
+            return
+    raise SkipTest(f"{make().name} tells of nothing")
+
+
+#: All checks of a heuristic; each is called with its class, and an :class:`Effort` where the default does not suit.
+HEURISTIC_CHECKS: tuple[HeuristicCheck, ...] = (
+    says_what_it_is,
+    refuses_options,
+    *(_check_of_family(family) for family in FAMILIES),
+    finds_a_schedule,
+    gives_the_same_again,
+    leaves_the_problem_alone,
+    is_no_worse_than_its_start,
+    ends_in_time,
+    stops_when_asked,
+)
