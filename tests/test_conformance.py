@@ -1,5 +1,6 @@
 """Every formulation on every backend keeps the contract, by the kit that plug-in authors use too."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -7,7 +8,20 @@ import pytest
 
 from remat import registry
 from remat.errors import RematError
-from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, Effort
+from remat.graphs import GraphBuilder
+from remat.graphs.formats.base import graph_formats
+from remat.heuristics.annealing.heuristic import AnnealingOptions
+from remat.heuristics.lp_rounding import LpRoundingOptions
+from remat.schedule.formats.base import schedule_formats
+from remat.testing import (
+    BACKEND_CHECKS,
+    FORMAT_CHECKS,
+    FORMULATION_CHECKS,
+    HEURISTIC_CHECKS,
+    PAIR_CHECKS,
+    Effort,
+    Sample,
+)
 
 #: Backends that continuous integration must not skip.
 REQUIRED = {"cp-sat", "highs", "minizinc:gecode", "minizinc:cp-sat", "minizinc:highs", "pyomo:cbc"}
@@ -101,6 +115,69 @@ QUICK_PAIRS = [(f, b, c) for f in FORMULATIONS for b in BACKENDS for c in PAIR_C
 @pytest.mark.parametrize(("formulation", "backend", "check"), QUICK_PAIRS)
 def test_pair(formulation, backend, check):
     check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation))
+
+
+#: Of the heuristics that would otherwise take all the time they get.
+QUICK_OPTIONS = {
+    "annealing": AnnealingOptions(moves=2000),
+    "lp-rounding": LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5,), samples=1),
+}
+FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=5.0)
+
+
+@pytest.mark.parametrize("check", HEURISTIC_CHECKS)
+@pytest.mark.parametrize("heuristic", list(registry.heuristics()))
+def test_heuristic(heuristic, check):
+    cls = registry.load("heuristics", heuristic)
+    check(lambda: cls(QUICK_OPTIONS.get(heuristic)), FEW)
+
+
+def training_chain():
+    """A forward op, the loss and a backward op, as Rockmate names their values."""
+    b = GraphBuilder("chain")
+    b.op("F", outputs={"x data": 2, "x phantoms": 5})
+    b.op("loss", inputs=["x data"], size=1)
+    b.op("B", inputs=["loss", "x phantoms"], size=1)
+    return b.build()
+
+
+def single_chain():
+    b = GraphBuilder("pair")
+    b.op("a", size=2)
+    b.op("b", inputs=["a"], size=1)
+    return b.build()
+
+
+ON = {"disabled": False, "fast_forward": False}
+#: Files of the formats that are only read.
+SAMPLES = {
+    "node-link": [
+        Sample(
+            json.dumps(
+                {
+                    "directed": True, "multigraph": False, "graph": {},
+                    "nodes": [{"id": 0, "cost_cpu": 4, "cost_ram": 1}, {"id": 1, "cost_cpu": 3, "cost_ram": 2}],
+                    "links": [{"source": 0, "target": 1}],
+                }
+            ).encode()
+        )
+    ],
+    "checkmate": [Sample(json.dumps({"R": [[1, 0], [0, 1]], "S": [[0, 0], [1, 0]]}).encode(), single_chain())],
+    "rockmate": [
+        Sample(
+            json.dumps(
+                {"loss_index": 1, "ops": [["compute", "F", ON], ["compute", "loss", ON], ["compute", "B", ON]]}
+            ).encode(),
+            training_chain(),
+        )
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", FORMAT_CHECKS)
+@pytest.mark.parametrize("format_", [*graph_formats(), *schedule_formats()], ids=lambda each: each.name)
+def test_format(format_, check):
+    check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
 
 
 @pytest.mark.slow

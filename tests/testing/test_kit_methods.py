@@ -1,0 +1,198 @@
+"""The kit finds broken heuristics and broken file formats."""
+
+import json
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+
+from remat.errors import FormatError, ProblemError
+from remat.graphs.formats.base import GraphFormat
+from remat.graphs.formats.remat_json import FORMAT as GRAPH_JSON
+from remat.heuristics.base import Heuristic
+from remat.heuristics.greedy import Greedy
+from remat.schedule import Schedule
+from remat.schedule.formats.remat_json import FORMAT as SCHEDULE_JSON
+from remat.scope import EVERY_SCHEDULE
+from remat.testing import FORMAT_CHECKS, HEURISTIC_CHECKS, ConformanceError, Effort
+
+METHODS = {check.__name__: check for check in HEURISTIC_CHECKS}
+FORMATS = {check.__name__: check for check in FORMAT_CHECKS}
+FEW = Effort(most_ops=4, cases=2, deadline=0.2, grace=0.3)
+
+
+@dataclass
+class Changeable:
+    speed: int = 3
+
+
+class Nameless(Greedy):
+    name = ""
+
+
+class Credulous(Greedy):
+    """It takes whatever it is given for an option."""
+
+    options_type = Changeable
+
+
+class Tolerant(Greedy):
+    def __init__(self, options=None):
+        self.options = options
+
+
+class Unfinished(Greedy):
+    """An op is left out."""
+
+    def run(self, problem, run):
+        return Schedule.of_computes(problem.graph, problem.graph.arrays.order[:-1])
+
+
+class Boastful(Greedy):
+    def run(self, problem, run):
+        self.bound, self.scope = 10**9, EVERY_SCHEDULE
+        return super().run(problem, run)
+
+
+class Forgetful(Greedy):
+    """It tells of a schedule and ends with nothing."""
+
+    def run(self, problem, run):
+        run.tell(Schedule.reference(problem.graph))
+
+
+class Fickle(Greedy):
+    """Every second answer is another one."""
+
+    count = 0
+
+    def run(self, problem, run):
+        Fickle.count += 1
+        found = Schedule.reference(problem.graph)
+        return found if Fickle.count % 2 else replace(found, source="x") if problem.budget is None else None
+
+
+class Meddling(Greedy):
+    def run(self, problem, run):
+        problem.kept[:] = ~problem.kept
+        return super().run(problem, run)
+
+
+class Wasteful(Greedy):
+    """With a start it ends with something worse."""
+
+    def run(self, problem, run):
+        return Schedule.reference(problem.graph) if run.start is None else None
+
+
+class Late(Greedy):
+    def run(self, problem, run):
+        time.sleep(2 * FEW.grace + (0 if run.deadline.seconds == 0 else FEW.deadline))
+
+
+class Deaf(Greedy):
+    """It tells, and goes on."""
+
+    def run(self, problem, run):
+        found = Schedule.reference(problem.graph)
+        run.tell(found)
+        time.sleep(2 * FEW.grace)
+        return found
+
+
+class Idle(Heuristic):
+    name = "idle"
+
+    def run(self, problem, run):
+        return None
+
+
+class Unwilling(Idle):
+    def run(self, problem, run):
+        raise ProblemError("today\nno")
+
+
+BROKEN = [
+    (Nameless, "says_what_it_is"),
+    (Credulous, "says_what_it_is"),
+    (Credulous, "refuses_options"),
+    (Tolerant, "refuses_options"),
+    (Unfinished, "plain_graphs"),
+    (Boastful, "plain_graphs_in_any_order"),
+    (Forgetful, "full_graphs"),
+    (Unwilling, "plain_graphs"),
+    (Idle, "finds_a_schedule"),
+    (Fickle, "gives_the_same_again"),
+    (Meddling, "leaves_the_problem_alone"),
+    (Wasteful, "is_no_worse_than_its_start"),
+    (Late, "ends_in_time"),
+    (Deaf, "stops_when_asked"),
+]
+
+
+@pytest.mark.parametrize(("heuristic", "check"), BROKEN)
+def test_broken_heuristics_are_found(heuristic, check):
+    with pytest.raises(ConformanceError):
+        METHODS[check](heuristic, FEW)
+
+
+def test_every_check_of_heuristics_and_formats_has_something_to_find():
+    twins = {name for name in METHODS if name.removesuffix("_in_any_order") in METHODS or name == "orders_alone"}
+    assert {check for _, check in BROKEN} | twins >= set(METHODS)
+    assert {check for _, _, check in FORMAT_FAULTS} == set(FORMATS)
+
+
+def lossy(graph):
+    """All sizes are 1."""
+    document = json.loads(GRAPH_JSON.write(graph))
+    document["tensors"] = [{**tensor, "size": 1} for tensor in document["tensors"]]
+    return json.dumps(document) + "\n"
+
+
+def dated(graph, count=[0]):  # noqa: B006  (a state on purpose)
+    count[0] += 1
+    document = json.loads(GRAPH_JSON.write(graph))
+    return json.dumps({**document, "meta": {"written": count[0]}}) + "\n"
+
+
+def careless(source):
+    return GRAPH_JSON.read(replace(source, data=json.dumps(json.loads(source.data)).encode()))
+
+
+def chatty(source):
+    try:
+        return GRAPH_JSON.read(source)
+    except FormatError as error:
+        raise FormatError(f"oh\n{error}") from None
+
+
+FORMAT_FAULTS = [
+    (GRAPH_JSON, {"description": ""}, "says_what_it_is"),
+    (GRAPH_JSON, {"suffixes": ("JSON",)}, "says_what_it_is"),
+    (GRAPH_JSON, {"recognizes": None}, "says_what_it_is"),
+    (GRAPH_JSON, {"write": lossy}, "comes_back"),
+    (GRAPH_JSON, {"write": dated}, "comes_back"),
+    (GRAPH_JSON, {"recognizes": lambda source: False}, "comes_back"),
+    (SCHEDULE_JSON, {"read": lambda source, graph: Schedule.reference(graph)}, "comes_back"),
+    (GRAPH_JSON, {"write": dated}, "writes_the_same_bytes"),
+    (GRAPH_JSON, {"write": lambda graph: GRAPH_JSON.write(graph).rstrip()}, "writes_the_same_bytes"),
+    (GRAPH_JSON, {"read": careless, "recognizes": lambda source: True}, "refuses_damage"),
+    (GRAPH_JSON, {"read": chatty}, "refuses_damage"),
+    (GRAPH_JSON, {"name": "mine", "recognizes": lambda source: source.looks_like_json}, "recognises_only_its_own"),
+    (SCHEDULE_JSON, {"name": "mine", "recognizes": lambda source: True}, "recognises_only_its_own"),
+]
+
+
+@pytest.mark.parametrize(("whole", "fault", "check"), FORMAT_FAULTS)
+def test_broken_formats_are_found(whole, fault, check):
+    with pytest.raises(ConformanceError):
+        FORMATS[check](replace(whole, **fault), FEW)
+
+
+def test_a_format_that_writes_only_says_so():
+    def write(graph):
+        return graph.name + "\n"
+
+    only = GraphFormat("name-only", "the name and nothing else", (".name",), write=write)
+    FORMATS["says_what_it_is"](only, FEW)
+    FORMATS["writes_the_same_bytes"](only, FEW)
