@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ def check_types(options: Any) -> None:
     """Compare the fields of an options dataclass with their annotations; for the beginning of ``__post_init__``.
 
     It knows ``bool``, ``int``, ``float``, ``str``, ``None``, ``Literal``, ``tuple[X, ...]``, ``Mapping`` and unions of
-    these. A whole number will do for a float, a list for a tuple; ``True`` is no number, and NaN neither.
+    these. A whole number will do for a float, a list for a tuple; ``True`` is no number.
 
     Raises
     ------
@@ -53,7 +52,7 @@ def _fits(value: object, kind: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple | list) and all(_fits(each, parts[0]) for each in value)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin is Mapping or kind is Mapping:

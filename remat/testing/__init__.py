@@ -1,10 +1,10 @@
-"""A conformance kit for formulations and backends, in or outside this package.
+"""A conformance kit for formulations, backends, heuristics and file formats, in or outside this package.
 
 Every check is a plain function that returns nothing, raises an ``AssertionError`` that says what is wrong, or raises
 ``unittest.SkipTest`` with the reason where it does not apply. With pytest::
 
     import pytest
-    from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS
+    from remat.testing import BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, PAIR_CHECKS
 
     @pytest.mark.parametrize("check", BACKEND_CHECKS)
     def test_my_solver(check):
@@ -17,6 +17,14 @@ Every check is a plain function that returns nothing, raises an ``AssertionError
     @pytest.mark.parametrize("check", PAIR_CHECKS)
     def test_both(check):
         check(MyFormulation, MySolver())
+
+    @pytest.mark.parametrize("check", HEURISTIC_CHECKS)
+    def test_my_heuristic(check):
+        check(MyHeuristic)
+
+    @pytest.mark.parametrize("check", FORMAT_CHECKS)
+    def test_my_format(check):
+        check(MY_FORMAT)
 """
 
 from remat.testing.backend_checks import BACKEND_CHECKS
