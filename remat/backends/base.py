@@ -319,7 +319,7 @@ class Backend(ABC):
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that a process of its own is to have imported from the start.
 
-    See :mod:`remat.backends.processes.preloaded`.
+    See :mod:`remat.backends.processes.children`.
     """
 
     variant: str = ""

@@ -39,9 +39,10 @@ def small():
 
 
 def children():
-    """Without the processes that stay to fork others."""
-    found = family(os.getpid())[1:]
-    return {pid for pid in found if b"remat.backends.processes.preloaded" not in _command(pid) or _grandchild(pid)}
+    """Without those that stay: the guard, and the processes of the standard library that fork others."""
+    stay = (b"guard_process.py", b"multiprocessing.forkserver import main", b"multiprocessing.resource_tracker")
+    command = {pid: _command(pid) for pid in family(os.getpid())[1:]}
+    return {pid for pid, line in command.items() if not any(word in line for word in stay) or _forked(pid)}
 
 
 def _command(pid):
@@ -51,11 +52,13 @@ def _command(pid):
         return b""
 
 
-def _grandchild(pid):
+def _forked(pid):
+    """Whether it has the command line of the process that forked it."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) != os.getpid()
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:
         return False
+    return parent != os.getpid() and _command(parent) == _command(pid)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from remat.backends.flatzinc.model import FlatZinc
 from remat.backends.flatzinc.options import Options, parse_options
 from remat.backends.flatzinc.output import Ending, Printer
 from remat.backends.flatzinc.parser import parse
+from remat.backends.processes.guard import end_with_parent
 from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.io.files import read_text
@@ -83,9 +84,13 @@ class _Worker:
 
     def wait(self, stop: threading.Event) -> None:
         """Until it is done, or was asked to stop and the time to do so is over."""
+        end_with_parent()
+        parent = os.getppid()
         threading.Thread(target=self._work, daemon=True, name="fzn-solver").start()
         asked: Deadline | None = None
         while not self.finished.wait(0.02) and not (asked and asked.expired):
+            if os.getppid() != parent:  # nobody reads any more
+                os._exit(1)
             if stop.is_set() or self.deadline.expired:
                 asked = asked or Deadline.after(GRACE)
                 if self.search is not None:

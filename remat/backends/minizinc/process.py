@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from remat.backends.processes import guard, guard_process
 from remat.deadline import Deadline
 
 #: Seconds between the polite request to end and the one that cannot be refused.
@@ -22,7 +23,10 @@ KEPT = 20_000
 
 
 class GroupProcess:
-    """Runs `command` in a session of its own, so that a signal reaches the solver behind a driver as well.
+    """Runs `command` in a session of its own, so that all that it starts can be found and ended.
+
+    The driver gives its solver a group of its own, so a signal to one group is not enough; and both would outlive
+    this process, for which there is the guard (:mod:`remat.backends.processes.guard`).
 
     Parameters
     ----------
@@ -47,6 +51,7 @@ class GroupProcess:
             list(command), cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
+        guard.watch(self._process.pid)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._readers = [
@@ -104,7 +109,10 @@ class GroupProcess:
             until = time.monotonic() + GRACE
             while self._signal(0) and time.monotonic() < until:
                 time.sleep(0.01)
-            self._signal(signal.SIGKILL)
+            guard_process.kill([self._process.pid])
+            self._process.kill()  # where sessions cannot be looked at
+            self._process.wait()
+            guard.forget(self._process.pid)
         return self._process.wait()
 
     def _signal(self, number: int) -> bool:

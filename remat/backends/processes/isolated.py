@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
 import queue
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar
+
+import psutil
 
 from remat.backends.base import (
     Availability,
@@ -30,7 +31,7 @@ from remat.backends.base import (
     StopReason,
     Values,
 )
-from remat.backends.processes import preloaded, wire
+from remat.backends.processes import children, guard, guard_process, isolated_worker, wire
 from remat.errors import BackendError, ModelError
 from remat.interruption import interrupted, interrupts, since
 from remat.modeling import Model
@@ -39,18 +40,18 @@ from remat.modeling import Model
 GRACE = 0.6
 #: Seconds that it may take to end after a callback's wish, and after Ctrl-C.
 PATIENCE, INTERRUPTED_PATIENCE = 10.0, 1.0
-#: Seconds between two looks at the memory that it holds.
-TICK = 0.02
+#: Seconds between two looks at it, and at the memory that it holds.
+TICK, LOOK = 0.02, 0.1
 MIB = 2**20
 
 
 class Isolated(Backend):
     """A backend in a child process.
 
-    The model goes there and solutions and bounds come back as arrays over pipes; nothing is unpickled. Each is kept as
-    it comes, so whatever becomes of the child, the best solution so far is the result, and the message says what
-    happened: killed at the deadline, over its memory limit, crashed. The child's whole family dies with it, and it
-    ends when this process does.
+    The model goes there and solutions and bounds come back as JSON and arrays; none is ever pickled. Each is kept as it
+    comes, so whatever becomes of the child, the best solution so far is the result, and the message says what happened:
+    killed at the deadline, over its memory limit, crashed. The child's whole family dies with it, and it ends when this
+    process does.
 
     The class of the backend, and that of every record, must be importable by name.
 
@@ -156,7 +157,7 @@ class _Child:
         on_bound: OnBound | None,
     ) -> None:
         self.name, self.options, self.limit = backend.full_name, options, limit
-        self.modules = backend.preload if preloaded.possible() else ()
+        self.modules = backend.preload
         self.on_incumbent, self.on_bound = on_incumbent, on_bound
         self.incumbents: list[Incumbent] = []
         self.bound: float | None = None
@@ -164,72 +165,81 @@ class _Child:
         self.failure: Exception | None = None
         self.asked: float | None = None  # when it was asked to stop
         self.killed: tuple[StopReason, str] | None = None
+        self.killed_at = self.memory_seen = 0.0
         self.most_memory = 0
-        self.threads: list[threading.Thread] = []
+        self.started, self.over = threading.Event(), threading.Event()
+        self.inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
 
     def run(self, job: wire.Message) -> RawResult:
         began = time.monotonic()
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-            "OPENBLAS_NUM_THREADS": "1",  # each of its threads would set aside memory that nobody uses
-        }
-        command = [sys.executable, "-m", "remat.backends.processes.isolated_worker", str(self.limit or 0)]
-        self.process: subprocess.Popen[bytes] | preloaded.Child
-        with interrupts(), tempfile.TemporaryFile() as errors:
-            # a session of its own: the terminal's Ctrl-C comes here alone, and the family can be killed as one
-            if self.modules:
-                self.process = preloaded.start(self.modules, self.limit or 0, errors, environment)
-                job = preloaded.with_surroundings(job, environment)
-            else:
-                self.process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
-                    start_new_session=True,
-                )  # fmt: skip
+        with interrupts(), guard.temporary_folder() as folder, (folder / "output").open("w+b") as output:
+            here, there = multiprocessing.Pipe()
+            printed = Connection(os.dup(output.fileno()), readable=False)
+            given = (there, printed, self.limit or 0, dict(os.environ), str(folder))
+            self.process = children.child(isolated_worker.serve, given, self.modules)
+            threads = [
+                threading.Thread(target=work, args=arguments, daemon=True, name=f"remat-{work.__name__.strip('_')}")
+                for work, arguments in ((self._start, (job, here, (there, printed))), (self._listen, (here,)))
+            ]
             try:
-                self._attend(job)
+                for thread in threads:
+                    thread.start()
+                self._attend()
             except KeyboardInterrupt:
                 self._kill(StopReason.INTERRUPTED, "was killed after a second Ctrl-C")
             finally:
+                self.over.set()
                 self._kill()
-                self.process.wait()
-                for thread in self.threads:
+                for thread in threads:
                     thread.join(1)
-                for pipe in (self.process.stdin, self.process.stdout):
-                    with contextlib.suppress(OSError):
-                        cast(BinaryIO, pipe).close()
-            last_words = _last_line(errors)
+                here.close()
+                if self.started.is_set():
+                    self.process.join(1)
+                    guard.forget(self.process.pid)
+            last_words = _last_line(output)
         return self._conclude(last_words, time.monotonic() - began)
+
+    # -- in threads of their own, which end when the child does ------------------------------------------------------
+
+    def _start(self, job: wire.Message, here: Connection, theirs: tuple[Connection, ...]) -> None:
+        """Start the child (its server may be importing for seconds), guard it until its end, and send it the job."""
+        try:
+            self.process.start()
+        except Exception as error:
+            self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
+            self.inbox.put(None)
+            return
+        finally:
+            for end in theirs:
+                end.close()
+        guard.watch(self.process.pid)
+        self.started.set()
+        if self.over.is_set():
+            self._kill()
+        with contextlib.suppress(OSError, ValueError):  # it died; the reader sees the same
+            wire.write(here, job)
+
+    def _listen(self, here: Connection) -> None:
+        while (message := wire.read(here)) is not None:
+            self.inbox.put(message)
+        self.inbox.put(None)
 
     # -- while it lives --------------------------------------------------------------------------------------------
 
-    def _attend(self, job: wire.Message) -> None:
-        inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
-        stdin, stdout = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
-
-        def feed() -> None:
-            with contextlib.suppress(OSError, ValueError):  # it died; the reader sees the same
-                wire.write(stdin, job)
-
-        def listen() -> None:
-            message: wire.Message | None = None
-            with contextlib.suppress(OSError, ValueError):
-                while (message := wire.read(stdout)) is not None:
-                    inbox.put(message)
-            inbox.put(None)
-
-        for work in (feed, listen):  # both end when the child does
-            self.threads.append(threading.Thread(target=work, daemon=True, name=f"remat-{work.__name__}"))
-            self.threads[-1].start()
+    def _attend(self) -> None:
         while self.result is None and self.failure is None:
             with contextlib.suppress(queue.Empty):
-                message = inbox.get(timeout=TICK)
+                message = self.inbox.get(timeout=TICK)
                 if message is None:
                     return
                 self._take(message)
-                if not inbox.empty():
+                if not self.inbox.empty():
                     continue
             if self.killed:
-                continue  # until the pipe is empty: what was on its way counts
+                # until the pipe is empty, since what was on its way counts; somebody who escaped may hold it open
+                if not self.started.is_set() or time.monotonic() > self.killed_at + GRACE:
+                    return
+                continue
             if interrupted() and self.asked is None:
                 self._ask_to_stop()
             self._watch()
@@ -243,8 +253,9 @@ class _Child:
             self._kill(StopReason.INTERRUPTED, "did not stop after Ctrl-C and was killed")
         elif self.asked is not None and time.monotonic() > self.asked + PATIENCE:
             self._kill(StopReason.INTERRUPTED, f"did not stop within {PATIENCE:g} seconds when asked to and was killed")
-        elif self.limit is not None:
-            self.most_memory = max(self.most_memory, sum(_held(pid) for pid in family(self.process.pid)))
+        elif self.limit is not None and self.started.is_set() and time.monotonic() > self.memory_seen + LOOK:
+            self.memory_seen = time.monotonic()
+            self.most_memory = max(self.most_memory, sum(map(_held, _family(self.process.pid))))
             if self.most_memory > self.limit:
                 self._kill(StopReason.OTHER, f"was killed: {self._over()}")
 
@@ -279,20 +290,18 @@ class _Child:
     def _ask_to_stop(self) -> None:
         """Pass Ctrl-C on."""
         self.asked = self.asked or time.monotonic()
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGINT)
+        if self.started.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGINT)
 
     def _kill(self, stop: StopReason | None = None, reason: str = "") -> None:
         """Kill the child and all that descends from it; `reason` is kept."""
         if stop is not None:
+            self.killed_at = time.monotonic() if self.killed is None else self.killed_at
             self.killed = self.killed or (stop, reason)
-        if self.process.poll() is not None:
-            return  # and its number may be somebody else's by now
-        for pid in family(self.process.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.started.is_set():
+            guard_process.kill([self.process.pid])  # first, while it is known who descends from it
+            self.process.kill()
 
     # -- after -----------------------------------------------------------------------------------------------------
 
@@ -333,7 +342,7 @@ class _Child:
 
     def _death(self, last_words: str) -> str:
         """How it died by itself."""
-        code = self.process.wait()
+        code = self.process.exitcode or 0
         if self.failure is not None:
             what = f"failed: {self.failure}"
         elif code >= 0:
@@ -368,20 +377,21 @@ def _last_line(errors: BinaryIO) -> str:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all its descendants; itself alone where Linux's ``/proc`` is missing."""
-    found = [pid]
-    for member in found:  # grows on the way
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{member}/task").iterdir():
-                with contextlib.suppress(OSError):
-                    found += map(int, (task / "children").read_text().split())
-    return found
+    """The process and all its descendants."""
+    return [process.pid for process in _family(pid)]
 
 
-def _held(pid: int) -> int:
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _held(process: psutil.Process) -> int:
     """Bytes of memory that a process holds; 0 if it is gone."""
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
+        return int(process.memory_info().rss)
+    except psutil.Error:
         return 0
-    return pages * int(os.sysconf("SC_PAGE_SIZE"))

@@ -1,52 +1,68 @@
-"""The child of :mod:`remat.backends.processes.isolated`: reads one job, solves it, reports as it goes.
-
-Run as ``python -m remat.backends.processes.isolated_worker LIMIT`` by its parent, where LIMIT is a number of bytes,
-0 for none.
-"""
+"""The child of :mod:`remat.backends.processes.isolated`: reads one job, solves it, reports as it goes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat.backends.base import Incumbent, RawResult
 
 
-def main(limit: int) -> int:
-    """Serve the one job on standard input; returns only where there is none."""
+def serve(connection: Connection, errors: Connection, limit: int, environment: Mapping[str, str], folder: str) -> None:
+    """Serve one job; the process ends here.
+
+    Parameters
+    ----------
+    errors : connection
+        Takes all that is printed.
+    limit : int
+        Bytes of private memory; 0: no limit.
+    environment : mapping
+        Variables of the parent's environment now.
+    folder : str
+        Where temporary files go; removed by the parent.
+    """
+    from remat.backends.processes import wire
+    from remat.backends.processes.guard import end_with_parent
+
+    with contextlib.suppress(OSError):  # the leader of a session already
+        os.setsid()
+    end_with_parent()
+    for number in (1, 2):  # solvers print, and the way to the parent is known here alone
+        os.dup2(errors.fileno(), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(environment, TMPDIR=folder)
+    tempfile.tempdir = folder
     if limit:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # Solvers print: standard output goes to standard error, and the way to the parent is known here alone.
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    from remat.backends.processes import wire
-
-    job = wire.read(sys.stdin.buffer)
-    if job is None:
-        return 1
-    if surroundings := job.head.get("surroundings"):  # of a process that was not started by the parent itself
-        os.environ.clear()
-        os.environ.update(surroundings["environment"])
-        os.chdir(surroundings["folder"])
-        sys.path[:] = surroundings["path"]
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _Worker(out).serve(job)
-    out.flush()
-    # Not through the interpreter's end: a solver that missed its deadline may still be at work.
-    os._exit(0)
+    code = 1
+    try:
+        job = wire.read(connection)
+        if job is not None:
+            threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
+            _Worker(connection).serve(job)
+            code = 0
+    finally:
+        sys.stderr.flush()
+        # Not through the interpreter's end: a solver that missed its deadline may still be at work.
+        os._exit(code)
 
 
-def _end_with_parent() -> None:
-    """The pipe ends when the parent does, however it ends; nothing of this family stays behind then."""
-    while os.read(0, 4096):
-        pass
+def _end_with_parent(connection: Connection) -> None:
+    """The connection ends when the parent does; nothing of this family stays behind then."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv_bytes()
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -55,15 +71,15 @@ def _end_with_parent() -> None:
 class _Worker:
     """One job, and the way to report on it; solvers call back from several threads."""
 
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._lock = threading.Lock()
 
     def say(self, kind: str, head: dict[str, Any], **arrays: Any) -> None:
         from remat.backends.processes import wire
 
         with self._lock:
-            wire.write(self._out, wire.Message(kind, head, arrays))
+            wire.write(self._connection, wire.Message(kind, head, arrays))
 
     def serve(self, job: Any) -> None:
         from remat.backends.base import RawResult, Status, StopReason
@@ -107,7 +123,3 @@ class _Worker:
         names = ("status", "stop", "objective", "bound", "build_seconds", "solve_seconds", "message")
         head = {name: getattr(raw, name) for name in names} | {"versions": dict(raw.versions)}
         self.say("result", head, **({} if raw.values is None else {"values": raw.values}))
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))

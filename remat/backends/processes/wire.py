@@ -1,13 +1,13 @@
-"""Messages between a process and its own child: a line of JSON and arrays in bulk. Nothing is ever unpickled."""
+"""Messages between a process and its own child: JSON and arrays in bulk; no object of a message is ever pickled."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, BinaryIO, cast
+from multiprocessing.connection import Connection
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from remat.errors import ModelError
 from remat.modeling import Kind, Model, Record, Vars
 from remat.modeling.model import Objective
-
-_LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -36,58 +34,44 @@ class Message:
     arrays: Mapping[str, NDArray] = field(default_factory=dict)
 
 
-def write(stream: BinaryIO, message: Message) -> None:
-    """Write `message` and flush.
+def write(connection: Connection, message: Message) -> None:
+    """Send `message`.
 
     Raises
     ------
     TypeError
         If the head is not JSON.
+    OSError
+        If nobody reads any more.
 
     Examples
     --------
-    >>> import io
-    >>> stream = io.BytesIO()
-    >>> write(stream, Message("incumbent", {"time": 1.5}, {"values": np.array([0.0, 1.0])}))
-    >>> _ = stream.seek(0)
-    >>> read(stream)
+    >>> from multiprocessing import Pipe
+    >>> here, there = Pipe()
+    >>> write(here, Message("incumbent", {"time": 1.5}, {"values": np.array([0.0, 1.0])}))
+    >>> read(there)
     Message(kind='incumbent', head={'time': 1.5}, arrays={'values': array([0., 1.])})
     """
     parts = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
     listed = [(name, part.dtype.str, part.shape) for name, part in parts.items()]
-    head = json.dumps([message.kind, message.head, listed]).encode()
-    stream.write(_LENGTH.pack(len(head)) + head)
+    connection.send_bytes(json.dumps([message.kind, message.head, listed]).encode())
     for part in parts.values():
         if part.size:
-            stream.write(part.reshape(-1).view(np.uint8).data)
-    stream.flush()
+            connection.send_bytes(part.reshape(-1).view(np.uint8).data)
 
 
-def read(stream: BinaryIO) -> Message | None:
-    """The next message; None where the stream ends, also in the middle of one."""
-    length = _exactly(stream, bytearray(_LENGTH.size))
-    head = length and _exactly(stream, bytearray(_LENGTH.unpack(length)[0]))
-    if not head:
+def read(connection: Connection) -> Message | None:
+    """The next message; None where the other side has ended, also in the middle of one."""
+    try:
+        kind, content, listed = json.loads(connection.recv_bytes())
+        arrays = {}
+        for name, code, shape in listed:
+            arrays[name] = np.empty(shape, dtype=np.dtype(code))
+            if arrays[name].size:
+                connection.recv_bytes_into(arrays[name].reshape(-1).view(np.uint8).data)
+    except (EOFError, OSError):
         return None
-    kind, content, listed = json.loads(bytes(head))
-    arrays = {}
-    for name, code, shape in listed:
-        array = np.empty(shape, dtype=np.dtype(code))
-        if array.size and _exactly(stream, array.reshape(-1).view(np.uint8).data) is None:
-            return None
-        arrays[name] = array
     return Message(kind, content, arrays)
-
-
-def _exactly(stream: BinaryIO, buffer: Any) -> Any:
-    """`buffer`, filled from the stream; None where that ends before."""
-    view = memoryview(buffer)
-    while view:
-        count = stream.readinto(view)  # type: ignore[attr-defined]
-        if not count:
-            return None
-        view = view[count:]
-    return buffer
 
 
 def path_of(kind: type[Any]) -> str:

@@ -1,5 +1,6 @@
-"""Children forked from a process that has the imports: as good as those that are started, and sooner."""
+"""Children forked from a process that has the imports: fast, free of our state, and gone with the program."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,12 +15,12 @@ from fragile_backend import Sown
 from test_isolated import small
 
 from remat.backends.base import SolveOptions, Status, StopReason
-from remat.backends.processes import preloaded
+from remat.backends.processes import children
 from remat.backends.processes.isolated import Isolated, family
 from remat.deadline import Deadline
 from remat.errors import BackendError
 
-pytestmark = pytest.mark.skipif(not preloaded.possible(), reason="children are forked on Linux alone")
+pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork server")
 
 
 def options(seconds=60, **other):
@@ -30,11 +31,11 @@ def run(variant, seconds=60, **other):
     return Isolated(Sown(variant)).solve(small(), options(seconds), **other)
 
 
-def nursery():
-    """The process that forks, of which there is one here."""
-    if not preloaded._nurseries:
+def server():
+    """The number of the process that forks."""
+    if Sown.preload not in children._servers:
         run("exit")
-    return preloaded._nurseries[Sown.preload]._process
+    return children._servers[Sown.preload]._forkserver_pid
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_what_was_found_survives(variant, seconds, stop, words):
 
 def test_the_whole_family_is_killed():
     def offspring():
-        return family(nursery().pid)[1:]
+        return family(server())[1:]
 
     found = []
 
@@ -66,14 +67,11 @@ def test_the_whole_family_is_killed():
 
     run("hang_with_child", 1, on_incumbent=watch)
     assert len(found) == 2
-    until = time.monotonic() + 5
-    while any(map(_runs, found)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(_runs, found))
+    wait_for_the_end_of(found)
 
 
 def test_the_surroundings_are_those_of_now(monkeypatch, tmp_path):
-    """Not those in which the nursery was started."""
+    """Not those in which the server was started."""
     with pytest.raises(BackendError, match="RuntimeError: None"):
         run("first_surroundings")
     monkeypatch.setenv("SEEN", "seen")
@@ -83,19 +81,18 @@ def test_the_surroundings_are_those_of_now(monkeypatch, tmp_path):
         run("first_surroundings")
 
 
-def test_the_nursery_has_one_thread_and_stays():
-    before = nursery().pid
+def test_the_server_has_one_thread_and_stays():
+    before = server()
     with pytest.raises(BackendError, match="1 thread in the parent"):
         run("first_threads")
-    assert nursery().pid == before
+    assert server() == before
 
 
-def test_a_nursery_that_was_killed_is_replaced():
-    before = nursery()
-    before.send_signal(signal.SIGKILL)
-    before.wait()
+def test_a_server_that_was_killed_is_replaced():
+    before = server()
+    os.kill(before, signal.SIGKILL)
     assert run("exit").objective == 9.0
-    assert nursery().pid != before.pid
+    assert server() != before
 
 
 def test_the_memory_limit():
@@ -106,26 +103,40 @@ def test_the_memory_limit():
 
 def test_several_at_once():
     results = []
-    before = nursery().pid
+    before = server()
     threads = [threading.Thread(target=lambda: results.append(run("exit").objective)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert results == [9.0] * 16
-    assert nursery().pid == before
+    assert server() == before
 
 
-def test_modules_that_are_not_there_are_one_error():
-    with pytest.raises(BackendError, match=r"no process could be started that imports no\.such\.module"):
-        preloaded.start(["no.such.module"], 0, sys.stderr.buffer, os.environ)
+def test_a_deadline_before_the_server_is_up(monkeypatch):
+    """Importing takes its time, and is not waited for."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(Sown, "preload", ("remat.backends.processes.wire", "slow_to_import", "fragile_backend"))
+    began = time.monotonic()
+    raw = run("exit", 0.3)
+    assert time.monotonic() - began < 2.5
+    assert (raw.status, raw.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
+
+
+def test_a_program_of_its_own_use_is_as_it_was():
+    """Servers are ours alone: the standard library's own one has other modules, and imports the program."""
+    run("exit")
+    assert multiprocessing.forkserver._forkserver._preload_modules == ["__main__"]
+    assert multiprocessing.get_start_method() in {"fork", "spawn", "forkserver"}
+    assert children._servers[Sown.preload] is not multiprocessing.forkserver._forkserver
 
 
 PROGRAM = textwrap.dedent(
     """
-    import os, sys
+    import os, sys, time
+    print("program", flush=True)
     from fragile_backend import Sown
-    from remat.backends.processes import preloaded
+    from remat.backends.processes import children
     from remat.backends.base import SolveOptions
     from remat.backends.processes.isolated import Isolated
     from remat.modeling import Model
@@ -134,13 +145,12 @@ PROGRAM = textwrap.dedent(
         model = Model("one")
         model.minimize(model.integers("x", 1, 0, 3).index, 1)
         assert Isolated(Sown("exit")).solve(model, SolveOptions()).objective == 3
-        print(preloaded._nurseries[Sown.preload]._process.pid, flush=True)
+        print(children._servers[Sown.preload]._forkserver_pid, flush=True)
 
     run()
     if sys.argv[1] == "fork" and os.fork() == 0:
         run()
-        preloaded.end_all()
-        os._exit(0)
+        sys.exit()
     if sys.argv[1] == "fork":
         os.wait()
     if sys.argv[1] == "die":
@@ -149,22 +159,37 @@ PROGRAM = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("how", ["end", "die", "fork"])
-def test_nothing_is_left_when_the_program_ends(how):
-    """However it ends; a fork of it has a nursery of its own."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+@pytest.mark.parametrize("how", ["script", "input", "die", "fork"])
+def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
+    """However it ends; without any guard, from a file or from standard input; a fork of it has servers of its own."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
     program = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, env=environment, timeout=60, check=False
-    )
-    pids = set(program.stdout.split())
-    assert len(pids) == (2 if how == "fork" else 1), program.stderr
+        [sys.executable, "-" if how == "input" else str(script), how], capture_output=True, text=True, timeout=60,
+        env=environment, input=PROGRAM if how == "input" else None, check=False,
+    )  # fmt: skip
+    first, *pids = program.stdout.split()
+    assert first == "program"
+    assert program.stdout.count("program") == 1
+    assert len(set(pids)) == (2 if how == "fork" else 1), program.stderr
+    assert program.stderr == ""
+    wait_for_the_end_of(map(int, pids))
     until = time.monotonic() + 5
-    while any(_runs(pid) for pid in pids) and time.monotonic() < until:
+    while len(list(tmp_path.iterdir())) > 1 and time.monotonic() < until:
         time.sleep(0.05)
-    assert not any(_runs(pid) for pid in pids)
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
-def _runs(pid):
+def wait_for_the_end_of(pids, seconds=5):
+    pids = list(pids)
+    until = time.monotonic() + seconds
+    while any(map(runs, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(runs, pids))
+
+
+def runs(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -1,0 +1,184 @@
+"""Nothing of ours stays: processes end with this one, however it ends, and so do its temporary folders."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+#: How the names of temporary folders begin.
+PREFIX = "remat-run-"
+#: The file in each that its owner holds a lock on.
+LOCK = ".owner"
+#: Seconds before a folder without that file counts as abandoned: its owner may be about to make it.
+YOUNG = 60.0
+
+
+class _Guard:
+    """The process of :mod:`remat.backends.processes.guard_process`, started when there is something to guard."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.known: set[tuple[str, int | str]] = set()
+
+    def tell(self, sign: str, what: str, value: int | str) -> None:
+        with self._lock:
+            (self.known.add if sign == "+" else self.known.discard)((what, value))
+            if self._process is None or self._process.poll() is not None:  # somebody killed it
+                if sign == "+":
+                    self._start()
+                return
+            try:
+                self._send(sign, what, value)
+            except OSError:
+                self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard_process.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=os.sep,
+            start_new_session=True,
+        )  # fmt: skip
+        for what, value in self.known:
+            self._send("+", what, value)
+
+    def _send(self, sign: str, what: str, value: int | str) -> None:
+        assert self._process is not None
+        stream: IO[bytes] | None = self._process.stdin
+        assert stream is not None
+        stream.write(json.dumps([sign + what, value]).encode() + b"\n")
+        stream.flush()
+
+    def end(self) -> None:
+        """Let it clear up, and wait for that."""
+        with self._lock:
+            if self._process is not None:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    for what, value in self.known:
+                        if what == "folder" and not Path(str(value)).name.startswith(PREFIX):
+                            self._send("-", what, value)  # its owner removes it
+                    self._process.communicate(timeout=5)
+                self._process = None
+
+    def forget(self) -> None:
+        """In a fork: the guard, its pipe and what it guards are the parent's."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # open in a fork, it would outlive the parent
+                os.close(self._process.stdin.fileno())
+            self._process.returncode = 0
+        self.__init__()  # type: ignore[misc]
+
+
+_guard = _Guard()
+atexit.register(_guard.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_guard.forget)
+
+
+def watch(leader: int) -> None:
+    """See to it that the session of process `leader` ends with this process."""
+    _guard.tell("+", "session", leader)
+
+
+def forget(leader: int) -> None:
+    """The session of process `leader` has ended."""
+    _guard.tell("-", "session", leader)
+
+
+def guard_folder(path: str) -> None:
+    """Have `path` removed when this process is gone."""
+    _guard.tell("+", "folder", path)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of the user's own, removed afterwards: by this process, by the guard when it dies, or by the next run.
+
+    The owner holds a lock on a file in it, which the system lets go of when the owner is gone, whatever happens and
+    in whatever container; so the first such folder of a process can tell those that nobody owns any more.
+
+    Examples
+    --------
+    >>> with temporary_folder() as path:
+    ...     existed = path.is_dir()
+    >>> existed, path.exists()
+    (True, False)
+    """
+    _sweep_once(tempfile.gettempdir())
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    _guard.tell("+", "folder", str(path))
+    try:
+        with (path / LOCK).open("wb") as file:
+            _locked(file)
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        _guard.tell("-", "folder", str(path))
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Whether the lock on `file` is ours now; where the system has no such locks, every folder counts as owned."""
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+_swept: set[tuple[int, str]] = set()
+
+
+def _sweep_once(parent: str) -> None:
+    if (os.getpid(), parent) not in _swept:
+        _swept.add((os.getpid(), parent))
+        sweep(parent)
+
+
+def sweep(parent: str) -> None:
+    """Remove temporary folders in `parent` that this user owns and no process does."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    _remove_abandoned(entry)
+
+
+def _remove_abandoned(entry: os.DirEntry[str]) -> None:
+    state = entry.stat(follow_symlinks=False)
+    if hasattr(os, "getuid") and state.st_uid != os.getuid():
+        return
+    path = Path(entry.path) / LOCK
+    if not path.exists():
+        if time.time() - state.st_mtime > YOUNG:
+            shutil.rmtree(entry.path, ignore_errors=True)
+        return
+    with path.open("rb+") as file:
+        if _locked(file):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends; by Linux alone, and nothing elsewhere.
+
+    For a process whose parent has one thread: it is the end of the thread that counts.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

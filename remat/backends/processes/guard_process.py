@@ -1,0 +1,83 @@
+"""The guard: a small process that ends what its parent has started, once the parent is gone.
+
+Run as a program, by its path, in an interpreter without packages (``python -I -S``): it starts in 10 ms and holds
+8 MB. On standard input come lines of JSON, ``["+session", pid]`` for a process with a session of its own,
+``["+folder", path]`` for a folder, and the same with ``-``. When the input ends, however the parent ended, every
+process of these sessions and all that descends from them is killed, and the folders are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Collection
+
+#: How often it looks for processes that were started while it killed others.
+ROUNDS = 20
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """Parent and session of every process; empty where there is no ``/proc``."""
+    found: dict[int, tuple[int, int]] = {}
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - pathlib takes twice as long to import
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                state, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
+                if state not in b"ZX":
+                    found[int(name)] = (int(parent), int(session))
+    return found
+
+
+def members(leaders: Collection[int]) -> set[int]:
+    """All processes in the sessions of `leaders`, and all that descends from any of these."""
+    table = processes()
+    found = {pid for pid, (_, session) in table.items() if session in leaders}
+    size = 0
+    while size < len(found):
+        size = len(found)
+        found |= {pid for pid, (parent, _) in table.items() if parent in found}
+    return found
+
+
+def kill(leaders: Collection[int]) -> None:
+    """Kill all :func:`members`; where there is no ``/proc``, the process groups of that number."""
+    for _ in range(ROUNDS):
+        if not sys.platform.startswith("linux"):
+            for leader in leaders:
+                with contextlib.suppress(OSError):
+                    os.killpg(leader, signal.SIGKILL)
+            return
+        found = members(leaders) - {os.getpid()}
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def main() -> None:
+    """Listen until the parent is gone, then clear up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    known: dict[str, set] = {"session": set(), "folder": set()}
+    for line in sys.stdin.buffer:
+        with contextlib.suppress(ValueError, KeyError):
+            what, value = json.loads(line)
+            if what[0] == "+":
+                known[what[1:]].add(value)
+            else:
+                known[what[1:]].discard(value)
+    if known["session"]:
+        kill(known["session"])
+    for folder in known["folder"]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
