@@ -14,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
+from remat.backends.processes import children, guard
 from remat.errors import ProblemError
 
 #: Seconds that workers have to end by themselves when the pool is left by an exception, before they are killed.
@@ -23,8 +24,9 @@ _T = TypeVar("_T")
 
 
 class WorkerPool(ProcessPoolExecutor):
-    """Fresh processes (nothing forked) for :func:`remat.experiments.frontier.frontier`; use it as a context manager.
+    """Fresh processes for :func:`remat.experiments.frontier.frontier`; use it as a context manager.
 
+    One that has the imports forks them (:mod:`remat.backends.processes.children`); they share nothing with this one.
     Ctrl-C at a terminal does not reach the workers, but :meth:`interrupt` does: a task that runs may still return what
     it has, and workers without a task take no notice. Left by an exception, the pool ends its workers, and a worker
     ends when its parent is gone.
@@ -44,11 +46,15 @@ class WorkerPool(ProcessPoolExecutor):
         if workers < 1:
             raise ProblemError(f"the number of workers must be at least 1, not {workers}")
         self._others = set(multiprocessing.active_children())
-        super().__init__(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+        context: Any = children.ForkedContext() if children.possible() else multiprocessing.get_context("spawn")
+        super().__init__(workers, mp_context=context, initializer=_begin)
 
     def submit(self, task: Callable[..., _T], /, *arguments: Any, **options: Any) -> Future[_T]:
         """As for every executor; the task runs where Ctrl-C is heard."""
-        return super().submit(_run, task, *arguments, **options)
+        future = super().submit(_run, task, *arguments, **options)
+        for process in self._mine():
+            guard.watch(process.pid or 0)
+        return future
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -81,7 +87,8 @@ class WorkerPool(ProcessPoolExecutor):
 
 def _begin() -> None:
     """In a worker, before its first task."""
-    os.setpgid(0, 0)  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
+    with contextlib.suppress(OSError):
+        os.setsid()  # out of reach of the terminal: only the parent decides who is interrupted, and does it once
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True, name="remat-parent").start()
 

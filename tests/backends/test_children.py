@@ -133,7 +133,7 @@ def test_a_program_of_its_own_use_is_as_it_was():
 
 PROGRAM = textwrap.dedent(
     """
-    import os, sys, time
+    import multiprocessing, os, sys
     print("program", flush=True)
     from fragile_backend import Sown
     from remat.backends.processes import children
@@ -153,13 +153,18 @@ PROGRAM = textwrap.dedent(
         sys.exit()
     if sys.argv[1] == "fork":
         os.wait()
+    if sys.argv[1] == "daemon":
+        worker = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
     if sys.argv[1] == "die":
         os.kill(os.getpid(), 9)
     """
 )
 
 
-@pytest.mark.parametrize("how", ["script", "input", "die", "fork"])
+@pytest.mark.parametrize("how", ["script", "input", "die", "fork", "daemon"])
 def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
     """However it ends; without any guard, from a file or from standard input; a fork of it has servers of its own."""
     script = tmp_path / "program.py"
@@ -172,7 +177,7 @@ def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
     first, *pids = program.stdout.split()
     assert first == "program"
     assert program.stdout.count("program") == 1
-    assert len(set(pids)) == (2 if how == "fork" else 1), program.stderr
+    assert len(set(pids)) == (2 if how in {"fork", "daemon"} else 1), program.stderr
     assert program.stderr == ""
     wait_for_the_end_of(map(int, pids))
     until = time.monotonic() + 5

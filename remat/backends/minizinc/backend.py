@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from remat.backends.base import (
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
+from remat.backends.processes.guard import temporary_folder
 from remat.backends.processes.running import run_interruptible
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
@@ -145,14 +145,14 @@ class MiniZinc(Backend):
         run = _Run(model, solver, replace(options, solver=own), on_incumbent, on_bound)
         if hint is not None and not violations(model, hint := checked_hint(hint, model)):
             run.found(np.array(hint))  # survives even if the solver never looks at it
-        with tempfile.TemporaryDirectory(prefix="remat-") as folder:
+        with temporary_folder() as folder:
             built = 0.0
             try:
                 run.program = _program(model, solver, hint, generic, options.deadline)
-                data = _write(run.program, solver, Path(folder), options.deadline)
+                data = _write(run.program, solver, folder, options.deadline)
                 built, began = time.monotonic() - began, time.monotonic()
                 if not run.stop:
-                    run.solve(Path(folder), data)
+                    run.solve(folder, data)
             except OverdueError:
                 built, began = time.monotonic() - began, time.monotonic()
                 run.stop = run.stop or StopReason.DEADLINE
@@ -220,7 +220,9 @@ class _Run:
             driver.executable() or "minizinc", self.solver, [self.program.text, data], include=[HERE],
             milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
         )  # fmt: skip
-        self.process = GroupProcess(line, folder, driver.environment(), self._message, self._error_line)
+        self.process = GroupProcess(
+            line, folder, {**driver.environment(), "TMPDIR": str(folder)}, self._message, self._error_line
+        )
         process = self.process
         try:
 

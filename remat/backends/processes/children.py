@@ -17,8 +17,9 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
+from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
 from typing import Any, ClassVar, cast
 
 from remat.backends.processes import guard
@@ -26,6 +27,9 @@ from remat.errors import BackendError
 
 #: Imported by every server before anything else.
 FIRST = "remat.backends.processes.server_settings"
+
+#: How often a child is tried to be had: a server that was killed takes some milliseconds to be seen as ended.
+TRIES = 10
 
 _lock = threading.Lock()
 _servers: dict[tuple[str, ...], forkserver.ForkServer] = {}
@@ -51,7 +55,9 @@ def _server(modules: tuple[str, ...]) -> forkserver.ForkServer:
         if modules not in _servers:
             _servers[modules] = forkserver.ForkServer()
             _servers[modules].set_forkserver_preload([FIRST, *modules])
-            guard.guard_folder(util.get_temp_dir())  # where the server's socket is
+            inherited = cast(Any, process.current_process())._config.get("tempdir")  # a fork's is its parent's
+            if inherited is None:
+                guard.guard_folder(util.get_temp_dir())  # where the server's socket will be
         return _servers[modules]
 
 
@@ -71,21 +77,40 @@ class _Popen(popen_forkserver.Popen):
             reduction.dump(process_obj, message)
         finally:
             context.set_spawning_popen(None)
-        try:
-            self.sentinel, into = _server(process_obj.modules).connect_to_new_process(self._fds)
-        except (OSError, EOFError) as error:
-            raise BackendError(f"no child process can be started: {error}") from None
+        fault: Exception | None = None
+        for _ in range(TRIES):
+            try:
+                self._fork(process_obj.modules, message)
+                return
+            except (OSError, EOFError) as error:
+                fault = error
+                time.sleep(0.05)
+        raise BackendError(f"no child process can be started: {fault}")
+
+    def _fork(self, modules: tuple[str, ...], message: io.BytesIO) -> None:
+        self.sentinel, into = _server(modules).connect_to_new_process(self._fds)
         alive = os.dup(into)  # the child takes the end of this pipe for the end of its parent
         self.finalizer = util.Finalize(self, cast(Any, util).close_fds, (alive, self.sentinel))
-        with os.fdopen(into, "wb") as stream:
-            stream.write(message.getbuffer())
-        self.pid = forkserver.read_signed(self.sentinel)
+        try:
+            with os.fdopen(into, "wb") as stream:
+                stream.write(message.getbuffer())
+            self.pid = forkserver.read_signed(self.sentinel)
+        except (OSError, EOFError):
+            self.finalizer()
+            raise
 
 
 class ForkedProcess(context.ForkServerProcess):
     """A process with `modules` imported."""
 
     modules: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """As the standard library's, but in the workers of pools too (which call themselves daemons)."""
+        cast(Any, process)._cleanup()
+        self._popen = self._Popen(self)
+        self._sentinel = self._popen.sentinel
+        cast(Any, process)._children.add(self)
 
     @staticmethod
     def _Popen(process_obj: Any) -> _Popen:  # noqa: N802 - the standard library's name
@@ -112,9 +137,9 @@ def child(target: Callable[..., object], arguments: Sequence[Any], modules: Sequ
     """
     if not possible():
         return multiprocessing.get_context("spawn").Process(target=target, args=tuple(arguments), daemon=True)
-    process = ForkedProcess(target=target, args=tuple(arguments), daemon=True)
-    process.modules = tuple(modules)
-    return process
+    made = ForkedProcess(target=target, args=tuple(arguments), daemon=True)
+    made.modules = tuple(modules)
+    return made
 
 
 def possible() -> bool:

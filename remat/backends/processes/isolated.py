@@ -190,10 +190,9 @@ class _Child:
             finally:
                 self.over.set()
                 self._kill()
-                for thread in threads:
-                    thread.join(1)
-                here.close()
-                if self.started.is_set():
+                if self.started.is_set():  # otherwise the threads see to it that it ends at once when it has begun
+                    for thread in threads:
+                        thread.join(1)
                     self.process.join(1)
                     guard.forget(self.process.pid)
             last_words = _last_line(output)
@@ -223,6 +222,7 @@ class _Child:
         while (message := wire.read(here)) is not None:
             self.inbox.put(message)
         self.inbox.put(None)
+        here.close()
 
     # -- while it lives --------------------------------------------------------------------------------------------
 

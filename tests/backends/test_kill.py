@@ -1,0 +1,169 @@
+"""``kill -9`` and SIGTERM of the program, and of its guard too: nothing of ours goes on, and no folder stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from test_children import runs, wait_for_the_end_of
+
+from remat.backends.minizinc import MiniZinc
+from remat.backends.processes import guard
+from remat.backends.pyomo import Pyomo
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux has them")
+
+#: One program, all backends that start processes, each in a thread of its own.
+PROGRAM = textwrap.dedent(
+    """
+    import sys, threading
+    from test_highs import hard
+    from remat.backends.base import SolveOptions
+    from remat.backends.processes.isolated import Isolated
+    from remat.registry import make_backend
+
+    def solve(name):
+        backend = make_backend(name.removeprefix("isolated "))
+        if name.startswith("isolated"):
+            backend = Isolated(backend)
+        backend.solve(hard(), SolveOptions(threads=1))
+
+    for name in sys.argv[1:]:
+        threading.Thread(target=solve, args=[name], daemon=True).start()
+    threading.Event().wait()
+    """
+)
+#: A word in the command line of the process that solves, by backend.
+SOLVERS = {
+    "isolated cp-sat": "multiprocessing.forkserver",
+    "minizinc:gecode": "fzn-gecode",
+    "minizinc:cp-sat": "remat.backends.flatzinc.cpsat",
+    "pyomo:cbc": "bin/cbc",
+}
+
+
+def family(process):
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def lines(processes):
+    found = []
+    for process in processes:
+        try:
+            found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def program(tmp_path):
+    """The program while all its solvers run, with a temporary folder of its own."""
+    there = {"isolated cp-sat"}
+    there |= {f"minizinc:{name}" for name in ("gecode", "cp-sat") if MiniZinc(name).ready().ready}
+    there |= {"pyomo:cbc"} if Pyomo("cbc").ready().ready else set()
+    assert there == set(SOLVERS) or not os.environ.get("REMAT_CI")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *sorted(there)], env=environment)
+    try:
+        until = time.monotonic() + 60
+        missing = there
+        while missing and time.monotonic() < until:
+            time.sleep(0.1)
+            seen = lines(family(process))
+            missing = {name for name in there if not any(SOLVERS[name] in line for line in seen)}
+        assert not missing
+        yield process
+    finally:
+        for each in [*family(process), process]:
+            each.kill()
+        process.wait()
+
+
+def pids(processes):
+    return [process.pid for process in processes]
+
+
+def ours(folder):
+    return [path for path in folder.iterdir() if path.name != "pytest"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_survives_the_program(program, tmp_path, number):
+    members = pids(family(program))
+    assert len(members) >= 6
+    assert ours(tmp_path)
+    os.kill(program.pid, number)
+    program.wait()
+    wait_for_the_end_of(members)
+    assert not ours(tmp_path)
+
+
+OWNER = textwrap.dedent(
+    """
+    import os, signal, sys, time
+    from remat.backends.processes import guard
+
+    with guard.temporary_folder() as path:
+        (path / "data").write_text("something")
+        print(path, guard._guard._process.pid, flush=True)
+        time.sleep(60)
+    """
+)
+
+
+def test_folders_of_dead_owners_are_swept_and_others_stay(tmp_path):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    owners, folders = [], []
+    for _ in range(2):
+        owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment)
+        path, guardian = owner.stdout.readline().split()
+        owners.append(owner)
+        folders.append(Path(path))
+        os.kill(int(guardian), signal.SIGKILL)
+    fresh, old, strange = (tmp_path / f"{name}" for name in ("remat-run-fresh", "remat-run-old", "remat-other"))
+    for path in (fresh, old, strange):
+        path.mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "remat-run-link").symlink_to(tmp_path / "target")
+    os.utime(old, (0, 0))
+    try:
+        owners[0].kill()
+        owners[0].wait()
+        assert all(folder.is_dir() for folder in folders)  # there was no guard any more
+        guard.sweep(str(tmp_path))
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {folders[1].name, fresh.name, strange.name, "target", "remat-run-link"}
+        assert (folders[1] / "data").exists()
+    finally:
+        for owner in owners:
+            owner.kill()
+            owner.wait()
+            owner.stdout.close()
+
+
+def test_a_guard_that_was_killed_is_replaced():
+    """By one that knows all that the first one knew."""
+    guard.watch(os.getpid() + 10**7)  # no such session
+    first = guard._guard._process
+    first.kill()
+    first.wait()
+    sleeper = subprocess.Popen(["sleep", "86397"], start_new_session=True)
+    try:
+        guard.watch(sleeper.pid)
+        assert guard._guard._process is not first
+        assert ("session", os.getpid() + 10**7) in guard._guard.known
+        assert runs(sleeper.pid)
+    finally:
+        guard.forget(os.getpid() + 10**7)
+        guard.forget(sleeper.pid)
+        sleeper.kill()
+        sleeper.wait()
