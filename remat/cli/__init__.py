@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Listener() as listener:
         from remat.cli.shell import run
 
-        code = listener.exit_code(run(sys.argv[1:]))
+        code = listener.leave(run(sys.argv[1:]))
     running = sys.modules.get("remat.backends.processes.running")
     if running is not None and running.left_behind():
         # A solver that did not stop when it was asked to winds down in this process: there is nothing to wait for.

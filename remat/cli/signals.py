@@ -58,10 +58,11 @@ class Listener:
     def __init__(self) -> None:
         self.number = 0
         """Of the first signal that came."""
+        self.listens = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Listener:
         _writing.clear()
-        if threading.current_thread() is not threading.main_thread():
+        if not self.listens:
             return self
         self._ears, self._mouth = socket.socketpair()
         self._mouth.setblocking(False)
@@ -76,6 +77,20 @@ class Listener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """The thread stays: the end of the interpreter takes a moment, too."""
+
+    def leave(self, code: int) -> int:
+        """The work is done and the interpreter ends: soon, as signals cannot change what comes of it any more.
+
+        Python itself would take back its handlers before its end, so that a signal in that moment gives another code.
+        """
+        code = self.exit_code(code)
+        if self.listens:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            last = threading.Timer(PATIENCE, os._exit, (code,))
+            last.daemon = True
+            last.start()
+        return code
 
     def exit_code(self, code: int) -> int:
         """That of the process, where the command would return `code`: another one after SIGTERM and SIGHUP.

@@ -1,0 +1,178 @@
+"""Whole commands under stress: started, watched from outside, and looked for what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remat.cli import main
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.layered import layered
+
+PROGRAM = "import sys; from remat.cli import main; sys.exit(main())"
+#: What only a process that listens to signals already has in its mask of handlers.
+LISTENING = 1 << (signal.SIGTERM - 1)
+#: Every process of a command carries this in its environment, so that it is found wherever it hides.
+MARK = "REMAT_STRESS_MARK"
+#: Seconds that processes and files of a command may outlive it.
+LINGER = 3.0
+
+
+def count(what: str, default: int) -> int:
+    """How often: the environment variable REMAT_STRESS_<what>, or what the issue asks for."""
+    return int(os.environ.get(f"REMAT_STRESS_{what}", default))
+
+
+@dataclass
+class Ended:
+    """What became of a command."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    """From the signal to the end."""
+    before: bool
+    """Whether it had ended by itself when the signal came."""
+    left: list[str] = field(default_factory=list)
+    """Processes and files that it left behind."""
+
+
+class Command:
+    """A command in a process, with a folder for temporary files of its own."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        self.arguments = [str(word) for word in arguments]
+        environment = os.environ | {MARK: self.mark, "TMPDIR": str(self.temporary), "COLUMNS": "200"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *self.arguments], cwd=folder, env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace",
+        )  # fmt: skip
+        self.folder = folder
+
+    def listens(self) -> None:
+        """Wait until signals are listened to; what comes before is Python's own beginning."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until and self.process.poll() is None:
+            status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+            if int((status.partition("SigCgt:")[2].split() or ["0"])[0], 16) & LISTENING:
+                return
+            time.sleep(0.005)
+
+    def family(self) -> list[int]:
+        """All processes that carry the mark."""
+        found, mark = [], f"{MARK}={self.mark}".encode()
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                if mark in (folder / "environ").read_bytes() and not _is_zombie(folder):
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+        return found
+
+    def end(self, number: int, victim: int | None = None, timeout: float = 90) -> Ended:
+        """Send a signal (to one of its children instead), and wait for the end."""
+        before = self.process.poll() is not None
+        began = time.monotonic()
+        try:
+            os.kill(victim or self.process.pid, number)
+        except ProcessLookupError:
+            before = True
+        try:
+            out, err = self.process.communicate(timeout=timeout)
+        finally:
+            seconds = time.monotonic() - began
+            self.process.kill()
+            self.process.wait()
+        return Ended(self.process.returncode, out, err, seconds, before, self.left())
+
+    def left(self) -> list[str]:
+        """Processes and temporary files that are still there after a moment."""
+        until = time.monotonic() + LINGER
+        while True:
+            left = [f"process {pid}: {_command_of(pid)}" for pid in self.family()]
+            left += [f"file {path.name}" for path in self.temporary.iterdir()]
+            left += [f"file {path.name}" for path in self.folder.iterdir() if path.name.endswith(".part")]
+            if not left or time.monotonic() > until:
+                return left
+            time.sleep(0.05)
+
+
+def _is_zombie(folder: Path) -> bool:
+    return (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+    except OSError:
+        return "gone"
+
+
+#: Methods, each with a solver where it needs one, and whether the graph is a chain.
+METHODS = (
+    "auto", "auto/highs", "lns", "annealing", "drops", "eviction", "lp-rounding", "chen-sqrt",
+    "retention-intervals/cp-sat", "retention-intervals/highs", "stages/highs", "stages/cp-sat", "checkmate/highs",
+    "checkmate/cp-sat",
+)  # fmt: skip
+
+
+def graphs(folder: Path) -> Path:
+    """A folder with the graphs that the commands are about, and a schedule to improve."""
+    folder.mkdir()
+    write_graph(layered(120, seed=1), folder / "small.json")
+    write_graph(layered(900, seed=2), folder / "large.json")
+    write_graph(unit_chain(150), folder / "chain.json")
+    chain, schedule = str(folder / "chain.json"), str(folder / "s.json")
+    assert main(["solve", chain, "-b", "60%", "-f", "chen-sqrt", "-q", "-o", schedule]) == 0
+    return folder
+
+
+def commands(where: Path, choice: random.Random, extra_methods: tuple[str, ...] = ()) -> Iterator[tuple[object, ...]]:
+    """Commands of every kind without end, none of which ends soon by itself but for those that only read and write.
+
+    A schedule goes to ``out.json``.
+    """
+    while True:
+        graph = where / choice.choice(["small.json", "large.json", "chain.json"])
+        budget = choice.choice(["85%", "70%", "50%"])
+        named = choice.choice(METHODS + extra_methods)
+        method, _, backend = named.partition("/")
+        by = ("--method", method, *(("--backend", backend) if backend else ()))
+        limits = ("-t", "60", "--threads", choice.choice("12"), *choice.choice([(), (), ("-q",)]))
+        isolate = choice.choice([(), (), (), ("--isolate",)])
+        fixed = method.startswith(("lp", "chen", "check", "sta"))
+        order = () if fixed else choice.choice([(), ("--order", "free")])
+        if method == "chen-sqrt":  # for chains
+            graph = where / "chain.json"
+        some = [
+            ("solve", graph, "-b", budget, *by, *limits, *isolate, *order, "-o", "out.json"),
+            ("improve", where / "chain.json", where / "s.json", "-b", "50%", *by, *limits, "-o", "out.json"),
+            ("minimize", graph, "-t", "60", "--threads", "1", *order, "-o", "out.json"),
+            ("bounds", graph, "-b", budget, "-t", "60"),
+            ("compare", graph, "-b", "85%,60%", "-m", f"greedy,{named}", *limits, "--csv", "c.csv"),
+            ("frontier", graph, "-b", "60%:90%:10%", "-m", "eviction,lns", *limits, "--state", "state", "-o", "f.csv"),
+            ("frontier", graph, "-b", "70%,90%", "-m", "annealing,stages/highs", "-t", "60", "--workers", "2"),
+            ("batch", "vgg16", "--memory", "16GiB", "-m", "greedy", "-m", "retention-intervals/cp-sat", "-t", "20"),
+            ("show", where / "large.json"),
+            ("validate", where / "chain.json", where / "s.json", "-b", "60%"),
+            ("plot", where / "chain.json", where / "s.json", "-o", "p.svg"),
+            ("convert", where / "large.json", "out.dot"),
+            ("generate", "resnet50", "-o", "g.json"),
+        ]
+        weights = [12, 4, 4, 3, 3, 2, 2, 2] + [1] * (len(some) - 8)
+        yield choice.choices(some, weights)[0]
