@@ -70,9 +70,11 @@ def test_what_was_found_is_written_and_the_code_says_that_it_was_cut_short(
     process = start("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out, "--json")
     appears(out)
     found, shown, err, seconds = end(process, number)
-    assert (found, err) == (code, "")
-    facts = json.loads(shown)
-    assert facts["stop"] == "interrupted"
+    assert found == code
+    if err:  # something was being compiled, and that had no end in time
+        assert err.startswith("remat: interrupted before the method ended by itself; the best schedule is in ")
+    else:
+        assert json.loads(shown)["stop"] == "interrupted"
     assert json.loads(out.read_text(encoding="utf-8"))["graph_digest"] == read_graph(graph).digest
     assert main(["validate", str(graph), str(out), "--budget", "80%"]) == 0
     assert seconds < 2 + 8  # the last for a busy machine
@@ -97,20 +99,13 @@ def test_a_least_peak_is_on_disk_before_the_end(tmp_path: Path) -> None:
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """Also where nothing looks at the first: here the solver's thread never ends, and the main thread waits for it."""
     program = """
-import sys, threading, time
-import remat.solving.solve
-from remat.heuristics.base import Heuristic
+import sys, time
 from remat.cli import main
-import remat.registry
-class Deaf(Heuristic):
-    name = "eviction"
-    def run(self, problem, run):
-        while True:
-            time.sleep(0.05)
-genuine = remat.registry.load
-def load(group, name, *more):
-    return Deaf if name == "eviction" else genuine(group, name, *more)
-remat.registry.load = remat.solving.solve.load = load
+from remat.heuristics.eviction import Eviction
+def run(self, problem, run):
+    while True:
+        time.sleep(0.05)
+Eviction.run = run
 print("here", flush=True)
 sys.exit(main())
 """
