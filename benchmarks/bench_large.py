@@ -23,7 +23,7 @@ WIDTHS = {1_000: 0.31, 10_000: 0.05, 100_000: 0.01}
 def main(sizes: list[int]) -> None:
     """One line for each size."""
     drops = Drops()
-    drops.prepare()
+    drops.prepared(Deadline())
     for n in sizes:
         problem = Problem(layered(n, WIDTHS.get(n, min(0.3, 1000 / n)), seed=1), "80%")
         began = time.process_time()

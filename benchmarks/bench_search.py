@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--budgets", default="90,80,70")
     given = parser.parse_args()
     annealing = Annealing()
-    annealing.prepare()
+    annealing.prepared(Deadline())
     print(f"{given.order} order, {given.seconds:g} s, {given.threads} threads, {os.cpu_count()} cores")
     for name in given.graphs.split(","):
         if not (path := SHARED / f"rl_{name}.json").exists():

@@ -95,7 +95,7 @@ def test_calls_in_other_threads_install_nothing_and_end_too() -> None:
 @pytest.mark.parametrize("method", ["lns", "auto", "annealing"])
 def test_a_search_ends_at_ctrl_c(method: str) -> None:
     """Nothing here ends by itself within the minute, and sub-models end all the time while the signal is on its way."""
-    Annealing().prepare()  # compiling is not what is looked at here
+    Annealing().prepared(Deadline())  # compiling is not what is looked at here
     timer = later(1.5)
     began = time.monotonic()
     result = solve(Problem(layered(120, seed=1), "80%", "free"), method, stop=60, options=SolveOptions(threads=1))
@@ -105,7 +105,7 @@ def test_a_search_ends_at_ctrl_c(method: str) -> None:
 
 
 def test_a_least_peak_ends_at_ctrl_c() -> None:
-    Annealing().prepare()
+    Annealing().prepared(Deadline())
     timer = later(1.0)
     began = time.monotonic()
     result = minimize(unit_chain(200), stop=60, options=SolveOptions(threads=1))

@@ -11,11 +11,24 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.compiled import KernelSet
+from remat.deadline import Deadline
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
 #: A capacity that no cut reaches: the sum of all others must stay below it.
 UNLIMITED = 2**62
+#: Looks at arcs between two looks at the clock: some hundredths of a second.
+STEPS = 5_000_000
+
+
+def _example() -> None:
+    pair = np.array([0, 1])
+    _maximum_flow(np.array([1, 0]), np.array([1, 0]), pair, np.array([0, 1, 2]), 0, 1, Deadline())
+
+
+#: The compiled flow.
+KERNELS = KernelSet("flow", __name__, _example)
 
 
 @dataclass(eq=False)
@@ -27,9 +40,12 @@ class BoundaryNetwork:
     up all outputs of ``u``; ``y(u) -> x(t)`` (by way of ``b(t)`` where there are several writers) with the price of
     holding ``t``; ``x(t) -> w`` for each reader and ``w -> u`` for each dependence, unlimited; ``x(t)`` to the sink,
     unlimited, for tensors to be kept.
+
+    When `deadline` is over, a cut ends with the flow so far, which no cut is below.
     """
 
     problem: Problem
+    deadline: Deadline = field(default_factory=Deadline)
     _tail: Int = field(init=False)
     _head: Int = field(init=False)
     _capacity: Int = field(init=False)
@@ -84,7 +100,7 @@ class BoundaryNetwork:
         return found[0], found[1]
 
     def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
-        """The cheapest boundary of a closed set without `op` that holds all that `op` depends on.
+        """The price of the cheapest boundary of a closed set without `op` that holds all that `op` depends on.
 
         Parameters
         ----------
@@ -94,9 +110,14 @@ class BoundaryNetwork:
         give_up : int64 array, shape (ops,), optional
             Price of giving up any number of an op's outputs; None: that may not be. The sum of all prices must stay
             below :data:`UNLIMITED`.
-        """
-        from remat.bounds.flow_kernel import max_flow  # numba takes a while to load
 
+        Returns
+        -------
+        int
+            A lower bound on it, where the deadline came before.
+        """
+        if not KERNELS.ready(self.deadline):
+            return 0
         arrays = self.problem.graph.arrays
         n = len(arrays.cost)
         price = hold.copy()
@@ -113,4 +134,18 @@ class BoundaryNetwork:
         capacity[ends[3] + op] = UNLIMITED
         both = np.zeros(2 * len(capacity), dtype=np.int64)
         both[::2] = capacity
-        return int(max_flow(self._head, both, self._arcs, self._first, self.source, self.sink))
+        return _maximum_flow(self._head, both, self._arcs, self._first, self.source, self.sink, self.deadline)
+
+
+def _maximum_flow(  # noqa: PLR0917
+    head: Int, capacity: Int, arcs: Int, first: Int, source: int, sink: int, deadline: Deadline
+) -> int:
+    """Value of a maximum flow, or of the flow at the deadline; `capacity` becomes the residual one."""
+    from remat.bounds.flow_kernel import TOTAL, FlowTables, increase_flow
+
+    level, queue, here, path = (np.zeros(len(first) - 1, dtype=np.int64) for _ in range(4))
+    number = np.zeros(4, dtype=np.int64)
+    tables = FlowTables(head, capacity, arcs, first, level, queue, here, path, number)
+    while not increase_flow(tables, source, sink, STEPS) and not deadline.expired:
+        pass
+    return int(number[TOTAL])

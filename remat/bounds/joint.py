@@ -71,7 +71,7 @@ def joint_bound(
     base = problem.graph.base_cost
     extra, versions = 0, dict[str, str]()
     infeasible = False
-    network = BoundaryNetwork(problem)
+    network = BoundaryNetwork(problem, clock)
     ranked: list[tuple[int, int]] = []
     for op in _promising(network, clock):
         if clock.expired:

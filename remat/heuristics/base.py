@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,6 +9,7 @@ from typing import Any, ClassVar
 
 from remat.backends.base import Backend, SolveOptions
 from remat.backends.resources import available_cpus
+from remat.compiled import KernelSet, begin
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.problem import Problem
@@ -94,6 +93,9 @@ class Heuristic(ABC):
     uses_backend: ClassVar[bool] = False
     """Whether it solves models by the backend of its run."""
 
+    kernels: ClassVar[tuple[KernelSet, ...]] = ()
+    """The compiled code that it needs."""
+
     bound: int | None = None
     scope: Scope | None = None
     """What no schedule in `scope` beats, where the last run found that out on the way."""
@@ -110,28 +112,19 @@ class Heuristic(ABC):
         """Whether this very one solves models by the backend of its run."""
         return self.uses_backend
 
-    def prepare(self) -> None:  # noqa: B027  (most heuristics have nothing to prepare)
-        """Load what takes long the first time, such as compiled code, so that the clock of a run need not bear it."""
+    def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
+        """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready.
 
-    def prepared(self, seconds: float) -> bool:
-        """Prepare in at most so many seconds; whether that was enough.
+        The first time on a machine this takes some seconds; another process goes on with it after the deadline.
 
-        In a thread that goes on by itself otherwise: breaking off an import would leave half a module behind.
+        Parameters
+        ----------
+        deadline : Deadline, optional
+        on_wait : callable, optional
+            Called once if there is something to wait for.
         """
-        failure: list[BaseException] = []
-
-        def prepare() -> None:
-            try:
-                self.prepare()
-            except BaseException as error:
-                failure.append(error)
-
-        thread = threading.Thread(target=prepare, daemon=True, name=f"prepare {self.name}")
-        thread.start()
-        thread.join(None if math.isinf(seconds) else seconds)
-        if failure:
-            raise failure[0]
-        return not thread.is_alive()
+        begin(*self.kernels)  # beside each other
+        return all(kernels.ready(deadline, on_wait) for kernels in self.kernels)
 
     @abstractmethod
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:

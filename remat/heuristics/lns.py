@@ -126,14 +126,11 @@ class Lns(Heuristic):
     options_type = LnsOptions
 
     uses_backend = True
+    kernels = Annealing.kernels  # which makes starts
 
     @property
     def needs_backend(self) -> bool:
         return not self.options.backend
-
-    def prepare(self) -> None:
-        """Compile annealing, which makes starts."""
-        Annealing().prepare()
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         kind: type[Formulation] = load("formulations", self.options.formulation)

@@ -11,8 +11,6 @@ only has to count its epoch up, and all old contributions are void.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeAlias
 
 #: Codes of what :func:`run` finds wrong.
@@ -188,14 +186,3 @@ def run(  # noqa: PLR0917
     totals[1] = redundant
     totals[2] = masked
     totals[3] = intervals
-
-
-@cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` compiled by numba, imported here for the first time; kept on disk where a folder can be written."""
-    import numba
-
-    try:
-        return numba.njit(cache=True)(function)
-    except RuntimeError:  # no folder for the cache
-        return numba.njit(function)

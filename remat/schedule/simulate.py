@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.compiled import KernelSet
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import expect, short
@@ -24,6 +25,8 @@ Int = NDArray[np.int64]
 MAX_TOUCHED = 200_000_000
 #: Steps from which on the compiled loops are used: below, interpreting takes less time than loading the compiler.
 COMPILE_FROM = 50_000
+#: And from which on it takes less time than compiling does, where compiled code cannot be kept.
+COMPILE_ANEW_FROM = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,9 +189,9 @@ def simulate(
         raise ScheduleError(f"the steps touch {touched:,} tensors, more than the {MAX_TOUCHED:,} that can be simulated")
     touched = 0 if schedule.has_frees else touched
 
-    large = len(schedule) >= COMPILE_FROM
+    large = _compiled(len(schedule))
     new = _new_array if large else _new_list
-    call = kernel.compiled if large else _interpreted
+    call = _kernel if large else _interpreted
     producers = arrays.producers.counts
     sides = [
         _as(large, x)
@@ -295,6 +298,34 @@ def graph_positions(graph: ComputeGraph, schedule: Schedule) -> Int:
             positions = np.array([index.get(name, -1) for name in names], dtype=np.int64)[positions]
         targets[where] = positions
     return targets
+
+
+def _compiled(length: int) -> bool:
+    """Whether so many steps are for the compiled loops: only if these are there; they may be next time."""
+    if length < COMPILE_FROM or KERNELS.loaded:
+        return length >= COMPILE_FROM
+    if KERNELS.compiled() is not None or (not KERNELS.begin() and length >= COMPILE_ANEW_FROM):
+        KERNELS.compile()
+    return KERNELS.loaded
+
+
+@cache
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    from remat.compiled import kernel as compiled_kernel
+
+    return compiled_kernel(function)
+
+
+def _example() -> None:
+    one, nothing = np.ones(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    place = np.zeros(2, dtype=np.int64)
+    sides = (nothing, nothing, place, one, place, one, one)
+    _kernel(kernel.implied_frees)(*sides, one, one, one, one, one, one)
+    _kernel(kernel.run)(*sides, *[one] * 4, 0, 0, *[one] * 10, (one,) * 5, np.zeros(5, dtype=np.int64))
+
+
+#: The compiled loops.
+KERNELS = KernelSet("simulation", __name__, _example)
 
 
 def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -111,9 +111,6 @@ class Auto:
         heuristic: Heuristic = kind(options)
         best = session.best.schedule if session.best is not None else self.warm_start
         with session.step(name):
-            if not heuristic.prepared(0.8 * deadline.remaining):
-                session.note(f"{name} was not loaded in time")
-                return
             try:
                 session.improve(heuristic, deadline, best, self.turns)
                 self.turns += 1  # another turn is another seed

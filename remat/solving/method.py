@@ -151,7 +151,7 @@ class FormulationMethod(Method):
             return
         heuristic: Heuristic = load("heuristics", name)()
         with session.timed("start"):
-            if heuristic.prepared(PREPARE_SHARE * deadline.remaining):
+            if heuristic.prepared(deadline.earlier(PREPARE_SHARE * deadline.remaining)):
                 seconds = min(START_SECONDS * len(session.problem.graph.ops), START_SHARE * deadline.remaining)
                 session.improve(heuristic, deadline.earlier(seconds), session.warm_start)
 

@@ -165,8 +165,8 @@ class MinPeakSearch:
     def _ready(self, name: str) -> Heuristic | None:
         """The heuristic, loaded and compiled; None if that takes too long."""
         heuristic: Heuristic = load("heuristics", name)()
-        if not heuristic.prepared(self._share(PREPARE_SHARE).remaining):
-            self.notes.append(f"{name} was not loaded in time")
+        if not heuristic.prepared(self._share(PREPARE_SHARE)):
+            self.notes.append(f"{name} was not compiled in time")
             return None
         return heuristic
 

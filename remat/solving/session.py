@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from remat.backends.base import Backend, SolveOptions, Status, StopReason
+from remat.compiled import COMPILING
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
@@ -124,6 +125,12 @@ class Session:
             self.incumbents.see(schedule, heuristic.name)
             return self.enough
 
+        phase = self.phase
+        if not heuristic.prepared(deadline, lambda: self.enter(f"{phase}: {COMPILING}")):
+            self.note(f"{heuristic.name} was not compiled in time")
+            return
+        if self.phase != phase:
+            self.enter(phase)
         run = HeuristicRun(replace(self.call, deadline=deadline, seed=self.call.seed + turn), start, see, self.solver)
         schedule = None
         with contextlib.suppress(OverdueError):

@@ -273,7 +273,7 @@ def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     What it loads the first time does not count.
     """
     graph = layered(300, seed=1)
-    make().prepare()
+    make().prepared()
     for order in OrderRule:
         problem = Problem(graph, "80%", order)
         for seconds in (0.0, effort.deadline):
@@ -304,7 +304,7 @@ def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:
         return True
 
     graph = layered(60, seed=2)
-    make().prepare()
+    make().prepared()
     for order in OrderRule:
         heuristic = make()
         problem = Problem(graph, "90%", order)

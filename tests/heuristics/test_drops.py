@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from remat.backends.base import SolveOptions
+from remat.compiled import kernel
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import HeuristicRun
@@ -29,7 +30,11 @@ def problem_of(seed: int, order: str = "fixed") -> Problem:
 
 
 def test_memory_is_that_of_the_simulation() -> None:
-    from remat.heuristics.drops.kernel import BUDGET, EXCESS, change, sequence
+    from remat.heuristics.drops.stages_kernel import ADD, BUDGET, EXCESS, TAKE, change, sequence
+
+    @kernel
+    def changed(net, state, op, stage, what):
+        change(net, state, op, stage, what)
 
     for seed in SEEDS:
         problem = problem_of(seed)
@@ -41,8 +46,10 @@ def test_memory_is_that_of_the_simulation() -> None:
             again = stage in state.runs[op, : state.times[op]]
             if not again and state.times[op] >= net.limit[op]:
                 continue
-            change(net, state, op, stage, not again)
-            run = simulate(problem.graph, Schedule.of_computes(problem.graph, sequence(net, state)))
+            changed(net, state, op, stage, TAKE if again else ADD)
+            found = np.empty(state.times.sum(), dtype=np.int64)
+            sequence(net, state, found)
+            run = simulate(problem.graph, Schedule.of_computes(problem.graph, found))
             memory = state.memory + np.repeat(state.lazy, 256)[: len(state.memory)]
             assert not run.violations
             assert memory[:-1].max() + problem.graph.arrays.input_bytes == run.peak

@@ -1,8 +1,5 @@
 """Heuristics: valid under every rule, deterministic, and close to the optimum where that is known."""
 
-import math
-import threading
-
 import numpy as np
 import pytest
 
@@ -68,8 +65,8 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
 @pytest.mark.parametrize("fixed", [False, True])
 def test_incremental_memory_is_that_of_the_simulation(fixed):
     """After thousands of moves the segment tree still holds what a simulation of its schedule says, and the sum too."""
-    from remat.heuristics.annealing.moves import anneal
-    from remat.heuristics.annealing.state import COST, HIGHEST, REPEATED, SOFT, fill, plant
+    from remat.heuristics.annealing.moves_kernel import anneal
+    from remat.heuristics.annealing.slots_kernel import COST, HIGHEST, REPEATED, SOFT, fill
 
     recomputed = 0
     for seed in range(6):
@@ -87,8 +84,7 @@ def test_incremental_memory_is_that_of_the_simulation(fixed):
             recomputed += len(ops) - len(graph.ops)
             soft, cost, repeated = state.tree[1, SOFT], state.number[COST], state.number[REPEATED]
             spans, instances = state.spans.copy(), state.instances.copy()
-            fill(search.net, state)
-            plant(search.net, state, search.budget, 2.0)
+            fill(search.net, state, search.budget, 2.0)
             assert (state.number[COST], state.number[REPEATED]) == (cost, repeated)
             assert state.tree[1, SOFT] == pytest.approx(soft, rel=1e-6)
             assert np.array_equal(state.instances, instances)
@@ -182,28 +178,6 @@ def test_annealing_does_not_give_back_less_than_its_start():
     best = Annealing(AnnealingOptions(moves=200_000)).run(problem, RUN)
     again = Annealing(AnnealingOptions(moves=1)).run(problem, HeuristicRun(SolveOptions(seed=3, threads=1), start=best))
     assert judged(problem, again).cost <= judged(problem, best).cost
-
-
-def test_what_is_not_prepared_in_time_is_said_and_goes_on():
-    going, ready = threading.Event(), threading.Event()
-
-    class Slow(Greedy):
-        def prepare(self):
-            going.wait(60)
-            ready.set()
-
-    assert not Slow().prepared(0.0)
-    going.set()
-    assert ready.wait(60), "the thread goes on by itself"
-    assert Slow().prepared(60)
-    assert Annealing().prepared(math.inf)
-
-    class Faulty(Greedy):
-        def prepare(self):
-            raise OSError("no cache")
-
-    with pytest.raises(OSError, match="no cache"):
-        Faulty().prepared(60)
 
 
 @pytest.mark.parametrize("graph", [layered(16, seed=2), layered(60, 0.3, 5)])

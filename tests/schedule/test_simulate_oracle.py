@@ -19,6 +19,7 @@ calm = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 
 @pytest.fixture(params=["interpreted", "compiled"])
 def either(request, monkeypatch):
+    assert request.param == "interpreted" or simulate_module.KERNELS.ready()
     monkeypatch.setattr(simulate_module, "COMPILE_FROM", 0 if request.param == "compiled" else 10**9)
 
 

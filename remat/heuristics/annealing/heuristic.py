@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions
+from remat.compiled import KernelSet
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.graphs import GraphBuilder
@@ -24,7 +25,7 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
 if TYPE_CHECKING:
-    from remat.heuristics.annealing.state import State
+    from remat.heuristics.annealing.slots_kernel import SlotSchedule
 
 Int = NDArray[np.int64]
 
@@ -38,8 +39,10 @@ ROUND_MOVES, FIRST_MOVES = 6_000, 500
 ROUNDS = 4
 #: How often a round is heated up again, and the share of the way that it then goes anew.
 REHEATS, REHEATED = 3, 0.5
-#: Least moves between two looks at the clock, which are also the steps of cooling, and steps that are worth a round.
+#: Least moves of a step of cooling, and steps that are worth a round.
 BATCH, STEPS = 5_000, 20
+#: Most moves between two looks at the clock: less than a tenth of a second.
+PIECE = 20_000
 #: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it; rounds
 #: differ in this, since either way alone misses what the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
@@ -93,6 +96,18 @@ class AnnealingOptions:
             raise ProblemError(f"options of annealing are out of range: {self}")
 
 
+def _example() -> None:
+    graph = GraphBuilder("pair")
+    graph.op("a", size=2)
+    graph.op("b", inputs=["a"], size=1)
+    run = HeuristicRun(SolveOptions(threads=1))
+    _Search(Problem(graph.build(), 2, OrderRule.FREE), AnnealingOptions(moves=1), run).round(1, 0)
+
+
+#: The compiled moves.
+KERNELS = KernelSet("annealing", __name__, _example)
+
+
 class Annealing(Heuristic):
     """Simulated annealing on the sequence of computes, order and recomputation together.
 
@@ -126,17 +141,13 @@ class Annealing(Heuristic):
     name = "annealing"
     options_type = AnnealingOptions
 
-    def prepare(self) -> None:
-        """Compile the moves: some seconds once on a machine, then they are read from numba's cache."""
-        graph = GraphBuilder("pair")
-        graph.op("a", size=2)
-        graph.op("b", inputs=["a"], size=1)
-        options = AnnealingOptions(moves=1)
-        _Search(Problem(graph.build(), 2, OrderRule.FREE), options, HeuristicRun(SolveOptions(threads=1))).round(1, 0)
+    kernels = (KERNELS,)
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
+        if not self.prepared(run.deadline):
+            return None
         if self.options.groups:
             run = grouping.begin(Annealing(replace(self.options, groups=0.0)), problem, run, self.options.groups)
         search = _Search(problem, self.options, run)
@@ -193,7 +204,7 @@ class _Search:
     """The arrays of one problem, and rounds on them, perhaps several at a time."""
 
     def __init__(self, problem: Problem, options: AnnealingOptions, run: HeuristicRun) -> None:
-        from remat.heuristics.annealing.state import Net
+        from remat.heuristics.annealing.slots_kernel import SlotGraph
 
         assert problem.budget_bytes is not None
         self.problem, self.options, self.call = problem, options, run
@@ -208,7 +219,7 @@ class _Search:
         limit[arrays.op_outputs.rows[buffers[into]]] = 1
         in_ptr, inputs = _only(arrays.op_inputs.rows, arrays.op_inputs.indices, live, num_ops)
         out_ptr, outputs = _only(arrays.op_outputs.rows, into, live, num_ops)
-        self.net = Net(
+        self.net = SlotGraph(
             arrays.size, arrays.cost, workspace, in_ptr, inputs, out_ptr, outputs,
             arrays.producers.indptr, arrays.producers.indices, arrays.consumers.indptr, arrays.consumers.indices,
             arrays.op_predecessors.indptr, arrays.op_predecessors.indices,
@@ -251,10 +262,9 @@ class _Search:
 
     def _take_start(self) -> None:
         """Count what rounds begin with as found, where it keeps the budget."""
-        from remat.heuristics.annealing.state import COST, HIGHEST, plant
+        from remat.heuristics.annealing.slots_kernel import COST, HIGHEST
 
         state = self._state(self.begin)
-        plant(self.net, state, self.budget, self.narrow)
         if state.tree[1, HIGHEST] <= self.budget:
             self.best, self.best_cost = self.begin, int(state.number[COST])
 
@@ -296,7 +306,7 @@ class _Search:
 
     def round(self, most: float, number: int) -> float:
         """One round of at most `most` moves; returns how many it took."""
-        from remat.heuristics.annealing.state import BEST
+        from remat.heuristics.annealing.slots_kernel import BEST
 
         num_ops = len(self.net.cost)
         length: float = FIRST_MOVES * num_ops
@@ -333,21 +343,27 @@ class _Search:
         base = self.problem.graph.base_cost
         return cost >= 0 and (self.best_cost is None or cost - base <= WORTH * (self.best_cost - base))
 
-    def _step(self, state: State, seed: int, along: float, hot: float, way: _Way) -> int:
+    def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: _Way) -> int:
         """One batch of moves, `along` the way from hot to cold (0 .. 1)."""
-        from remat.heuristics.annealing.moves import anneal
-        from remat.heuristics.annealing.state import BEST
+        from remat.heuristics.annealing.moves_kernel import anneal
+        from remat.heuristics.annealing.slots_kernel import BEST
 
         options, began = self.options, time.perf_counter()
         heat = hot * (self.cold / hot) ** along
         width = self.budget * options.soft * (options.hard / options.soft) ** along
         over = max(0.0, float(state.tree[1, 0]) - self.budget)
-        met = anneal(
-            self.net, state, seed, self.batch, self.budget, self.fixed, heat, way.per_byte, way.per_byte * width,
-            max(width, self.narrow, over / 100), options.again,
-        )  # fmt: skip
-        way.follow(met)
-        self.rate = self.batch / max(1e-9, time.perf_counter() - began)
+        met, done = 0.0, 0
+        while done < self.batch and not self._over():
+            moves = min(PIECE, self.batch - done)
+            met += moves * anneal(
+                self.net, state, -1 if done else seed, moves, self.budget, self.fixed, heat, way.per_byte,
+                way.per_byte * width, max(width, self.narrow, over / 100), options.again,
+            )  # fmt: skip
+            done += moves
+        if not done:
+            return 0
+        way.follow(met / done)
+        self.rate = done / max(1e-9, time.perf_counter() - began)
         if state.number[BEST] >= 0 and (self.best_cost is None or state.number[BEST] < self.best_cost):
             with self.lock:
                 if self.best_cost is None or state.number[BEST] < self.best_cost:
@@ -356,7 +372,7 @@ class _Search:
         if self.untold:
             with self.lock:
                 self._tell()
-        return self.batch
+        return done
 
     def _tell(self) -> None:
         """Hand on the best schedule where that is due: not too often, and not twice."""
@@ -368,10 +384,10 @@ class _Search:
         self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
         self.told = time.monotonic()
 
-    def _state(self, sequence: Int) -> State:
+    def _state(self, sequence: Int) -> SlotSchedule:
         """The sequence spread over the slots."""
-        from remat.heuristics.annealing.moves import CHAIN
-        from remat.heuristics.annealing.state import State, fill
+        from remat.heuristics.annealing.moves_kernel import CHAIN
+        from remat.heuristics.annealing.slots_kernel import BEST, SlotSchedule, fill
 
         net, width = self.net, self.width
         num_ops, num_tensors = len(net.cost), len(net.size)
@@ -387,15 +403,15 @@ class _Search:
         def empty(*shape: int) -> Int:
             return np.zeros(shape, dtype=np.int64)
 
-        state = State(
+        state = SlotSchedule(
             slots, runs.astype(np.int64), empty(width), empty(num_tensors, MOST_RUNS + 1, 2), empty(num_tensors),
             np.zeros((2 * width, 4)), np.zeros(num_tensors), np.zeros(num_tensors),
             empty(num_ops), empty(num_ops), empty(5), np.full(width, -1, dtype=np.int64),
             empty(touched), np.full(num_tensors, -1, dtype=np.int64), empty(touched, MOST_RUNS + 1, 2), empty(touched),
             empty(CHAIN + 1), empty(CHAIN + 1),
         )  # fmt: skip
-        state.number[1] = -1  # BEST
-        fill(net, state)
+        state.number[BEST] = -1
+        fill(net, state, self.budget, self.narrow)
         return state
 
 

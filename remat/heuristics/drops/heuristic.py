@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.compiled import KernelSet
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
@@ -17,14 +19,14 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
 if TYPE_CHECKING:
-    from remat.heuristics.drops.kernel import Net, State
+    from remat.heuristics.drops.stages_kernel import StagedSchedule, StageGraph
 
 Int = NDArray[np.int64]
 
 #: Most runs of one op.
 MOST_RUNS = 32
-#: Candidates that are looked at between two looks at the clock.
-BATCH = 1_000
+#: Candidates or ops that are looked at between two looks at the clock, at first, and seconds that this may take.
+BATCH, LOOK = 1_000, 0.05
 #: Longest chains of recomputations for one drop, in each round of drops.
 CHAINS = (8, 64, 512)
 
@@ -46,6 +48,16 @@ class DropsOptions:
         check_types(self)
         if not self.leanings or not all(leaning > 0 for leaning in self.leanings):
             raise ProblemError(f"leanings must be positive numbers, one at the least, not {self.leanings!r}")
+
+
+def _example() -> None:
+    from remat.graphs.families import unit_chain
+
+    _descents(Problem(unit_chain(8), 7, OrderRule.FREE), HeuristicRun(), (1.0,))
+
+
+#: The compiled descent, and list scheduling.
+KERNELS = KernelSet("drops", __name__, _example)
 
 
 class Drops(Heuristic):
@@ -77,32 +89,37 @@ class Drops(Heuristic):
     name = "drops"
     options_type = DropsOptions
 
-    def prepare(self) -> None:
-        """Compile: some seconds once on a machine, then it is read from numba's cache."""
-        from remat.graphs.families import unit_chain
-
-        self.run(Problem(unit_chain(8), 4, OrderRule.FREE), HeuristicRun())
+    kernels = (KERNELS,)
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
-        from remat.heuristics.drops.kernel import EXCESS, sequence
+        if not self.prepared(run.deadline):
+            return None
+        return _descents(problem, run, self.options.leanings)
 
-        best: tuple[int, int] | None = None
-        schedule = None
-        for order in orders(problem, run.start):
-            for leaning in self.options.leanings:
-                net, state = tables(problem, order)
-                descend(net, state, leaning, run.deadline)
-                rank = int(state.number[EXCESS]), int(net.cost @ state.times)
-                if best is None or rank < best:
-                    best = rank
-                    schedule = useful_schedule(problem, sequence(net, state), self.name)
-                    if rank[0] == 0 and run.tell(schedule):
-                        return schedule
-                if run.deadline.expired or best == (0, problem.graph.base_cost):
+
+def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) -> Schedule | None:
+    """The best schedule of several descents."""
+    from remat.heuristics.drops.stages_kernel import EXCESS, sequence
+
+    best: tuple[int, int] | None = None
+    schedule = None
+    for order in orders(problem, run.start):
+        for leaning in leanings:
+            net, state = tables(problem, order)
+            descend(net, state, leaning, run.deadline)
+            rank = int(state.number[EXCESS]), int(net.cost @ state.times)
+            if best is None or rank < best:
+                best = rank
+                found = np.empty(int(state.times.sum()), dtype=np.int64)
+                sequence(net, state, found)
+                schedule = useful_schedule(problem, found, Drops.name)
+                if rank[0] == 0 and run.tell(schedule):
                     return schedule
-        return schedule
+            if run.deadline.expired or best == (0, problem.graph.base_cost):
+                return schedule
+    return schedule
 
 
 def orders(problem: Problem, start: Schedule | None) -> list[Int]:
@@ -122,38 +139,55 @@ def orders(problem: Problem, start: Schedule | None) -> list[Int]:
         index = problem.graph.op_index
         given = np.array([index[name] for name in start.computes()], dtype=np.int64)
         found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
-    from remat.heuristics.list_order import list_order
-
-    rows = _rows(problem, ~arrays.is_input)
-    found.append(
-        list_order(
-            arrays.size,
-            *rows,
-            arrays.producers.indptr,
-            arrays.producers.indices,
-            arrays.consumers.indptr,
-            arrays.consumers.indices,
-            problem.kept,
-            arrays.position,
-        )
-    )
+    found.append(_list_order(problem))
     return found
 
 
-def descend(net: Net, state: State, leaning: float, deadline: Deadline) -> None:
-    """Drop until nothing exceeds the budget, and take back what turns out not to be needed."""
-    from remat.heuristics.drops import search
-    from remat.heuristics.drops.kernel import EXCESS
+def _list_order(problem: Problem) -> Int:
+    from remat.heuristics.list_order_kernel import ListTables, list_order
 
-    number = state.number
+    arrays = problem.graph.arrays
+    num_ops, num_tensors = len(arrays.cost), len(arrays.size)
+    rows = _rows(problem, ~arrays.is_input)
+    links = len(rows[1]) + len(rows[3]) + len(arrays.producers.indices)
+
+    def room(length: int, kind: type = np.int64) -> NDArray[Any]:
+        return np.zeros(length, dtype=kind)
+
+    order = room(num_ops)
+    list_order(
+        ListTables(
+            arrays.size, *rows, arrays.producers.indptr, arrays.producers.indices, arrays.consumers.indptr,
+            arrays.consumers.indices, problem.kept, arrays.position,
+            room(num_tensors), room(num_tensors), room(num_tensors, np.bool_), room(num_ops), room(num_ops),
+            room(num_ops, np.bool_), room(num_ops), room(num_ops + links, np.float64), room(num_ops + links),
+        ),
+        order,
+    )  # fmt: skip
+    return order
+
+
+def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: Deadline) -> None:
+    """Drop until nothing exceeds the budget, and take back what turns out not to be needed."""
+    from remat.heuristics.drops import search_kernel as search
+    from remat.heuristics.drops.stages_kernel import EXCESS
+
+    number, num_ops = state.number, len(net.cost)
+    pace = Pace()
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
         while number[EXCESS] > 0 and not deadline.expired:
             room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
             keys, items = np.empty(room), np.empty(room, dtype=np.int64)
-            left, taken = search.candidates(net, state, keys, items), 0
+            over = np.empty(num_ops + 2, dtype=np.int64)
+            uses = np.empty(int(state.times[net.readers].sum()) + len(net.size), dtype=np.int64)
+            left = taken = 0
+            for first in range(0, num_ops, BATCH):
+                last = min(first + BATCH, num_ops)
+                left = search.candidates(net, state, keys, items, left, first, last, over, uses)
             while left and number[EXCESS] > 0 and not deadline.expired:
-                left, more = search.descend(net, state, keys, items, left, found, BATCH, leaning)
+                with pace:
+                    left, more = search.descend(net, state, keys, items, left, found, pace.steps, leaning)
                 taken += more
             if not taken:
                 break
@@ -163,16 +197,40 @@ def descend(net: Net, state: State, leaning: float, deadline: Deadline) -> None:
     again = again[again[:, 1] > 0]
     ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
     dearest = np.lexsort((stages, ops, -net.cost[ops]))
-    for part in range(0, len(dearest), BATCH):
-        if deadline.expired:
-            break
-        some = dearest[part : part + BATCH]
-        search.prune(net, state, ops[some], stages[some])
+    part = 0
+    while part < len(dearest) and not deadline.expired:
+        some = dearest[part : part + pace.steps]
+        part += len(some)
+        with pace:
+            search.prune(net, state, ops[some], stages[some])
 
 
-def tables(problem: Problem, order: Int) -> tuple[Net, State]:
+class Pace:
+    """How many steps a compiled function is asked for: about as many as take the time between two looks at the clock.
+
+    Examples
+    --------
+    >>> pace = Pace()
+    >>> with pace:
+    ...     _ = sum(range(pace.steps))
+    >>> pace.steps
+    2000
+    """
+
+    def __init__(self) -> None:
+        self.steps, self._began = BATCH, 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        seconds = time.perf_counter() - self._began
+        self.steps = max(1, self.steps // 2) if seconds > LOOK else min(2 * self.steps, 100 * BATCH)
+
+
+def tables(problem: Problem, order: Int) -> tuple[StageGraph, StagedSchedule]:
     """The problem and the schedule without recomputations in a topological order, for the compiled functions."""
-    from remat.heuristics.drops.kernel import BLOCK, Net, State, start
+    from remat.heuristics.drops.stages_kernel import BLOCK, StagedSchedule, StageGraph, start
 
     assert problem.budget_bytes is not None
     arrays = problem.graph.arrays
@@ -192,11 +250,12 @@ def tables(problem: Problem, order: Int) -> tuple[Net, State]:
     limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
     into = arrays.op_outputs.indices
     limit[arrays.op_outputs.rows[(arrays.producers.counts > 1)[into]]] = 1
-    net = Net(
+    net = StageGraph(
         arrays.size.copy(), arrays.cost.copy(), workspace, *_rows(problem, live), writer, begin,
         arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & live, limit, order.copy(),
         position,
     )  # fmt: skip
+    degree = int((np.diff(net.in_ptr) + np.diff(net.out_ptr)).max(initial=0))
     blocks = -(-(num_ops + 2) // BLOCK)
     room = 8 * num_ops + 1024
     runs = np.zeros((num_ops, MOST_RUNS), dtype=np.int32)
@@ -204,12 +263,13 @@ def tables(problem: Problem, order: Int) -> tuple[Net, State]:
     budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
     following = np.arange(1, room + 1, dtype=np.int64)
     following[-1] = -1
-    state = State(
+    state = StagedSchedule(
         runs, np.ones(num_ops, dtype=np.int64), np.zeros(num_ops + 2, dtype=np.int64),
         np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64),
         np.zeros(num_ops + 2, dtype=np.int64), np.full(num_ops + 2, -1, dtype=np.int64), np.empty(room, dtype=np.int64),
         following, np.array([budget, 0, 0, 0], dtype=np.int64), np.empty(num_tensors, dtype=np.int64),
         np.zeros(num_ops, dtype=np.int64), np.zeros(num_tensors, dtype=np.int64),
+        *(np.zeros(degree, dtype=np.int64) for _ in range(3)),
     )  # fmt: skip
     start(net, state)
     return net, state

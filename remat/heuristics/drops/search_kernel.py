@@ -11,14 +11,18 @@ of cost per byte.
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import Any
 
-from remat.heuristics.drops.kernel import (
+import numpy as np
+
+from remat.compiled import inner, kernel
+from remat.heuristics.drops.stages_kernel import (
+    ADD,
     BLOCK,
     BUDGET,
     EXCESS,
     FREE,
+    TAKE,
     TOKEN,
     change,
     excess_change,
@@ -27,13 +31,13 @@ from remat.heuristics.drops.kernel import (
 )
 
 
-@njit(cache=True)
+@inner
 def may_run(net, state, op):
     """Whether another run of `op` is allowed, and room for it."""
     return state.times[op] < net.limit[op] and state.number[FREE] >= 0
 
 
-@njit(cache=True)
+@inner
 def plan(net, state, op, stage, rate, leaning, found, best):
     """What recomputing `op` in `stage` takes: fills `found` with the ops to run there, latest first.
 
@@ -49,8 +53,8 @@ def plan(net, state, op, stage, rate, leaning, found, best):
     after = times[op]
     while runs[op, after - 1] > stage:
         after -= 1
-    previous = runs[op, after - 1]
-    following = runs[op, after] if after < times[op] else len(net.order) + 1
+    previous = np.int64(runs[op, after - 1])
+    following = np.int64(runs[op, after]) if after < times[op] else len(net.order) + 1
     if previous == stage or not may_run(net, state, op):
         return 0, 0, 0, 0
     gain = 0
@@ -109,7 +113,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
     return number, cost, gain, loss + excess_change(state, stage, stage, here)
 
 
-@njit(cache=True)
+@inner
 def push(keys, items, number, key, item):
     """Add to a heap; ties go to the smaller item."""
     place = number
@@ -122,7 +126,7 @@ def push(keys, items, number, key, item):
     keys[place], items[place] = key, item
 
 
-@njit(cache=True)
+@inner
 def pop(keys, items, number):
     """Take the first of `number` entries off a heap; what is last moves into its place."""
     key, item = keys[number - 1], items[number - 1]
@@ -143,46 +147,66 @@ def pop(keys, items, number):
     keys[place], items[place] = key, item
 
 
-@njit(cache=True)
-def candidates(net, state, keys, items):
-    """Fill a heap with the drops that could remove any excess; what they cost at the least for a byte is the key."""
+@inner
+def sort(values, number):
+    """Sort the first `number` values (Shell's sort, by Ciura's gaps)."""
+    gap = 701
+    while gap < number // 2:
+        gap = 9 * gap // 4
+    while gap > 0:
+        for i in range(gap, number):
+            value, j = values[i], i
+            while j >= gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap = gap * 4 // 9 if gap > 2 else gap - 1
+
+
+@inner
+def uses_of(net, state, op, uses):
+    """Fill in the stages where outputs of `op` are read or wanted, ascending; how many, and bytes of the outputs."""
+    found, bytes_ = 0, 0
+    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
+        tensor = net.outputs[k]
+        bytes_ += net.size[tensor]
+        for j in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
+            reader = net.readers[j]
+            for i in range(state.times[reader]):
+                uses[found] = state.runs[reader, i]
+                found += 1
+        if net.kept[tensor]:
+            uses[found] = len(net.order)
+            found += 1
+    sort(uses, found)
+    return found, bytes_
+
+
+@kernel
+def candidates(net, state, keys, items, number, begin, end, over, uses):
+    """Put drops of ops `begin` .. `end` on a heap that could remove any excess; keys are the least costs for a byte.
+
+    `over` has room for a number per stage and one more, and is filled in where `begin` is 0; `uses` for all stages in
+    which outputs of one op are read, and one more for each output.
+    """
     stages = len(net.order) + 1
-    over = np.zeros(stages + 1, dtype=np.int64)
-    for s in range(stages):
-        over[s + 1] = over[s] + (state.memory[s] + state.lazy[s // BLOCK] > state.number[BUDGET])
-    number = 0
-    uses = np.empty(0, dtype=np.int64)
-    for op in range(len(net.cost)):
+    if begin == 0:
+        over[0] = 0
+        for s in range(stages):
+            over[s + 1] = over[s] + (state.memory[s] + state.lazy[s // BLOCK] > state.number[BUDGET])
+    for op in range(begin, end):
         if state.times[op] >= net.limit[op]:
             continue
-        room = 1
-        for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
-            for j in range(net.reader_ptr[net.outputs[k]], net.reader_ptr[net.outputs[k] + 1]):
-                room += state.times[net.readers[j]]
-            room += 1
-        if room > len(uses):
-            uses = np.empty(2 * room, dtype=np.int64)
-        found, bytes_ = 0, 0
-        for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
-            tensor = net.outputs[k]
-            bytes_ += net.size[tensor]
-            for j in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
-                reader = net.readers[j]
-                for i in range(state.times[reader]):
-                    uses[found] = state.runs[reader, i]
-                    found += 1
-            if net.kept[tensor]:
-                uses[found] = stages - 1
-                found += 1
-        uses[:found].sort()
-        last = state.runs[op, 0]
+        found, bytes_ = uses_of(net, state, op, uses)
+        single = net.out_ptr[op + 1] - net.out_ptr[op] == 1
+        first = np.int64(state.runs[op, 0])
+        last = first
         for i in range(found):
             stage = uses[i]
             if stage == last:
                 continue
             # With several outputs the gap of one of them may have begun before the last use of another.
-            begin = last if net.out_ptr[op + 1] - net.out_ptr[op] == 1 else state.runs[op, 0]
-            length = over[stage] - over[begin + 1]
+            length = over[stage] - over[(last if single else first) + 1]
             if length > 0 and number < len(keys):
                 push(keys, items, number, net.cost[op] / (bytes_ * length) if bytes_ else np.inf, op * stages + stage)
                 number += 1
@@ -190,7 +214,7 @@ def candidates(net, state, keys, items):
     return number
 
 
-@njit(cache=True)
+@kernel
 def descend(net, state, keys, items, number, found, steps, leaning):
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
 
@@ -219,16 +243,16 @@ def descend(net, state, keys, items, number, found, steps, leaning):
         run_all(net, state, found, chain, stage)
         if state.number[EXCESS] >= before:
             for i in range(chain):
-                change(net, state, found[i], stage, False)
+                change(net, state, found[i], stage, TAKE)
             continue
         taken += 1
         for i in range(chain):  # what is there now may be dropped once more, later on
             for k in range(net.out_ptr[found[i]], net.out_ptr[found[i] + 1]):
                 tensor = net.outputs[k]
-                limit = stages
+                limit: Any = stages
                 for j in range(state.times[found[i]] - 1, -1, -1):
                     if state.runs[found[i], j] > stage:
-                        limit = state.runs[found[i], j]
+                        limit = np.int64(state.runs[found[i], j])
                 end = last_use(net, state, tensor, stage, limit)
                 if stage < end < stages and number < len(keys):
                     push(keys, items, number, now, found[i] * stages + end)
@@ -242,14 +266,14 @@ def descend(net, state, keys, items, number, found, steps, leaning):
     return number, taken
 
 
-@njit(cache=True)
+@inner
 def run_all(net, state, found, chain, stage):
     """Run the ops of a plan."""
     for i in range(chain - 1, -1, -1):
-        change(net, state, found[i], stage, True)
+        change(net, state, found[i], stage, ADD)
 
 
-@njit(cache=True)
+@kernel
 def prune(net, state, ops, stages):
     """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
     taken = 0
@@ -258,14 +282,18 @@ def prune(net, state, ops, stages):
         before = state.number[EXCESS]
         if not _runs(state, op, stage):
             continue
-        change(net, state, op, stage, False)
+        change(net, state, op, stage, TAKE)
         if state.number[EXCESS] > before:
-            change(net, state, op, stage, True)
+            change(net, state, op, stage, ADD)
         else:
             taken += 1
     return taken
 
 
-@njit(cache=True)
+@inner
 def _runs(state, op, stage):
-    return stage in state.runs[op, 1 : state.times[op]]
+    """Whether `op` is recomputed in `stage`."""
+    for i in range(1, state.times[op]):  # noqa: SIM110  (compiled code has no generators here)
+        if state.runs[op, i] == stage:
+            return True
+    return False

@@ -14,16 +14,17 @@ where an instance begins or ends.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from remat.compiled import inner, kernel
 
 Int = NDArray[np.int64]
 
 
-class Net(NamedTuple):
+class StageGraph(NamedTuple):
     """The graph, without graph inputs; rows of all tables as in :class:`remat.graphs.arrays.Csr`.
 
     `writer` is the op of a tensor, -1 for an accumulation buffer; `begin` the stage of a buffer's first contribution;
@@ -47,14 +48,15 @@ class Net(NamedTuple):
     position: Int
 
 
-class State(NamedTuple):
+class StagedSchedule(NamedTuple):
     """A staged schedule and its memory.
 
     `runs[x, :times[x]]` are the stages of op `x`, ascending. `first[s]` is the first of a list of nodes, the
     recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of
     a stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block.
     `inner` is the part that instances make which begin or end in the stage. `number` is [budget, excess, first of the
-    free nodes, token]; what is stamped with the token belongs to the stage or plan that is being looked at.
+    free nodes, token]; what is stamped with the token belongs to the stage or plan that is being looked at. `begins`,
+    `ends` and `limits` are room for the instances that one op touches.
     """
 
     runs: NDArray[np.int32]
@@ -71,28 +73,35 @@ class State(NamedTuple):
     last_at: Int
     op_stamp: Int
     tensor_stamp: Int
+    begins: Int
+    ends: Int
+    limits: Int
 
 
+#: Fields of `StagedSchedule.number`.
 BUDGET, EXCESS, FREE, TOKEN = range(4)
 #: Stages in a block.
 BLOCK = 256
+#: What is done with a run of an op. Floats: a function is compiled anew for each integer or truth value that it is
+#: called with by name or as such.
+ADD, TAKE = 1.0, -1.0
 
 
-@njit(cache=True)
+@inner
 def instance(net, state, tensor, stage):
     """First stage of the instance that a read in `stage` belongs to, and the stage where the next one begins."""
-    end = len(net.order) + 1
+    end: Any = len(net.order) + 1
     op = net.writer[tensor]
     if op < 0:
         return net.begin[tensor], end
     j = state.times[op] - 1
     while state.runs[op, j] > stage:
-        end = state.runs[op, j]
+        end = np.int64(state.runs[op, j])
         j -= 1
-    return state.runs[op, j], end
+    return np.int64(state.runs[op, j]), end
 
 
-@njit(cache=True)
+@inner
 def last_use(net, state, tensor, start, limit):
     """Last stage from `start` on and before `limit` that reads `tensor`, or `start`; `limit` for what is kept."""
     if net.kept[tensor] and limit > len(net.order):
@@ -104,11 +113,11 @@ def last_use(net, state, tensor, start, limit):
         while j >= 0 and state.runs[reader, j] >= limit:
             j -= 1
         if j >= 0 and state.runs[reader, j] > end:
-            end = state.runs[reader, j]
+            end = np.int64(state.runs[reader, j])
     return end
 
 
-@njit(cache=True)
+@inner
 def excess_change(state, first, last, amount):
     """How the excess would change if `amount` were added to the memory of stages `first` .. `last`."""
     memory, lazy, low, high, budget = state.memory, state.lazy, state.low, state.high, state.number[BUDGET]
@@ -127,7 +136,7 @@ def excess_change(state, first, last, amount):
     return change
 
 
-@njit(cache=True)
+@inner
 def add(state, first, last, amount):
     """Add `amount` to the memory of stages `first` .. `last`."""
     state.number[EXCESS] += excess_change(state, first, last, amount)
@@ -141,12 +150,13 @@ def add(state, first, last, amount):
             low[block] += amount
             high[block] += amount
         else:
-            memory[s : min(end, last + 1)] += amount
+            for i in range(s, min(end, last + 1)):
+                memory[i] += amount
             measure(memory, lazy, low, high, block)
         s = end
 
 
-@njit(cache=True)
+@inner
 def measure(memory, lazy, low, high, block):
     """Least and largest memory of a block."""
     first = block * BLOCK
@@ -156,7 +166,7 @@ def measure(memory, lazy, low, high, block):
     low[block], high[block] = least + lazy[block], most + lazy[block]
 
 
-@njit(cache=True)
+@inner
 def stage_peak(net, state, stage):
     """Peak of the steps of a stage, without what lives through all of it."""
     state.number[TOKEN] += 1
@@ -208,7 +218,7 @@ def stage_peak(net, state, stage):
     return peak
 
 
-@njit(cache=True)
+@inner
 def settle(net, state, stage):
     """Bring the memory of a stage up to date in which an instance begins or ends, or did."""
     peak = stage_peak(net, state, stage)
@@ -218,17 +228,18 @@ def settle(net, state, stage):
         add(state, stage, stage, amount)
 
 
-@njit(cache=True)
+@kernel
 def start(net, state):
     """Memory of the order without recomputations; `runs`, `times` and the lists are there."""
     stages = len(net.order) + 1
     memory = state.memory
-    memory[:] = 0
+    for s in range(len(memory)):
+        memory[s] = 0
     state.number[EXCESS] = 0
     for tensor in range(len(net.size)):
         if net.writer[tensor] < 0 and net.begin[tensor] < 0:
             continue
-        begin = net.begin[tensor] if net.writer[tensor] < 0 else state.runs[net.writer[tensor], 0]
+        begin = net.begin[tensor] if net.writer[tensor] < 0 else np.int64(state.runs[net.writer[tensor], 0])
         end = last_use(net, state, tensor, begin, stages)
         if end > begin + 1:
             memory[begin + 1] += net.size[tensor]
@@ -239,12 +250,12 @@ def start(net, state):
         state.inner[s] = stage_peak(net, state, s)
         memory[s] += state.inner[s]
         state.number[EXCESS] += max(0, memory[s] - state.number[BUDGET])
-    state.lazy[:] = 0
     for block in range(len(state.lazy)):
+        state.lazy[block] = 0
         measure(memory, state.lazy, state.low, state.high, block)
 
 
-@njit(cache=True)
+@inner
 def shift(net, state, tensor, begin, old, new):
     """The instance of `tensor` from stage `begin` now ends at `new`, not at `old`."""
     if new > old:
@@ -253,12 +264,12 @@ def shift(net, state, tensor, begin, old, new):
         add(state, max(new, begin + 1), old - 1, -net.size[tensor])
 
 
-@njit(cache=True)
-def change(net, state, op, stage, adding):
-    """Recompute `op` in `stage`, or do it no longer; nothing is checked."""
+@inner
+def change(net, state, op, stage, what):
+    """Recompute `op` in `stage` (`ADD`), or do it no longer (`TAKE`); nothing is checked."""
+    adding = what > 0
     num_in, num_out = net.in_ptr[op + 1] - net.in_ptr[op], net.out_ptr[op + 1] - net.out_ptr[op]
-    begins, ends = np.empty(num_in + num_out, dtype=np.int64), np.empty(num_in + num_out, dtype=np.int64)
-    limits = np.empty(num_in, dtype=np.int64)
+    begins, ends, limits = state.begins, state.ends, state.limits
     for i in range(num_in):
         tensor = net.inputs[net.in_ptr[op] + i]
         begins[i], limits[i] = instance(net, state, tensor, stage)
@@ -267,10 +278,10 @@ def change(net, state, op, stage, adding):
     after = times[op]  # the first run after this one
     while runs[op, after - 1] > stage:
         after -= 1
-    following = runs[op, after] if after < times[op] else len(net.order) + 1
+    following = np.int64(runs[op, after]) if after < times[op] else len(net.order) + 1
     if not adding:
         after -= 1  # that of the run itself
-    previous = runs[op, after - 1]
+    previous = np.int64(runs[op, after - 1])
     for i in range(num_out):
         tensor = net.outputs[net.out_ptr[op] + i]
         here = last_use(net, state, tensor, stage, following)
@@ -309,7 +320,7 @@ def change(net, state, op, stage, adding):
     settle(net, state, stage)
 
 
-@njit(cache=True)
+@inner
 def _link(net, state, op, stage):
     node = state.number[FREE]
     state.number[FREE] = state.node_next[node]
@@ -324,7 +335,7 @@ def _link(net, state, op, stage):
         state.node_next[before] = node
 
 
-@njit(cache=True)
+@inner
 def _unlink(state, op, stage):
     before, node = -1, state.first[stage]
     while state.node_op[node] != op:
@@ -337,10 +348,9 @@ def _unlink(state, op, stage):
     state.number[FREE] = node
 
 
-@njit(cache=True)
-def sequence(net, state):
-    """The computes of the schedule, by op."""
-    found = np.empty(state.times.sum(), dtype=np.int64)
+@kernel
+def sequence(net, state, found):
+    """Fill in the computes of the schedule, by op."""
     place = 0
     for stage in range(len(net.order) + 1):
         node = state.first[stage]
@@ -351,4 +361,3 @@ def sequence(net, state):
         if stage < len(net.order):
             found[place] = net.order[stage]
             place += 1
-    return found

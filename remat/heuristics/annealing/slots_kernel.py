@@ -17,11 +17,12 @@ and :func:`undo` to take it back, once the slots are as they were.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from remat.compiled import inner, kernel
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -29,22 +30,15 @@ Float = NDArray[np.float64]
 #: Fields of a node of the tree: highest memory below it, what is to be added to that of its children, soft excess
 #: below it, and what that of its children is to be multiplied with.
 HIGHEST, PLUS, SOFT, TIMES = range(4)
-#: Fields of `State.number`.
+#: Fields of `SlotSchedule.number`.
 COST, BEST, REPEATED, TOUCHED, STAMP = range(5)
+#: Signs of changes. Floats: a function is compiled anew for each integer that it is called with by name or as a number.
+COMES, GOES = 1.0, -1.0
 #: The largest exponent that the tree is filled with, well below what overflows.
 LARGEST = 500.0
 
 
-def compiled(function: Any) -> Any:
-    """Compile a function of borrowed arrays: nothing is allocated in it, so references need not be counted.
-
-    Counting them, for each of thirty arrays in every call, would take nine tenths of the time.
-    """
-    options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-    return njit(**options)(function)
-
-
-class Net(NamedTuple):
+class SlotGraph(NamedTuple):
     """The graph, without graph inputs; rows of all tables as in :class:`remat.graphs.arrays.Csr`."""
 
     size: Int
@@ -68,7 +62,7 @@ class Net(NamedTuple):
     position: Int
 
 
-class State(NamedTuple):
+class SlotSchedule(NamedTuple):
     """A schedule, the memory it holds, and room for one change.
 
     `slots[x, :runs[x]]` ascends; `held` is the op in each slot, or -1. `spans[t, i]` are first and last slot of the
@@ -99,7 +93,7 @@ class State(NamedTuple):
     chain_slots: Int
 
 
-@compiled
+@inner
 def pull(tree, node):
     """Make the numbers of a node from those of its children."""
     left, right = tree[2 * node, HIGHEST], tree[2 * node + 1, HIGHEST]
@@ -107,7 +101,7 @@ def pull(tree, node):
     tree[node, SOFT] = (tree[2 * node, SOFT] + tree[2 * node + 1, SOFT]) * tree[node, TIMES]
 
 
-@compiled
+@inner
 def add(tree, first, last, amount, factor):
     """Add `amount` to the memory of slots `first` .. `last`, whose soft excess becomes `factor` times as much."""
     width = len(tree) >> 1
@@ -138,24 +132,21 @@ def add(tree, first, last, amount, factor):
         left >>= 1
 
 
-@compiled
+@inner
 def change(net, state, tensor, first, last, sign):
-    """Let `tensor` be there (1) or no longer (-1) in slots `first` .. `last`."""
-    if sign > 0:
-        add(state.tree, first, last, net.size[tensor], state.up[tensor])
-    else:
-        add(state.tree, first, last, -net.size[tensor], state.down[tensor])
+    """Let `tensor` be there (`COMES`) or no longer (`GOES`) in slots `first` .. `last`."""
+    add(state.tree, first, last, sign * net.size[tensor], state.up[tensor] if sign > 0 else state.down[tensor])
 
 
-@compiled
+@inner
 def work(net, state, op, slot, sign, tau):
-    """Add (1) or take away (-1) the workspace of a run of `op`."""
+    """Add (`COMES`) or take away (`GOES`) the workspace of a run of `op`."""
     if net.workspace[op] > 0:
         amount = sign * net.workspace[op]
         add(state.tree, slot, slot, amount, math.exp(amount / tau))
 
 
-@compiled
+@inner
 def look(net, state, tensor):
     """Fill in the instances of `tensor` from the slots."""
     slots, runs, spans = state.slots, state.runs, state.spans
@@ -186,7 +177,7 @@ def look(net, state, tensor):
     state.instances[tensor] = last + 1
 
 
-@compiled
+@inner
 def switch(net, state, tensor, old, i_old, num_old, new, i_new, num_new):
     """Change the memory of `tensor` from the instances `old[i_old]` to `new[i_new]`, where they differ."""
     if num_old == num_new:
@@ -194,44 +185,44 @@ def switch(net, state, tensor, old, i_old, num_old, new, i_new, num_new):
             first, last = old[i_old, i, 0], old[i_old, i, 1]
             start, end = new[i_new, i, 0], new[i_new, i, 1]
             if last < start or end < first:
-                change(net, state, tensor, first, last, -1)
-                change(net, state, tensor, start, end, 1)
+                change(net, state, tensor, first, last, GOES)
+                change(net, state, tensor, start, end, COMES)
                 continue
             if start < first:
-                change(net, state, tensor, start, first - 1, 1)
+                change(net, state, tensor, start, first - 1, COMES)
             elif first < start:
-                change(net, state, tensor, first, start - 1, -1)
+                change(net, state, tensor, first, start - 1, GOES)
             if end > last:
-                change(net, state, tensor, last + 1, end, 1)
+                change(net, state, tensor, last + 1, end, COMES)
             elif end < last:
-                change(net, state, tensor, end + 1, last, -1)
+                change(net, state, tensor, end + 1, last, GOES)
         return
     i = j = 0
     while i < num_old or j < num_new:
         if i < num_old and j < num_new and old[i_old, i, 0] == new[i_new, j, 0]:
             last, end = old[i_old, i, 1], new[i_new, j, 1]
             if end > last:
-                change(net, state, tensor, last + 1, end, 1)
+                change(net, state, tensor, last + 1, end, COMES)
             elif end < last:
-                change(net, state, tensor, end + 1, last, -1)
+                change(net, state, tensor, end + 1, last, GOES)
             i += 1
             j += 1
         elif j == num_new or (i < num_old and old[i_old, i, 0] < new[i_new, j, 0]):
-            change(net, state, tensor, old[i_old, i, 0], old[i_old, i, 1], -1)
+            change(net, state, tensor, old[i_old, i, 0], old[i_old, i, 1], GOES)
             i += 1
         else:
-            change(net, state, tensor, new[i_new, j, 0], new[i_new, j, 1], 1)
+            change(net, state, tensor, new[i_new, j, 0], new[i_new, j, 1], COMES)
             j += 1
 
 
-@compiled
+@inner
 def begin(state):
     """Start a change."""
     state.number[TOUCHED] = 0
     state.number[STAMP] += 1
 
 
-@compiled
+@inner
 def touch_op(net, state, op):
     """Have the lifetimes of everything that `op` reads or writes looked at."""
     for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
@@ -240,7 +231,7 @@ def touch_op(net, state, op):
         touch(state, net.outputs[k])
 
 
-@compiled
+@inner
 def touch(state, tensor):
     """Have the lifetimes of `tensor` looked at, once."""
     if state.stamp[tensor] != state.number[STAMP]:
@@ -249,7 +240,7 @@ def touch(state, tensor):
         state.number[TOUCHED] += 1
 
 
-@compiled
+@inner
 def apply(net, state):
     """Bring the memory of touched tensors in line with the slots; what was there is remembered."""
     for k in range(state.number[TOUCHED]):
@@ -263,7 +254,7 @@ def apply(net, state):
         switch(net, state, tensor, state.old_spans, k, count, state.spans, tensor, state.instances[tensor])
 
 
-@compiled
+@inner
 def undo(net, state):
     """Bring the memory back to what was there before :func:`apply`."""
     for k in range(state.number[TOUCHED] - 1, -1, -1):
@@ -275,7 +266,7 @@ def undo(net, state):
             state.spans[tensor, i, 1] = state.old_spans[k, i, 1]
 
 
-@compiled
+@inner
 def insert(state, op, slot):
     """Add `slot` to the slots of `op`."""
     slots, i = state.slots, state.runs[op]
@@ -287,7 +278,7 @@ def insert(state, op, slot):
     state.held[slot] = op
 
 
-@compiled
+@inner
 def remove(state, op, slot):
     """Strike `slot` from the slots of `op`."""
     slots, i = state.slots, 0
@@ -300,7 +291,7 @@ def remove(state, op, slot):
     state.held[slot] = -1
 
 
-@compiled
+@inner
 def note_repeated(state, op):
     """Keep the list of ops that run more than once."""
     number, place = state.number, state.place
@@ -316,24 +307,7 @@ def note_repeated(state, op):
         place[op] = -1
 
 
-@compiled
-def fill(net, state):
-    """Fill in everything but the tree and the best schedule from `slots` and `runs`."""
-    number = state.number
-    number[COST] = number[REPEATED] = 0
-    for slot in range(len(state.held)):
-        state.held[slot] = -1
-    for op in range(len(net.cost)):
-        state.place[op] = -1
-        for i in range(state.runs[op]):
-            state.held[state.slots[op, i]] = op
-            number[COST] += net.cost[op]
-        note_repeated(state, op)
-    for k in range(len(net.outputs)):
-        look(net, state, net.outputs[k])
-
-
-@compiled
+@inner
 def plant(net, state, budget, tau):
     """Fill in the tree for this `tau` (bytes) from everything else."""
     tree, width = state.tree, len(state.held)
@@ -358,3 +332,21 @@ def plant(net, state, budget, tau):
     for node in range(width - 1, 0, -1):
         tree[node, PLUS], tree[node, TIMES] = 0.0, 1.0
         pull(tree, node)
+
+
+@kernel
+def fill(net, state, budget, tau):
+    """Fill in everything but the best schedule from `slots` and `runs`; `tau` (bytes) as in :func:`plant`."""
+    number = state.number
+    number[COST] = number[REPEATED] = 0
+    for slot in range(len(state.held)):
+        state.held[slot] = -1
+    for op in range(len(net.cost)):
+        state.place[op] = -1
+        for i in range(state.runs[op]):
+            state.held[state.slots[op, i]] = op
+            number[COST] += net.cost[op]
+        note_repeated(state, op)
+    for k in range(len(net.outputs)):
+        look(net, state, net.outputs[k])
+    plant(net, state, budget, tau)

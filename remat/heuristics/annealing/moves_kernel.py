@@ -13,15 +13,17 @@ import math
 
 import numpy as np
 
-from remat.heuristics.annealing.state import (
+from remat.compiled import inner, kernel
+from remat.heuristics.annealing.slots_kernel import (
     BEST,
+    COMES,
     COST,
+    GOES,
     HIGHEST,
     REPEATED,
     SOFT,
     apply,
     begin,
-    compiled,
     insert,
     note_repeated,
     plant,
@@ -39,7 +41,7 @@ SHIFT, GUIDED, ANY = 0.45, 0.60, 0.75
 TRIES = 24
 
 
-@compiled
+@inner
 def empty_near(state, wanted, low, high):
     """The empty slot nearest to `wanted` strictly between `low` and `high`; -1: none."""
     held = state.held
@@ -55,7 +57,7 @@ def empty_near(state, wanted, low, high):
         distance += 1
 
 
-@compiled
+@inner
 def first_after(net, state, op):
     """The last of the first slots of those `op` reads from: it may run after that."""
     low = -1
@@ -64,7 +66,7 @@ def first_after(net, state, op):
     return low
 
 
-@compiled
+@inner
 def first_before(net, state, op):
     """The earliest first slot of those that read from `op`: it must have run before that."""
     high = len(state.held)
@@ -73,7 +75,7 @@ def first_before(net, state, op):
     return high
 
 
-@compiled
+@inner
 def window(net, state, op, i, fixed):
     """Slots between which the i-th run of `op` may be moved, both exclusive."""
     low, high = first_after(net, state, op), len(state.held)
@@ -92,7 +94,7 @@ def window(net, state, op, i, fixed):
     return low, high
 
 
-@compiled
+@inner
 def target(net, state, op, slot, low, high):
     """An empty slot for a run of `op`: near by, anywhere, before a read of it, or after others that read the same."""
     how = np.random.random()
@@ -124,7 +126,7 @@ def target(net, state, op, slot, low, high):
     return empty_near(state, wanted, low, high)
 
 
-@compiled
+@inner
 def instance_before(state, tensor, slot):
     """The last instance of `tensor` that begins before `slot`; -1: none."""
     i = state.instances[tensor] - 1
@@ -133,7 +135,7 @@ def instance_before(state, tensor, slot):
     return i
 
 
-@compiled
+@inner
 def hot_slot(tree):
     """A slot, drawn by its share in the soft excess."""
     width = len(tree) >> 1
@@ -145,7 +147,7 @@ def hot_slot(tree):
     return node - width
 
 
-@compiled
+@inner
 def read_beyond(net, state, slot):
     """Writer of a tensor that lives across `slot`, not used there, and the slot where it is read next; or -1, -1."""
     for _ in range(TRIES):
@@ -169,7 +171,7 @@ def read_beyond(net, state, slot):
     return -1, -1
 
 
-@compiled
+@inner
 def any_read(net, state):
     """Writer of a tensor and the slot where it is read; or -1, -1."""
     reader = np.random.randint(len(net.cost))
@@ -180,7 +182,7 @@ def any_read(net, state):
     return net.writers[net.writer_ptr[tensor]], state.slots[reader, np.random.randint(state.runs[reader])]
 
 
-@compiled
+@inner
 def choose_chain(net, state, fixed, again, most, op, read):
     """What to recompute so that `op` runs before the slot `read`, for a cost of at most `most`.
 
@@ -220,21 +222,23 @@ def choose_chain(net, state, fixed, again, most, op, read):
     return chosen, price
 
 
-@compiled
+@inner
 def penalty(state, budget, tau, per_byte, per_soft):
     """What the memory adds to the energy, in cost units."""
     over = state.tree[1, HIGHEST] - budget
     return per_byte * max(over, 0.0) + per_soft * math.log1p(state.tree[1, SOFT])
 
 
-@compiled
+@kernel
 def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau, again):
     """Try `moves` moves at temperature `heat` (cost units); returns the share of them that met the budget.
 
-    The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess).
+    The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess). With a `seed` below
+    0 it goes on where the last call of this thread ended, with the same `tau`.
     """
-    np.random.seed(seed)
-    plant(net, state, budget, tau)
+    if seed >= 0:
+        np.random.seed(seed)
+        plant(net, state, budget, tau)
     number, tree = state.number, state.tree
     met = 0
     now = penalty(state, budget, tau, per_byte, per_soft)
@@ -255,8 +259,8 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
             remove(state, op, old)
             insert(state, op, new)
             apply(net, state)
-            work(net, state, op, old, -1, tau)
-            work(net, state, op, new, 1, tau)
+            work(net, state, op, old, GOES, tau)
+            work(net, state, op, new, COMES, tau)
             after = penalty(state, budget, tau, per_byte, per_soft)
             if after <= bar:
                 now = after
@@ -264,8 +268,8 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
                 remove(state, op, new)
                 insert(state, op, old)
                 undo(net, state)
-                work(net, state, op, new, -1, tau)
-                work(net, state, op, old, 1, tau)
+                work(net, state, op, new, GOES, tau)
+                work(net, state, op, old, COMES, tau)
                 continue
         elif kind < ANY:
             op, read = read_beyond(net, state, hot_slot(tree)) if kind < GUIDED else any_read(net, state)
@@ -280,7 +284,7 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
                 insert(state, state.chain_ops[k], state.chain_slots[k])
             apply(net, state)
             for k in range(length):
-                work(net, state, state.chain_ops[k], state.chain_slots[k], 1, tau)
+                work(net, state, state.chain_ops[k], state.chain_slots[k], COMES, tau)
             after = penalty(state, budget, tau, per_byte, per_soft)
             if price + after <= bar:
                 now = after
@@ -292,7 +296,7 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
                     remove(state, state.chain_ops[k], state.chain_slots[k])
                 undo(net, state)
                 for k in range(length):
-                    work(net, state, state.chain_ops[k], state.chain_slots[k], -1, tau)
+                    work(net, state, state.chain_ops[k], state.chain_slots[k], GOES, tau)
                 continue
         else:
             if number[REPEATED] == 0:
@@ -306,7 +310,7 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
             touch_op(net, state, op)
             remove(state, op, old)
             apply(net, state)
-            work(net, state, op, old, -1, tau)
+            work(net, state, op, old, GOES, tau)
             after = penalty(state, budget, tau, per_byte, per_soft)
             if after - net.cost[op] <= bar:
                 now = after
@@ -315,7 +319,7 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
             else:
                 insert(state, op, old)
                 undo(net, state)
-                work(net, state, op, old, 1, tau)
+                work(net, state, op, old, COMES, tau)
                 continue
         if tree[1, HIGHEST] <= budget and (number[BEST] < 0 or number[COST] < number[BEST]):
             number[BEST] = number[COST]

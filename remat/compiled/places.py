@@ -1,0 +1,152 @@
+"""Where compiled code is kept: a folder that nobody else may write to, since loading it is running it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+#: The package, in whose ``__pycache__`` compiled code is kept where that can be written.
+PACKAGE = Path(__file__).resolve().parent.parent
+#: Packages whose versions compiled code depends on.
+MAKERS = ("numba", "llvmlite", "numpy")
+#: How many folders of older sources or versions stay.
+KEPT = 3
+
+
+@cache
+def digest() -> str:
+    """Of all that compiled code depends on: all modules of compiled functions, versions, processor, numba's options.
+
+    All modules, since functions of one are inlined in those of another.
+    """
+    found = hashlib.sha256()
+    for path in (*sorted(PACKAGE.rglob("*kernel.py")), PACKAGE / "compiled" / "decorators.py"):
+        found.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
+    options = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_") and k != "NUMBA_CACHE_DIR")
+    found.update(repr((sys.version, [_version(name) for name in MAKERS], _processor(), options)).encode())
+    return found.hexdigest()[:20]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    """What the processor can do, as far as that is quickly found out; numba looks at it more closely."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return " ".join(os.uname()) if hasattr(os, "uname") else ""
+
+
+def candidates() -> Iterator[tuple[Path, Path]]:
+    """Folders for compiled code, the best first, each with the topmost folder above it that is looked at.
+
+    ``NUMBA_CACHE_DIR`` where that is set; else the package itself and the user's cache folder (``XDG_CACHE_HOME``).
+    """
+    name = f"kernels-{sys.implementation.cache_tag}-{digest()}"
+    own = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(given).absolute() / f"remat-{own}" / name, Path("/")
+        return
+    yield PACKAGE / "__pycache__" / name, PACKAGE / "__pycache__"
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        user = Path(root) if Path(root).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # nobody knows where home is
+        return
+    yield user / "remat" / own / name, Path("/")
+
+
+def readable() -> Iterator[Path]:
+    """Folders that are there and may be trusted."""
+    for folder, top in candidates():
+        if (real := _trusted(folder, top)) is not None:
+            yield real
+
+
+def writable() -> Path | None:
+    """The first folder that can be written and trusted, made if need be; None: there is none."""
+    for folder, top in candidates():
+        try:
+            # Others may read what lies in the package, but not what lies in a user's own folder.
+            folder.mkdir(mode=0o755 if top == PACKAGE / "__pycache__" else 0o700, parents=True, exist_ok=True)
+            if (real := _trusted(folder, top)) is not None:
+                tempfile.TemporaryFile(dir=real).close()
+                return real
+        except OSError:
+            continue
+    return None
+
+
+def _trusted(folder: Path, top: Path) -> Path | None:
+    """The folder without links, if it is there and only this user, root and the package's owner can change it.
+
+    All folders above it are looked at, up to `top`: who can rename one of them can put another one in its place. In a
+    folder like /tmp, where only owners rename, that is no danger.
+    """
+    try:
+        real, owners = folder.resolve(strict=True), {0, *_own()}
+        end = Path("/") if top == Path("/") else top.resolve(strict=True)
+        if end != Path("/"):
+            owners.add(PACKAGE.stat().st_uid)  # the source is theirs, too
+        for path in (real, *real.parents):
+            info = path.stat()
+            if not stat.S_ISDIR(info.st_mode) or (hasattr(os, "geteuid") and info.st_uid not in owners):
+                return None
+            if _others_write(info) and (path == real or not info.st_mode & stat.S_ISVTX):
+                return None
+            if path == end:
+                break
+    except OSError:
+        return None
+    return real
+
+
+def _own() -> set[int]:
+    return {os.geteuid()} if hasattr(os, "geteuid") else set()
+
+
+def _others_write(info: os.stat_result) -> bool:
+    """Whether more people than the owner may write; a group that has nobody else in it is no danger."""
+    if info.st_mode & stat.S_IWOTH:
+        return True
+    return bool(info.st_mode & stat.S_IWGRP) and not _private(info.st_uid, info.st_gid)
+
+
+@cache
+def _private(user: int, group: int) -> bool:
+    if user == group == 0:
+        return True
+    try:
+        import grp
+        import pwd
+
+        owner, members = pwd.getpwuid(user), grp.getgrgid(group)
+    except (ImportError, KeyError):
+        return False
+    return owner.pw_name == members.gr_name and set(members.gr_mem) <= {owner.pw_name}
+
+
+def sweep(folder: Path) -> None:
+    """Remove what was compiled from older sources or by other versions, but for the last few."""
+    begin = folder.name.rpartition("-")[0]
+    try:
+        beside = [path for path in folder.parent.glob(f"{begin}-*") if path != folder and path.is_dir()]
+        beside.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+    for path in beside[KEPT - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)

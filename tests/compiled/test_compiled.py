@@ -1,0 +1,306 @@
+"""Compiled code: where it is kept, by whom it is compiled, and that nothing of it can stand in the way."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from remat.compiled import KernelSet, kernel, places, sets
+from remat.compiled.decorators import inner
+from remat.deadline import Deadline
+
+PACKAGE = Path(places.__file__).resolve().parent.parent
+KERNELS = {
+    "annealing": "remat.heuristics.annealing.heuristic",
+    "drops": "remat.heuristics.drops.heuristic",
+    "flow": "remat.bounds.flow",
+    "simulation": "remat.schedule.simulate",
+}
+
+
+def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_modules_of_compiled_functions_are_part_of_the_digest() -> None:
+    """By their name; and no other module brings numba along."""
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if path.parent.name != "compiled":
+            assert "numba" not in "".join(line for line in source.splitlines() if "import " in line), path
+            assert path.name.endswith("kernel.py") or "from remat.compiled import inner" not in source, path
+            decorated = "\n@kernel" in source or "\n@inner" in source
+            assert not decorated or path.name.endswith("kernel.py"), path
+
+
+def test_the_digest_changes_with_any_of_these_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "decorators.py").write_text("1")
+    (tmp_path / "a_kernel.py").write_text("1")
+    (tmp_path / "other.py").write_text("1")
+    monkeypatch.setattr(places, "PACKAGE", tmp_path)
+    digests = []
+    for name, text in (("a_kernel.py", "1"), ("other.py", "2"), ("a_kernel.py", "2"), ("b_kernel.py", "1")):
+        (tmp_path / name).write_text(text)
+        digests.append(places.digest.__wrapped__())
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
+def test_options_of_numba_that_are_no_promise_are_still_there() -> None:
+    """Without `_nrt` everything works, ten times more slowly; without the others it takes longer to compile."""
+    from numba.core.registry import CPUDispatcher
+
+    @inner
+    def double(value):  # type: ignore[no-untyped-def]
+        return 2 * value
+
+    @kernel
+    def four_times(value):  # type: ignore[no-untyped-def]
+        return double(double(value))
+
+    known = CPUDispatcher.targetdescr.options
+    assert all(hasattr(known, option) for option in ("_nrt", "no_cpython_wrapper", "no_cfunc_wrapper"))
+    assert four_times.targetoptions["_nrt"] is double.targetoptions["_nrt"] is False
+    assert four_times(3) == 12
+    assert type(four_times._cache).__name__ == "Cache", "numba's cache has changed"
+    with pytest.raises(TypeError, match=r"double\(\) is compiled for other compiled functions only"):
+        double(3)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_function_is_compiled_once(name: str) -> None:
+    """The example of a set has the types that are really used, so nothing is compiled while a clock runs."""
+    from importlib import import_module
+
+    from remat.bounds.report import best_bound
+    from remat.graphs.families import unit_chain
+    from remat.graphs.layered import layered
+    from remat.heuristics.annealing import Annealing, AnnealingOptions
+    from remat.heuristics.base import HeuristicRun
+    from remat.heuristics.drops import Drops
+    from remat.problem import Problem
+    from remat.schedule import Schedule, simulate
+
+    found = import_module(KERNELS[name]).KERNELS
+    assert found.name == name
+    assert found.module == KERNELS[name]
+    assert found.ready()
+    for order in ("fixed", "free"):
+        problem = Problem(layered(60, 0.3, 5), "85%", order)
+        start = Drops().run(problem, HeuristicRun())
+        Annealing(AnnealingOptions(moves=5000)).run(problem, HeuristicRun(start=start))
+        best_bound(problem, Deadline.after(2))
+    chain = unit_chain(30_000)
+    simulate(chain, Schedule.reference(chain))
+    modules = [module for key, module in sys.modules.items() if key.startswith("remat.") and key.endswith("kernel")]
+    functions = [f for module in modules for f in vars(module).values() if hasattr(f, "overloads")]
+    assert len(functions) > 40
+    assert not {f.__name__: list(f.overloads) for f in functions if len(f.overloads) > 1}
+
+
+COUNT = """
+import sys
+from remat.compiled import KernelSet, places
+from numba.core import event
+class Listener(event.Listener):
+    def on_start(self, event):
+        print("compiling", event.data["dispatcher"].py_func.__name__)
+    def on_end(self, event): pass
+event.register("numba:compile", Listener())
+import remat.bounds.flow
+assert remat.bounds.flow.KERNELS.ready()
+print(*(str(path) for path in places.readable()))
+"""
+
+
+def test_another_process_compiles_and_the_next_run_finds_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path))
+        assert "compiling" not in done.stdout, "another process should have done that"
+        assert str(tmp_path) in done.stdout, done.stderr
+        assert not done.stderr
+    (folder,) = tmp_path.glob("remat-*/kernels-*")
+    assert (folder / "flow.ready").exists()
+    for path in folder.glob("*.nbc"):  # a broken file is compiled anew
+        path.write_bytes(path.read_bytes()[:100])
+    done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert "compiling increase_flow" in done.stdout, done.stderr
+    assert "compiling" not in run(COUNT, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+
+
+def test_what_is_not_compiled_in_time_goes_on(tmp_path: Path) -> None:
+    code = """
+import remat.bounds.flow
+from remat.deadline import Deadline
+told = []
+assert not remat.bounds.flow.KERNELS.ready(Deadline.after(0.1), lambda: told.append(1))
+assert told == [1]
+"""
+    done = run(code, NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert "compiling" not in done.stdout, done.stderr
+    (folder,) = tmp_path.glob("remat-*/kernels-*")
+    assert len(list(folder.glob("*.nbi"))) == 1, "compiled once"
+
+
+def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path) -> None:
+    """As with ``docker --user``: neither the package nor a home can be written."""
+    (tmp_path / "file").write_text("")
+    done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path / "file" / "below"))
+    assert done.returncode == 0, done.stderr
+    assert "compiling increase_flow" in done.stdout
+    assert done.stderr.count("compiled code can be kept nowhere") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_cannot_compile_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    done = run("import sys; sys.executable = '/bin/false'\n" + COUNT, NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "compiling increase_flow" in done.stdout
+    assert "compiling" not in run(COUNT, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+
+
+def test_what_an_example_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def example() -> None:
+        raise OSError("no such thing")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sets.child, "start", lambda *_: False)
+    with pytest.raises(OSError, match="no such thing"):
+        KernelSet("faulty", __name__, example).ready()
+
+
+# -- where ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The package cannot be written."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    candidates = places.candidates
+    monkeypatch.setattr(places, "candidates", lambda: (x for x in candidates() if places.PACKAGE not in x[0].parents))
+    return monkeypatch
+
+
+def test_the_users_cache_folder_is_used_where_the_package_cannot_be_written(
+    tmp_path: Path, outside: pytest.MonkeyPatch
+) -> None:
+    outside.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = places.writable()
+    assert folder is not None
+    assert folder.is_relative_to(tmp_path.resolve())
+    assert list(places.readable()) == [folder]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, outside: pytest.MonkeyPatch, mode: int) -> None:
+    """But a folder in one where only owners may rename, such as /tmp, is."""
+    root = tmp_path / "root"
+    outside.setenv("XDG_CACHE_HOME", str(root))
+    outside.setattr(places, "_private", lambda user, group: False)
+    folder = places.writable()
+    assert folder is not None
+    root.chmod(mode)
+    assert (places.writable() == folder) is (mode == 0o1777)
+    assert (list(places.readable()) == [folder]) is (mode == 0o1777)
+    root.chmod(0o755)
+    assert places.writable() == folder
+    folder.chmod(mode)
+    assert places.writable() is None
+    assert not list(places.readable())
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, outside: pytest.MonkeyPatch) -> None:
+    outside.setenv("XDG_CACHE_HOME", str(tmp_path / "root"))
+    folder = places.writable()
+    assert folder is not None
+    os.chown(folder.parent, 65534, 65534)
+    assert places.writable() is None
+    assert not list(places.readable())
+
+
+def test_old_folders_are_swept(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"kernels-x-{number}").mkdir()
+        os.utime(tmp_path / f"kernels-x-{number}", (number, number))
+    (tmp_path / "kernels-y-0").mkdir()
+    places.sweep(tmp_path / "kernels-x-0")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kernels-x-0",
+        "kernels-x-4",
+        "kernels-x-5",
+        "kernels-y-0",
+    ]
+
+
+# -- threads and forks -----------------------------------------------------------------------------------------------
+
+THREADS = """
+import os, sys, threading
+import numpy as np
+from remat.bounds.flow import BoundaryNetwork
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+errors, barrier = [], threading.Barrier(14)
+problem = Problem(unit_chain(8), 7)
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            value = BoundaryNetwork(problem).cut(5, np.ones(len(problem.graph.tensors), dtype=np.int64))
+            code = 0 if value >= 0 else 2
+        finally:
+            os._exit(code)
+    return pid
+def work(number):
+    barrier.wait()
+    try:
+        if number == 13:
+            children.append(fork())
+            return
+        BoundaryNetwork(problem).cut(5, np.ones(len(problem.graph.tensors), dtype=np.int64))
+    except BaseException as error:
+        errors.append(error)
+children = [fork()]
+threads = [threading.Thread(target=work, args=(i,)) for i in range(14)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+children.append(fork())
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+assert not errors, errors
+assert codes == [0, 0, 0], codes
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kept", [True, False])
+def test_fourteen_threads_and_forks_before_meanwhile_and_after(tmp_path: Path, kept: bool) -> None:
+    """With nothing compiled yet; compiled by another process, or here where it cannot be kept."""
+    (tmp_path / "file").write_text("")
+    done = run(THREADS, NUMBA_CACHE_DIR=str(tmp_path if kept else tmp_path / "file" / "below"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_wait_see_one_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sets.child, "start", lambda *_: False)
+    calls: list[int] = []
+    found = KernelSet("counted", __name__, lambda: calls.append(1))
+    threads = [threading.Thread(target=found.ready) for _ in range(14)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert calls == [1]
+    assert found.loaded
