@@ -313,6 +313,9 @@ class Backend(ABC):
     native: ClassVar[frozenset[type[Record]]]
     """Kinds of records it takes as they are; the others reach it through bridges."""
 
+    nonzero_bytes: ClassVar[int] = 300
+    """What a model takes here for each of its non-zeros, solver and all, about."""
+
     own_process: ClassVar[bool] = False
     """Whether it runs its solver in a process of its own anyway, and keeps to `SolveOptions.memory_limit` there."""
 

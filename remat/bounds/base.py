@@ -47,6 +47,8 @@ class Bound:
     measure : Measure
     cause : str
         Name of the op at whose step the bound is found; empty where it is no single one.
+    note : str
+        Why it was not looked for, or not to the end, where more memory would have been needed; empty otherwise.
     """
 
     value: int | None
@@ -60,6 +62,7 @@ class Bound:
     versions: Mapping[str, str] = field(default_factory=dict)
     measure: Measure = Measure.COST
     cause: str = ""
+    note: str = ""
 
     @property
     def overhead(self) -> float | None:
@@ -78,4 +81,4 @@ class Bound:
         else:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
             what = f"cost ≥ {self.value:,}{share}"
-        return f"{what} for {self.scope}; by {self.kind}"
+        return f"{what} for {self.scope}; by {self.kind}" + (f" ({self.note})" if self.note else "")

@@ -9,6 +9,7 @@ from typing import Any
 
 from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
+from remat.backends.resources import available_memory
 from remat.bounds.base import Bound
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
@@ -71,6 +72,14 @@ def lp_relaxation(
     call = SolveOptions(clock, threads, solver=dict(solver_options or {}))
     try:
         stated.deadline = clock
+        size = stated.estimate()
+        why = "" if size is None else size.lacks_memory(available_memory(), Highs.nonzero_bytes)
+        if why:
+            return Bound(
+                base, name, scope, base, seconds=time.monotonic() - began, note=f"its model has {size} and {why}"
+            )
+        if size is not None and size.lacks_time(clock.remaining):
+            raise OverdueError
         found = Highs().relax(stated.build(), call, algorithm)
     except OverdueError:
         return Bound(base, name, scope, base, seconds=time.monotonic() - began)

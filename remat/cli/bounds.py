@@ -64,6 +64,9 @@ def command(
         print_json(_facts(problem, found, infeasible))
     else:
         print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])
+        for bound in found:
+            if bound.note:
+                print(f"{bound.kind.removeprefix('the ')}: {bound.note}")
         if infeasible:
             print("no schedule keeps the budget")
     if infeasible:
@@ -100,6 +103,7 @@ def _facts(problem: Problem, found: list[Bound], infeasible: bool) -> dict[str, 
                 "overhead": bound.overhead,
                 "infeasible": bound.infeasible,
                 "cause": bound.cause or None,
+                "note": bound.note or None,
                 "scope": {
                     "order": str(bound.scope.order),
                     "staged": bound.scope.staged,

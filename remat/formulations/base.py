@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.modeling import Model
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.scope import Scope
@@ -103,6 +104,13 @@ class Formulation(ABC):
 
     def leave_out_above(self, cost: int | None) -> None:  # noqa: B027  (most formulations state them all the same)
         """A schedule of this cost is known, or none: dearer ones need not be stated. Called before anything else."""
+
+    def estimate(self) -> ModelSize | None:
+        """How large the model will be, at the cost of a small part of building it; None: unknown.
+
+        Who asks for the model refuses what does not fit into memory or the time left.
+        """
+        return None
 
     @abstractmethod
     def build(self) -> Model:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from remat.backends.base import StopReason
 from remat.backends.highs import Highs
+from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.base import Values
@@ -166,6 +167,11 @@ class LpRounding(Heuristic):
             problem = replace(problem, budget=int((1 - allowance) * budget))
         try:
             stated = self._stated(problem, limit, run.deadline)
+            size = stated.estimate()
+            if why := size.lacks_memory(available_memory(run.options.memory_bytes), Highs.nonzero_bytes):
+                raise ProblemError(f"the relaxation of {stated.name} is not built: it has {size} and {why}")
+            if size.lacks_time(run.deadline.remaining):
+                return None
             found = Highs().relax(stated.build(), run.options, self.options.algorithm)
         except OverdueError:
             return None

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.backends.resources import available_memory
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
 from remat.modeling import Model
 from remat.modeling.restriction import Restricted, restrict
+from remat.modeling.size import BUILT_BYTES
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
@@ -51,9 +53,10 @@ class Statement:
         Raises
         ------
         ProblemError
-            For options that the formulation does not have, or a problem that it cannot state.
+            For options that the formulation does not have, a problem that it cannot state, or a model that does not fit
+            into memory.
         """
-        formulation = _made(kind, options, problem, deadline)
+        formulation = _fitting(_made(kind, options, problem, deadline))
         most = formulation.scope().max_computes
         if most is None:
             return cls(formulation, None)
@@ -65,7 +68,7 @@ class Statement:
         stated = Problem(
             problem.graph, problem.budget_bytes, problem.order, limits, problem.keep, problem.count_constant_memory
         )
-        return cls(_made(kind, options, stated, deadline), np.array(allowed, dtype=np.int64))
+        return cls(_fitting(_made(kind, options, stated, deadline)), np.array(allowed, dtype=np.int64))
 
     def crowded(self, problem: Problem, schedule: Schedule) -> bool:
         """Whether `schedule` has all the computes of some op for which the problem allows more."""
@@ -110,6 +113,15 @@ class Statement:
             self.formulation.deadline,
         )
         return small, small.reduce(self.preliminary.extend(leeway.values))
+
+
+def _fitting(formulation: Formulation) -> Formulation:
+    """The same, if its model fits into memory twice: with the preliminary one."""
+    size = formulation.estimate()
+    why = "" if size is None else size.lacks_memory(available_memory(), 2 * BUILT_BYTES)
+    if why:
+        raise ProblemError(f"the model of {formulation.name} for neighbourhoods is not built: it has {size} and {why}")
+    return formulation
 
 
 def _made(

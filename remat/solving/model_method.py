@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.resources import available_memory
 from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
@@ -56,7 +57,8 @@ class ModelMethod:
         BackendError
             If the backend is not available, fails with nothing found, or its answer is not what the schedule shows.
         ProblemError
-            If the formulation cannot state the problem or does not take the options.
+            If the formulation cannot state the problem, does not take the options, or its model does not fit into
+            memory and no schedule is known.
         """
         session, availability = self.session, self.backend.ready()
         if not availability.ready:
@@ -71,6 +73,8 @@ class ModelMethod:
             formulation = self._make_formulation()
             formulation.deadline = self.call.deadline
             formulation.leave_out_above(session.cost)
+            if not self._fits(formulation):
+                return
             self.model = formulation.build()
             session.size = (self.model.num_vars, self.model.num_constraints)
             self.reader = Reader(self.incumbents, formulation, self.model, self.source)
@@ -98,6 +102,31 @@ class ModelMethod:
         if raw is not None:
             self._conclude(formulation, raw)
         session.notes.extend(sorted(self.reader.notes))
+
+    def _fits(self, formulation: Formulation) -> bool:
+        """Whether the model may be built in the memory and the time that are left.
+
+        Raises
+        ------
+        ProblemError
+            If it does not fit into memory and no schedule is known.
+        """
+        session, size = self.session, formulation.estimate()
+        if size is None:
+            return True
+        why = size.lacks_memory(available_memory(self.call.memory_bytes), self.backend.nonzero_bytes)
+        if why:
+            why = f"the model of {self.source} is not built: it has {size} and {why}"
+            if self.incumbents.best is None:
+                raise ProblemError(why)
+            session.note(why)
+            session.stop = StopReason.OTHER
+            return False
+        why = size.lacks_time(self.call.deadline.remaining)
+        if why:
+            session.note(f"the time was over before the model was built: it has {size} and {why}")
+            session.stop = StopReason.DEADLINE
+        return not why
 
     def _make_formulation(self) -> Formulation:
         if self.options is None:

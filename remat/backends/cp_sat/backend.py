@@ -48,6 +48,7 @@ class CpSat(Backend):
 
     name = "cp-sat"
     native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent})
+    nonzero_bytes = 600
     preload = (__name__, "remat.backends.cp_sat.translation", "ortools.sat.python.cp_model")
 
     @classmethod

@@ -52,6 +52,7 @@ class Highs(Backend):
 
     name: ClassVar[str] = "highs"
     native: ClassVar = frozenset({PlainLinear})
+    nonzero_bytes: ClassVar[int] = 400
     preload: ClassVar[tuple[str, ...]] = (__name__, "highspy")
 
     @classmethod

@@ -20,6 +20,7 @@ from remat.formulations.sequence import (
 )
 from remat.modeling import Model, Vars
 from remat.modeling.rows import expand, rows_from, sums_without
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
@@ -112,6 +113,9 @@ class Checkmate(Formulation):
             return Scope(OrderRule.FREE, False, most, notes)
         notes = ("each accumulation buffer filled once",) if self.layout.is_buffer.any() else ()
         return Scope(OrderRule.FIXED, True, most, notes)
+
+    def estimate(self) -> ModelSize:
+        return self.layout.size_of_model()
 
     def build(self) -> Model:
         return self.statement[0]

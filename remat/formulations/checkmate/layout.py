@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.modeling.rows import expand
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
@@ -130,6 +131,19 @@ class CheckmateLayout:
             mine |= arrays.consumers.counts == 0
         own = self.tensors[~self.is_buffer[self.tensors]]
         return own[mine[own]]
+
+    def size_of_model(self) -> ModelSize:
+        """Size of the model, by counting."""
+        runs, retained, freed = int(self.width.sum()), int(self.s_count.sum()), int(self.free_count.sum())
+        parts = int(self.part_count.sum())
+        used = self.T - self.begin(self.use_op)
+        earlier = np.arange(len(used)) - np.searchsorted(self.use_tensor, self.use_tensor)  # uses of the same tensor
+        earlier += np.bincount(self.free_tensor[len(used) :], minlength=len(self.size))[self.use_tensor]
+        late = int((earlier * used).sum())
+        nonzeros = 3 * int(used.sum()) + 3 * retained + 3 * runs + retained + freed + 2 * (3 * freed + late) + 6 * parts
+        return ModelSize(
+            2 * runs + retained + freed + parts, int(used.sum()) + retained + runs + 2 * freed + 2 * parts, nonzeros
+        )
 
     def begin(self, op: Int) -> Int:
         """First stage in which each op may run."""

@@ -20,6 +20,7 @@ from remat.formulations.sequence import MemoryScale, standing_buffers, useful_sc
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.modeling.check import cumulative_use
 from remat.modeling.rows import expand
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.scope import Scope
@@ -141,6 +142,17 @@ class RetentionIntervals(Formulation):
         most = max(self.options.copies if limit is None else limit for limit in self.problem.compute_limits)
         notes = ("each accumulation buffer filled once",) if len(self.layout.buffers) else ()
         return Scope(OrderRule(self.problem.order), self.grid is not None, most, notes)
+
+    def estimate(self) -> ModelSize:
+        at = self.layout
+        copies, instances, pairs = len(at.copy_op), len(at.instance_copy), len(at.pair_read)
+        stages = 0  # values of the starts, each of them an entry
+        if self.grid is not None:
+            again = np.flatnonzero(at.copy_rank > 0)
+            slot = self.problem.graph.arrays.position[at.copy_op[again]] + 1
+            stages = int((at.last_stage[at.copy_op[again]] - slot - at.copy_rank[again] + 1).sum())
+        variables = 2 * copies + instances + pairs
+        return ModelSize(variables, 3 * instances + 4 * pairs, 8 * instances + 8 * pairs + 2 * stages)
 
     def build(self) -> Model:
         return self.statement[0]

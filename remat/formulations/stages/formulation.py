@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Values
-from remat.formulations.sequence import Instances, check_limits, op_sequence, stages_of, useful_schedule
+from remat.formulations.sequence import (
+    Instances,
+    MemoryScale,
+    check_limits,
+    op_sequence,
+    stages_of,
+    standing_buffers,
+    useful_schedule,
+)
 from remat.formulations.stages.choices import StageChoices
-from remat.formulations.stages.layout import StageLayout, StagesOptions
+from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, Term, expand, rows_from, sums_without
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
@@ -93,7 +102,7 @@ class Stages(Formulation):
         if self._limit is not None and self._limit < problem.graph.base_cost:
             base = problem.graph.base_cost
             raise ProblemError(f"the cost limit {self._limit:,} is below {base:,}, the cost of computing each op once")
-        self.layout  # noqa: B018  (a budget below what is always held is refused here)
+        MemoryScale.of(problem, standing_buffers(problem)[1])  # a budget below what is always held is refused here
 
     def leave_out_above(self, cost: int | None) -> None:
         if cost is not None and (self._limit is None or cost < self._limit):
@@ -110,6 +119,10 @@ class Stages(Formulation):
     def choices(self) -> StageChoices:
         """The variables, by number."""
         return StageChoices(self.problem, self.layout, self._check)
+
+    def estimate(self) -> ModelSize:
+        extra = None if self._limit is None else self._limit - self.problem.graph.base_cost
+        return size_of(self.problem, extra, self.options.ahead, self.deadline)
 
     def _check(self) -> None:
         """Look at the clock of the moment, which may be another one than when the choices were made."""

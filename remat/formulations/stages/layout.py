@@ -11,6 +11,7 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.modeling.rows import expand
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
@@ -43,6 +44,29 @@ class StagesOptions:
             raise ProblemError(f"the cost limit must be a whole number from 0, not {limit!r}")
         if not isinstance(self.ahead, bool):
             raise ProblemError(f"ahead must be true or false, not {self.ahead!r}")
+
+
+#: Stages that are looked at together, and from how many the size of a model is estimated.
+COLUMNS, SAMPLES = 512, 48
+#: Bytes of the tables by stage and tensor, for each pair.
+TABLE_BYTES = 100
+
+
+def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> ModelSize:
+    """Size of the model, from some of its stages.
+
+    Every recomputation that is a choice has R, S and U, with 6 non-zeros, and L with 7 for each of its reads.
+    """
+    arrays = problem.graph.arrays
+    n = len(arrays.cost)
+    width = max(1, n // SAMPLES)
+    stages = np.arange(width // 2, n, width)
+    share = n / len(stages)
+    may_run = may_run_in(problem, most_extra, ahead, stages, clock)
+    reads = np.bincount(arrays.edge_consumer, minlength=n)[arrays.order]
+    runs, read = int(may_run.sum() * share), int((may_run.sum(axis=1) * reads).sum() * share)
+    tables = TABLE_BYTES * n * max(n, len(arrays.size))
+    return ModelSize(3 * runs + read, 2 * (runs + read), 6 * runs + 7 * read, tables)
 
 
 @dataclass(frozen=True)
@@ -113,7 +137,10 @@ class StageLayout:
         use_tensor, use_op = arrays.consumers.rows[wanted][by_use], reader[wanted][by_use]
 
         clock = deadline or Deadline()
-        may_run = _may_run(problem, most_extra, ahead, clock)
+        may_run = np.empty((n, n), dtype=np.bool_)
+        for first in range(0, n, COLUMNS):
+            stages = np.arange(first, min(first + COLUMNS, n))
+            may_run[stages] = may_run_in(problem, most_extra, ahead, stages, clock).T
         last_run = np.where(may_run.any(axis=0), n - 1 - may_run[::-1].argmax(axis=0), -1)
         last_read = np.full(tensors, -1, dtype=np.int64)
         np.maximum.at(last_read, use_tensor, np.maximum(use_op, last_run[use_op]))
@@ -151,33 +178,34 @@ class StageLayout:
         return np.cumsum(change)[: self.n] + self.workspace
 
 
-def _may_run(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> Bool:
-    """[k, j]: whether recomputing op j in stage k can be of use; by position.
+def may_run_in(problem: Problem, most_extra: int | None, ahead: bool, stages: Int, clock: Deadline) -> Bool:
+    """[j, i]: whether recomputing op j in stage ``stages[i]`` can be of use; by position. Stages do not touch another.
 
-    It serves a reader that runs for the first time in stage k or later, or a recomputation there that is of use
+    It serves a reader that runs for the first time in that stage or later, or a recomputation there that is of use
     itself. So it comes with recomputations of all ops on a path of readers that ends before such a first compute; the
-    cheapest path is the least that must be spent. Without `ahead` the path ends before op k, and all of it lies in
-    stage k. Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
+    cheapest path is the least that must be spent. Without `ahead` the path ends before the stage's own op, and all of
+    it lies in the stage. Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
     """
     arrays = problem.graph.arrays
     n = len(arrays.cost)
     outputs, consumers = arrays.op_outputs.lists(), arrays.consumers.lists()
     position, single = arrays.position.tolist(), (arrays.producers.counts == 1).tolist()
-    spent = np.full((n, n), NEVER, dtype=np.int64)  # [j, k]: least extra cost with op j recomputed in stage k
+    # [j, i]: least extra cost with op j recomputed in that stage
+    spent = np.full((n, len(stages)), NEVER, dtype=np.int64)
     for j in clock.each(range(n - 1, -1, -1), 16):
         op = int(arrays.order[j])
         if problem.compute_limits[op] == 1:
             continue
-        onward = np.full(n, NEVER, dtype=np.int64)
+        onward = np.full(len(stages), NEVER, dtype=np.int64)
         for tensor in outputs[op]:
             if not single[tensor]:
                 continue
             if problem.kept[tensor]:
-                onward[0 if ahead else n - 1 :] = 0
+                onward[stages >= (0 if ahead else n - 1)] = 0
             for reader in consumers[tensor]:
                 u = position[reader]
-                onward[0 if ahead else u : u + 1] = 0
+                onward[stages <= u if ahead else stages == u] = 0
                 np.minimum(onward, spent[u], out=onward)
         spent[j] = np.minimum(onward + arrays.cost[op], NEVER)
     most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
-    return np.tril((spent <= most).T, -1)
+    return (spent <= most) & (np.arange(n)[:, None] < stages)

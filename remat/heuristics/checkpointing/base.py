@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun
@@ -18,6 +19,8 @@ from remat.schedule.formats.checkmate import schedule_from_matrices
 
 #: Seconds that judging a schedule takes for each of its computes, which may be millions.
 SECONDS_TO_JUDGE = 3e-6
+#: Bytes for each pair of ops: tables of what is retained and computed in each stage.
+TABLES = 8
 #: Seconds that the first schedule may take even where time is over.
 FIRST = 0.25
 
@@ -79,6 +82,12 @@ class Checkpointing(Heuristic):
         """
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        num_ops, available = len(problem.graph.ops), available_memory(run.options.memory_bytes)
+        if TABLES * num_ops**2 > available:
+            raise ProblemError(
+                f"{self.name} needs about {TABLES * num_ops**2 / 2**30:.1f} GiB for {num_ops:,} ops, of which "
+                f"{available / 2**30:.1f} GiB are to be had"
+            )
         best: tuple[tuple[bool, int, int], Schedule] | None = None
         # a small graph's first schedule is there at once, however late it is
         self.deadline = Deadline.after(max(FIRST, run.deadline.remaining))

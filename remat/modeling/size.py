@@ -1,0 +1,61 @@
+"""How large a model will be, known before it is built, and whether that fits into memory and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Bytes that a model takes for each non-zero while it is built, its rows and variables included.
+BUILT_BYTES = 60
+#: Seconds that it takes to build for each non-zero, on a fast machine that has nothing else to do.
+BUILT_SECONDS = 5e-8
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Size of a model, by arithmetic alone; right within some percent.
+
+    Attributes
+    ----------
+    variables, rows, nonzeros : int
+        Rows of all records together, and their entries, whatever a row is in each kind of record.
+    tables : int
+        Bytes that are needed besides while the model is built.
+
+    Examples
+    --------
+    >>> size = ModelSize(12_500_000, 40_000_000, 150_000_000)
+    >>> print(size)
+    about 12,500,000 variables, 40,000,000 rows and 150,000,000 non-zeros
+    >>> size.lacks_memory(16 * 2**30, 400)
+    'needs about 55.9 GiB, of which 16.0 GiB are to be had'
+    >>> size.lacks_memory(100 * 2**30, 400), size.lacks_time(60)
+    ('', '')
+    """
+
+    variables: int
+    rows: int
+    nonzeros: int
+    tables: int = 0
+
+    def lacks_memory(self, available: float, nonzero_bytes: int = BUILT_BYTES) -> str:
+        """What the model needs and what there is, in words; empty where it may fit.
+
+        Parameters
+        ----------
+        available : float
+            Bytes.
+        nonzero_bytes : int
+            What model and solver take for each non-zero.
+        """
+        needed = max(BUILT_BYTES, nonzero_bytes) * self.nonzeros + self.tables
+        if needed <= available:
+            return ""
+        return f"needs about {needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are to be had"
+
+    def lacks_time(self, seconds: float) -> str:
+        """How long it takes to build and what is left, in words; empty where that may be enough."""
+        needed = BUILT_SECONDS * self.nonzeros
+        return f"takes at least {needed:.1f} s to build, of {seconds:.1f} s that are left" if needed > seconds else ""
+
+    def __str__(self) -> str:
+        return f"about {self.variables:,} variables, {self.rows:,} rows and {self.nonzeros:,} non-zeros"

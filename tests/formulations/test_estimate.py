@@ -1,0 +1,106 @@
+"""The size of a model is known before it is built, and what does not fit is refused in one line."""
+
+import pytest
+
+from remat import Problem, solve
+from remat.backends import resources
+from remat.backends.base import SolveOptions, StopReason
+from remat.bounds.lp import lp_relaxation
+from remat.errors import ProblemError
+from remat.formulations.checkmate import Checkmate, CheckmateOptions
+from remat.formulations.retention_intervals import RetentionIntervals
+from remat.formulations.stages import Stages, StagesOptions
+from remat.graphs.families import unit_chain
+from remat.graphs.layered import layered
+from remat.graphs.zoo import unet
+from remat.modeling import Linear
+from remat.modeling.size import BUILT_BYTES, ModelSize
+from remat.schedule import Schedule
+from remat.solving import model_method
+
+ONE = SolveOptions(threads=1)
+GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60)}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    ("kind", "options", "order"),
+    [
+        (Checkmate, None, "fixed"),
+        (Checkmate, CheckmateOptions(frontier=False, stages=5), "free"),
+        (Stages, None, "fixed"),
+        (Stages, StagesOptions(ahead=False), "fixed"),
+        (RetentionIntervals, None, "free"),
+        (RetentionIntervals, None, "fixed"),
+    ],
+)
+def test_estimates_are_near(name, kind, options, order):
+    formulation = kind(Problem(GRAPHS[name], "70%", order), options)
+    size = formulation.estimate()
+    model = formulation.build()
+    entries = sum(len(r.value) if isinstance(r, Linear) else len(r.variables()) for r in model.records)
+    assert 0.9 * model.num_vars <= size.variables <= 1.25 * model.num_vars
+    assert 0.9 * model.num_constraints <= size.rows <= 1.5 * model.num_constraints
+    # values of start times, each of which solvers have to take in, are entries too, but not of the records
+    assert 0.9 * entries <= size.nonzeros <= (6 if kind is RetentionIntervals and order == "fixed" else 1.3) * entries
+
+
+def test_a_limit_of_cost_makes_the_stages_fewer():
+    problem = Problem(layered(300, seed=1), "80%")
+    whole, some = Stages(problem), Stages(problem)
+    some.leave_out_above(int(1.01 * problem.graph.base_cost))
+    assert some.estimate().nonzeros < 0.9 * whole.estimate().nonzeros
+    entries = sum(len(record.value) for record in some.build().records)
+    assert entries == pytest.approx(some.estimate().nonzeros, rel=0.15)
+
+
+def test_what_is_lacking():
+    size = ModelSize(10, 20, 1000, tables=500)
+    assert size.lacks_memory(1000 * BUILT_BYTES + 500) == ""
+    assert "needs about 0.0 GiB" in size.lacks_memory(1000 * BUILT_BYTES + 499)
+    assert size.lacks_memory(10**6, nonzero_bytes=1000)
+    assert ModelSize(1, 1, 10**9).lacks_time(1) == "takes at least 50.0 s to build, of 1.0 s that are left"
+    assert ModelSize(1, 1, 10**9).lacks_time(60) == ""
+
+
+@pytest.mark.parametrize("method", ["checkmate", "stages", "lp-rounding", "checkpoint-last"])
+def test_what_does_not_fit_is_refused_at_once(method, monkeypatch):
+    """It was built until memory was gone."""
+    for module in ("solving.model_method", "heuristics.lp_rounding", "heuristics.checkpointing.base"):
+        monkeypatch.setattr(f"remat.{module}.available_memory", lambda *_: 10_000.0)
+    with pytest.raises(ProblemError, match=r"needs about .* GiB.*, of which 0\.0 GiB are to be had"):
+        solve(Problem(layered(60, seed=1), "80%"), method, "highs", options=ONE)
+
+
+def test_a_schedule_that_is_known_is_kept(monkeypatch):
+    monkeypatch.setattr(model_method, "available_memory", lambda *_: 10_000.0)
+    problem = Problem(unit_chain(8), 8)
+    known = solve(problem, "greedy").schedule
+    result = solve(problem, "checkmate", "highs", warm_start=known, options=ONE)
+    assert result.schedule is not None
+    assert result.stop is StopReason.OTHER
+    assert "the model of checkmate by highs is not built: it has about " in result.message
+
+
+def test_the_limit_of_the_call_counts():
+    problem = Problem(unit_chain(30), 12)
+    with pytest.raises(ProblemError, match="is not built"):
+        solve(problem, "checkmate", "highs", options=SolveOptions(threads=1, memory_limit=2_000_000, start="none"))
+
+
+def test_a_relaxation_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr("remat.bounds.lp.available_memory", lambda *_: 10_000.0)
+    bound = lp_relaxation(Problem(unit_chain(8), 5))
+    assert bound.value == bound.base_cost
+    assert bound.note.startswith("its model has about ")
+    assert bound.note in str(bound)
+
+
+def test_five_thousand_ops_are_refused_in_a_moment():
+    """Checkmate's model of them has 3 billion non-zeros; stages by HiGHS took 57 s and 10 GB of a limit of 12 s."""
+    graph = layered(5000, seed=1)
+    problem = Problem(graph, "80%")
+    limit = min(16 * 2**30, int(resources.available_memory()))
+    for kind in (Checkmate, Stages):
+        assert kind(problem).estimate().lacks_memory(limit, 400)
+    assert Schedule.reference(graph).num_computes == 5000
