@@ -50,7 +50,7 @@ class ModelSize:
         needed = max(BUILT_BYTES, nonzero_bytes) * self.nonzeros + self.tables
         if needed <= available:
             return ""
-        return f"needs about {needed / 2**30:.1f} GiB, of which {available / 2**30:.1f} GiB are to be had"
+        return f"needs about {_amount(needed)}, of which {_amount(available)} are to be had"
 
     def lacks_time(self, seconds: float) -> str:
         """How long it takes to build and what is left, in words; empty where that may be enough."""
@@ -59,3 +59,7 @@ class ModelSize:
 
     def __str__(self) -> str:
         return f"about {self.variables:,} variables, {self.rows:,} rows and {self.nonzeros:,} non-zeros"
+
+
+def _amount(size: float) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"

@@ -56,12 +56,12 @@ def test_the_memory_limit_is_named(capsys, tmp_path):
     path = tmp_path / "g.json"
     write_graph(layered(120, 0.27, 446), path)
     code = main(
-        ["solve", str(path), "--budget", "70%", "-f", "checkmate", "--backend", "cp-sat", "--memory-limit", "120MiB",
+        ["solve", str(path), "--budget", "70%", "-f", "checkmate", "--backend", "cp-sat", "--memory-limit", "160MiB",
          "--time-limit", "60", "--json", "--quiet"]
     )  # fmt: skip
     result = json.loads(capsys.readouterr().out)
     assert code in {0, 1}
-    assert "needs more memory than its limit of 120 MiB" in result["message"]
+    assert "needs more memory than its limit of 160 MiB" in result["message"]
 
 
 def test_memory_in_words():

@@ -30,7 +30,7 @@ from remat.modeling import (
 Int = NDArray[np.int64]
 
 #: Rows and variables between two looks at the clock.
-PIECES = 10_000
+PIECES = 2_000
 #: CP-SAT's own limits of a bound: infinity of a linear row, and the largest magnitude of anything.
 INFINITE = 2**63 - 1
 LARGEST = 2**62
