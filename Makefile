@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup solvers demo test test-slow lint format docs bench clean
+.PHONY: help setup solvers demo test test-slow lint format schemas docs bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -76,6 +76,9 @@ lint: $(STAMP)  ## ruff and mypy
 format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+schemas: $(STAMP)  ## write the JSON Schemas in the package anew, from the models that they describe
+	$(BIN)/python -m remat.testing.schemas
 
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -19,6 +19,10 @@ class FormatError(RematError):
     """A file cannot be read or written; the message names the file and the place in it."""
 
 
+class FormatRemark(UserWarning):
+    """What is not wrong with a file, and yet to be known; the message is one line and names the file."""
+
+
 class ScheduleError(RematError):
     """A schedule cannot be built or simulated; the message names the step."""
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import typer
 
@@ -26,7 +30,7 @@ from remat.cli import (
 )
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.terminal import guarded
-from remat.errors import RematError
+from remat.errors import FormatRemark, RematError
 from remat.io.text import one_line
 
 #: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
@@ -60,8 +64,18 @@ def _remat(
 
 def run(words: list[str]) -> int:
     """Run a command and return its exit code."""
-    with guarded():
+    with guarded(), warnings.catch_warnings():
+        warnings.simplefilter("always", FormatRemark)
+        warnings.showwarning = partial(_remark, warnings.showwarning)
         return _run_guarded(words)
+
+
+def _remark(others: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    """One line on standard error for what is to be known of a file; other warnings go their usual way."""
+    if issubclass(category, FormatRemark):
+        print(f"remat: remark: {one_line(str(message))}", file=sys.stderr)
+    else:
+        others(message, category, *rest)
 
 
 def _run_guarded(words: list[str]) -> int:

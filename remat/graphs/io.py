@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
-from remat.errors import FormatError, GraphError
+from remat.errors import FormatError, FormatRemark, GraphError
 from remat.graphs.formats.base import GROUP, graph_formats
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, write_atomic
 from remat.io.formats import Source, recognized
-from remat.io.text import expect
+from remat.io.text import expect, one_line
 from remat.registry import attempt
 
 
@@ -23,6 +24,11 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
         Naming the file, and the place where there is one.
     GraphError
         Naming the file and the op or tensor, for a well-written file of an ill-formed graph.
+
+    Warns
+    -----
+    FormatRemark
+        Naming the file, for what is not wrong, and yet to be known, such as ops that say no cost.
     """
     source = Source.of_file(path)
     faults: list[str] = []
@@ -34,9 +40,12 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
     if read is None:
         raise FormatError(f"{source.name}: graph format {found.name!r} cannot be read")
     try:
-        return attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
+        graph = attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
     except (FormatError, GraphError) as error:
         raise type(error)(f"{source.name}: {error}") from None
+    for remark in source.remarks:
+        warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=2)
+    return graph
 
 
 def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:

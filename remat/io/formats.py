@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol, TypeVar
@@ -25,10 +25,13 @@ class Source:
     name : str
         For messages: the path.
     data : bytes
+    remarks : list of str
+        Takes what a reader found that is not wrong, and yet to be known.
     """
 
     name: str
     data: bytes
+    remarks: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str]) -> Source:

@@ -7,31 +7,91 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat
-from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.graphs.graph import COST_UNITS, MAX_NAME_LENGTH, MAX_TOTAL, PHASES, ComputeGraph, Op, Tensor
+from remat.io.documents import Document, check_header, decoded
 from remat.io.formats import Source
 from remat.io.text import short
 
 NAME = "remat-graph"
 VERSION = 1
 
-_GRAPH = ("format", "version", "name", "source", "cost_unit", "constant_memory", "tensors", "ops", "meta")
-_GRAPH_OPTIONAL = ("inputs", "outputs", "order")
-_TENSOR = ("name", "size")
-_OP = ("name", "type", "cost", "inputs", "outputs")
-_OP_OPTIONAL = ("workspace", "phase", "recomputable")
+Count = Annotated[int, Field(ge=0, json_schema_extra={"exclusiveMaximum": MAX_TOTAL})]
+Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH})]
+Names = Annotated[list[Name], Field(json_schema_extra={"uniqueItems": True})]
 
 
-def graph_from_document(document: Any) -> ComputeGraph:
+class TensorDocument(Document):
+    """A tensor."""
+
+    name: Name
+    size: Count
+    """Bytes."""
+
+
+class OpDocument(Document):
+    """An op. A tensor in the outputs of several is an accumulation buffer."""
+
+    name: Name
+    outputs: Names
+    """Tensors it writes."""
+    inputs: Names = []
+    """Tensors it reads."""
+    cost: Count = 0
+    """In cost_unit."""
+    type: str = ""
+    """What it is, free text."""
+    workspace: Count = 0
+    """Bytes held only while it runs."""
+    phase: Annotated[str, Field(json_schema_extra={"enum": list(PHASES)})] = ""
+    recomputable: bool = True
+    """Whether it may run more than once."""
+
+
+class GraphDocument(Document):
+    """Ops and tensors of a computation graph.
+
+    What a schema cannot say (unique names, known tensors, no cycle, a topological order) the reader checks.
+    """
+
+    format: Literal["remat-graph"]
+    version: Literal[1]
+    tensors: list[TensorDocument]
+    ops: Annotated[list[OpDocument], Field(json_schema_extra={"minItems": 1})]
+    name: Annotated[str, Field(json_schema_extra={"maxLength": MAX_NAME_LENGTH})] = ""
+    source: str = ""
+    """Where the graph comes from."""
+    cost_unit: Annotated[str, Field(json_schema_extra={"enum": list(COST_UNITS)})] = "none"
+    constant_memory: Count = 0
+    """Bytes resident throughout, parameters and the like."""
+    inputs: Names = []
+    """Tensors live from the start and never freed."""
+    outputs: Names = []
+    """Tensors that must be live at the end."""
+    order: Names = []
+    """Reference order, op names; default: the order of ops."""
+    meta: dict[str, Any] = {}
+    """Anything else."""
+
+
+def graph_from_document(document: Any, remarks: list[str] | None = None) -> ComputeGraph:
     """The graph of a parsed JSON document in format ``remat-graph``.
+
+    Parameters
+    ----------
+    document : JSON value
+    remarks : list of str, optional
+        Takes what is not wrong, and yet to be known: ops whose cost is not said.
 
     Raises
     ------
     FormatError
-        For another format or version, missing or unknown keys and wrong types; the message names the place, as in
+        For another format or version, or with all missing or unknown keys and wrong types; each with its place, as in
         ``ops[3].cost``.
     GraphError
         See :class:`ComputeGraph`.
@@ -42,23 +102,26 @@ def graph_from_document(document: Any) -> ComputeGraph:
     >>> graph_from_document(json.loads(text)).reference_peak
     4
     """
-    top = _object(document, "the document")
-    if top.get("format") != NAME:
-        raise FormatError(f"format is {short(top.get('format'))}, not {NAME!r}")
-    if type(top.get("version")) is not int or top["version"] != VERSION:
-        raise FormatError(f"version is {short(top.get('version'))}; this program reads version {VERSION}")
-    _check_keys(top, _GRAPH, _GRAPH_OPTIONAL, "")
+    check_header(document, NAME, VERSION)
+    found = decoded(GraphDocument, document)
+    free = [op.name for op in found.ops if "cost" not in op.model_fields_set]
+    if free and remarks is not None:
+        some = ", ".join(short(name, 40) for name in free[:3]) + (", ..." if len(free) > 3 else "")
+        remarks.append(f"{len(free):,} of {len(found.ops):,} ops say no cost, which is taken as 0 ({some})")
     return ComputeGraph(
-        name=_string(top["name"], "name"),
-        tensors=[_tensor(t, i) for i, t in enumerate(_list(top["tensors"], "tensors"))],
-        ops=[_op(o, i) for i, o in enumerate(_list(top["ops"], "ops"))],
-        inputs=_strings(top.get("inputs", []), "inputs"),
-        outputs=_strings(top.get("outputs", []), "outputs"),
-        order=_strings(top["order"], "order") if "order" in top else None,
-        constant_memory=_integer(top["constant_memory"], "constant_memory"),
-        cost_unit=_string(top["cost_unit"], "cost_unit"),
-        source=_string(top["source"], "source"),
-        meta=_object(top["meta"], "meta"),
+        name=found.name,
+        tensors=[Tensor(t.name, t.size) for t in found.tensors],
+        ops=[
+            Op(o.name, tuple(o.inputs), tuple(o.outputs), o.cost, o.workspace, o.type, o.phase, o.recomputable)
+            for o in found.ops
+        ],
+        inputs=found.inputs,
+        outputs=found.outputs,
+        order=found.order if "order" in found.model_fields_set else None,
+        constant_memory=found.constant_memory,
+        cost_unit=found.cost_unit,
+        source=found.source,
+        meta=found.meta,
     )
 
 
@@ -119,78 +182,6 @@ def _op_line(op: Op) -> str:
     return _dump(fields)
 
 
-# -- strict decoding -----------------------------------------------------------------------------------------------
-
-
-def _tensor(value: Any, number: int) -> Tensor:
-    at = f"tensors[{number}]"
-    _check_keys(_object(value, at), _TENSOR, (), at)
-    return Tensor(_string(value["name"], f"{at}.name"), _integer(value["size"], f"{at}.size"))
-
-
-def _op(value: Any, number: int) -> Op:
-    at = f"ops[{number}]"
-    _check_keys(_object(value, at), _OP, _OP_OPTIONAL, at)
-    recomputable = value.get("recomputable", True)
-    if type(recomputable) is not bool:
-        raise FormatError(f"{at}.recomputable must be true or false, not {short(recomputable)}")
-    return Op(
-        name=_string(value["name"], f"{at}.name"),
-        inputs=tuple(_strings(value["inputs"], f"{at}.inputs")),
-        outputs=tuple(_strings(value["outputs"], f"{at}.outputs")),
-        cost=_integer(value["cost"], f"{at}.cost"),
-        workspace=_integer(value.get("workspace", 0), f"{at}.workspace"),
-        type=_string(value["type"], f"{at}.type"),
-        phase=_string(value.get("phase", ""), f"{at}.phase"),
-        recomputable=recomputable,
-    )
-
-
-def _check_keys(value: dict[str, Any], needed: tuple[str, ...], optional: tuple[str, ...], at: str) -> None:
-    where = f"{at}: " if at else ""
-    for key in needed:
-        if key not in value:
-            raise FormatError(f"{where}key {key!r} is missing")
-    if len(value) > len(needed):
-        for key in value:
-            if key not in needed and key not in optional:
-                raise FormatError(f"{where}unknown key {short(key)}")
-
-
-def _object(value: Any, at: str) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise FormatError(f"{at} must be an object, not {short(value)}")
-    return value
-
-
-def _list(value: Any, at: str) -> list[Any]:
-    if type(value) is not list:
-        raise FormatError(f"{at} must be a list, not {short(value)}")
-    return value
-
-
-def _string(value: Any, at: str) -> str:
-    if type(value) is not str:
-        raise FormatError(f"{at} must be a string, not {short(value)}")
-    return value
-
-
-def _strings(value: Any, at: str) -> list[str]:
-    for number, item in enumerate(_list(value, at)):
-        if type(item) is not str:
-            raise FormatError(f"{at}[{number}] must be a string, not {short(item)}")
-    return value
-
-
-def _integer(value: Any, at: str) -> int:
-    if type(value) is not int:
-        hint = "; pick a finer unit instead of a fraction" if type(value) is float else ""
-        raise FormatError(f"{at} must be a whole number, not {short(value)}{hint}")
-    if value < 0:
-        raise FormatError(f"{at} must not be negative, but is {short(value)}")
-    return value
-
-
 def _recognizes(source: Source) -> bool:
     return source.looks_like_json and isinstance(source.json, dict) and source.json.get("format") == NAME
 
@@ -200,6 +191,6 @@ FORMAT = GraphFormat(
     description="the graph file of remat, version 1",
     suffixes=(".json",),
     recognizes=_recognizes,
-    read=lambda source: graph_from_document(source.json),
+    read=lambda source: graph_from_document(source.json, source.remarks),
     write=graph_to_text,
 )

@@ -11,13 +11,15 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.io.documents import Shape, decoded
 from remat.io.formats import Source
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
@@ -41,6 +43,13 @@ _BROKEN_ARCHIVE = (
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, ValueError, OverflowError, OSError,
     EOFError, RuntimeError,
 )  # fmt: skip
+
+RegisterOperation = Annotated[
+    Annotated[tuple[Literal["alloc"], int, int, int], Field(strict=False)]
+    | Annotated[tuple[Literal["compute"], int, int, dict[str, Any], int], Field(strict=False)]
+    | Annotated[tuple[Literal["free"], int, int], Field(strict=False)],
+    Shape("{at} is not an alloc, compute or free operation", kind=""),
+]
 
 COMPUTE, FREE = int(StepKind.COMPUTE), int(StepKind.FREE)
 
@@ -140,17 +149,17 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
     held: dict[int, int] = {}
     kinds: list[int] = []
     targets: list[int] = []
-    for number, op in enumerate(_list(ops, "ops")):
+    for number, op in enumerate(decoded(list[RegisterOperation], ops, "ops")):
         at = f"ops[{number}]"
         match op:
-            case ["alloc", int(register), int(node), int(size)]:
+            case ("alloc", register, node, size):
                 _check_node(node, order, at)
                 if register in held or node in held.values():
                     raise FormatError(f"{at}: register {register} or the value of node {node} is already in use")
                 if size != graph.tensors[values[node]].size:
                     raise FormatError(f"{at}: {size} bytes for node {node}, but the graph says otherwise")
                 held[register] = node
-            case ["compute", int(node), int(register), dict(inputs), int(cost)]:
+            case ("compute", node, register, dict(inputs), cost):
                 _check_node(node, order, at)
                 if held.get(register) != node:
                     raise FormatError(f"{at}: register {register} was not taken for node {node}")
@@ -161,13 +170,11 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
                         raise FormatError(f"{at}: register {short(place)} does not hold input node {short(key)}")
                 kinds.append(COMPUTE)
                 targets.append(order[node])
-            case ["free", int(register), int(node)]:
+            case ("free", register, node):
                 if held.pop(register, None) != node:
                     raise FormatError(f"{at}: register {register} does not hold node {node}")
                 kinds.append(FREE)
                 targets.append(values[node])
-            case _:
-                raise FormatError(f"{at} is not an alloc, compute or free operation")
     return _schedule(graph, kinds, targets)
 
 

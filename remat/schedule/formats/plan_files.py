@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.io.documents import Document, Shape, check_header, decoded
 from remat.io.formats import Source
 from remat.io.limits import check_count
 from remat.io.text import short
@@ -26,7 +29,29 @@ VERSION = 1
 TITLE = f"{NAME} {VERSION}"
 
 _HEADER = ("graph", "graph_digest", "source")
-_KEYS = frozenset(("format", "version", *_HEADER, "inputs", "statements"))
+Count = Annotated[int, Field(ge=0)]
+Registers = Annotated[tuple[Count, ...], Field(strict=False)]
+_SHAPE = "{at} is no allocate, compute or deallocate statement"
+_Statement = (
+    Annotated[tuple[Literal["allocate"], Count, str, Count], Field(strict=False)]
+    | Annotated[tuple[Literal["compute"], str, Registers, Registers], Field(strict=False)]
+    | Annotated[tuple[Literal["deallocate"], Count], Field(strict=False)]
+)
+
+
+class PlanDocument(Document):
+    """An execution plan: the registers of the graph inputs, and the statements in turn."""
+
+    format: Literal["remat-plan"]
+    version: Literal[1]
+    statements: list[Annotated[_Statement, Shape(_SHAPE)]]
+    inputs: list[Annotated[tuple[Count, str, Count], Field(strict=False), Shape(_SHAPE)]] = []
+    """Register, tensor and bytes of each."""
+    graph: str = ""
+    graph_digest: str = ""
+    source: str = ""
+
+
 _STRING = r'"(?:[^"\\]|\\.)*"'
 #: More digits than any size or register has are not read.
 _NUMBER = r"\d{1,30}"
@@ -65,53 +90,28 @@ def plan_from_document(document: Any) -> ExecutionPlan:
     Raises
     ------
     FormatError
-        For another format or version, missing or unknown keys and wrong types; the message names the place.
+        For another format or version, or with all missing or unknown keys and wrong types; each with its place.
     """
-    if type(document) is not dict:
-        raise FormatError(f"the document must be an object, not {short(document)}")
-    if document.get("format") != NAME:
-        raise FormatError(f"format is {short(document.get('format'))}, not {NAME!r}")
-    if type(document.get("version")) is not int or document["version"] != VERSION:
-        raise FormatError(f"version is {short(document.get('version'))}; this program reads version {VERSION}")
-    for key in document:
-        if key not in _KEYS:
-            raise FormatError(f"unknown key {short(key)}")
-    header = {}
-    for key in _HEADER:
-        header[key] = document.get(key, "")
-        if type(header[key]) is not str:
-            raise FormatError(f"{key} must be a string, not {short(header[key])}")
-    given = []
-    for number, item in enumerate(_listed(document.get("inputs", []), "inputs")):
-        at = f"inputs[{number}]"
-        given.append(_statement(["allocate", *_listed(item, at)], at))
-    statements = _listed(document.get("statements"), "statements")
+    check_header(document, NAME, VERSION)
+    found = decoded(PlanDocument, document)
     return ExecutionPlan(
-        tuple(item for item in given if isinstance(item, Allocate)),
-        tuple(_statement(item, f"statements[{number}]") for number, item in enumerate(statements)),
-        **header,
+        tuple(Allocate(*given) for given in found.inputs),
+        tuple(_statement(item) for item in found.statements),
+        found.graph,
+        found.graph_digest,
+        found.source,
     )
 
 
-def _listed(item: Any, at: str) -> list[Any]:
-    if type(item) is not list:
-        raise FormatError(f"{at} must be a list, not {short(item)}")
-    return item
-
-
-def _statement(item: Any, at: str) -> Statement:
-    match _listed(item, at):
-        case ["allocate", register, str(tensor), size] if _numbers(register, size):
+def _statement(item: _Statement) -> Statement:
+    match item:
+        case ("allocate", register, tensor, size):
             return Allocate(register, tensor, size)
-        case ["compute", str(op), list(reads), list(writes)] if _numbers(*reads, *writes):
-            return Compute(op, tuple(reads), tuple(writes))
-        case ["deallocate", register] if _numbers(register):
+        case ("compute", op, reads, writes):
+            return Compute(op, reads, writes)
+        case ("deallocate", register):
             return Deallocate(register)
-    raise FormatError(f"{at} is no allocate, compute or deallocate statement")
-
-
-def _numbers(*values: Any) -> bool:
-    return all(type(value) is int and value >= 0 for value in values)
+    raise AssertionError(item)
 
 
 def plan_to_text(plan: ExecutionPlan) -> str:

@@ -6,10 +6,15 @@ The JSON Schema of the format is ``schedule.schema.json`` beside this file.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from remat.errors import FormatError
+from remat.graphs.graph import MAX_NAME_LENGTH
+from remat.io.documents import Document, Shape, check_header, decoded
 from remat.io.formats import Source
+from remat.io.limits import check_count
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat
 from remat.schedule.schedule import Schedule
@@ -18,7 +23,32 @@ NAME = "remat-schedule"
 VERSION = 1
 
 _HEADER = ("graph", "graph_digest", "source")
-_KEYS = frozenset(("format", "version", *_HEADER, "steps", "meta"))
+Name = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH})]
+Step = Annotated[
+    tuple[Literal["compute", "free"], Name],
+    Field(strict=False),
+    Shape('step {number} is {value}, not ["compute", op] or ["free", tensor]', "a list of two strings"),
+]
+
+
+class ScheduleDocument(Document):
+    """Steps that compute the ops of a graph and free its tensors.
+
+    Without any free step, each value is freed right after its last use before it is computed again.
+    """
+
+    format: Literal["remat-schedule"]
+    version: Literal[1]
+    steps: list[Step]
+    """What each step does, and the name of an op, or of a tensor."""
+    graph: str = ""
+    """Name of the graph; empty when unknown."""
+    graph_digest: str = ""
+    """SHA-256 (hex) of the graph; empty when unknown."""
+    source: str = ""
+    """Who made the schedule."""
+    meta: dict[str, Any] = {}
+    """Anything else."""
 
 
 def schedule_from_document(document: Any) -> Schedule:
@@ -27,9 +57,10 @@ def schedule_from_document(document: Any) -> Schedule:
     Raises
     ------
     FormatError
-        For another format or version, missing or unknown keys and wrong types; the message names the place.
+        For another format or version, or with all missing or unknown keys, wrong types, and steps that neither compute
+        nor free; each with its place.
     ScheduleError
-        Naming a step that neither computes nor frees.
+        Naming a step whose name is empty, overlong or unprintable.
 
     Examples
     --------
@@ -37,25 +68,12 @@ def schedule_from_document(document: Any) -> Schedule:
     >>> schedule_from_document(json.loads(text)).graph
     'g'
     """
-    if type(document) is not dict:
-        raise FormatError(f"the document must be an object, not {short(document)}")
-    if document.get("format") != NAME:
-        raise FormatError(f"format is {short(document.get('format'))}, not {NAME!r}")
-    if type(document.get("version")) is not int or document["version"] != VERSION:
-        raise FormatError(f"version is {short(document.get('version'))}; this program reads version {VERSION}")
-    for key in document:
-        if key not in _KEYS:
-            raise FormatError(f"unknown key {short(key)}")
-    if type(document.get("steps")) is not list:
-        raise FormatError(f"steps must be a list, not {short(document.get('steps'))}")
-    header: dict[str, Any] = {key: _text(document.get(key, ""), key) for key in _HEADER}
-    meta = document.get("meta", {})
-    if type(meta) is not dict:
-        raise FormatError(f"meta must be an object, not {short(meta)}")
-    for number, step in enumerate(document["steps"]):
-        if type(step) is not list:
-            raise FormatError(f"steps[{number}] must be a list of two strings, not {short(step)}")
-    return Schedule.from_steps(document["steps"], **header, meta=meta)
+    check_header(document, NAME, VERSION)
+    if isinstance(document.get("steps"), list):
+        check_count(len(document["steps"]), "steps")
+    found = decoded(ScheduleDocument, document)
+    header = {key: _text(getattr(found, key), key) for key in _HEADER}
+    return Schedule.from_steps(found.steps, **header, meta=found.meta)
 
 
 def schedule_to_text(schedule: Schedule) -> str:
@@ -81,9 +99,7 @@ def schedule_to_text(schedule: Schedule) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _text(value: Any, key: str) -> str:
-    if type(value) is not str:
-        raise FormatError(f"{key} must be a string, not {short(value)}")
+def _text(value: str, key: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which nobody can print

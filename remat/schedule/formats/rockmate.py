@@ -9,14 +9,44 @@ those that it newly makes are freed at once. A delete of what is not live does n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.io.documents import ForeignDocument, Shape, decoded
 from remat.io.formats import Source
 from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.schedule import Schedule
+
+
+class DeleteSwitches(ForeignDocument):
+    """The switches of a delete."""
+
+    disabled: bool
+
+
+class ComputeSwitches(DeleteSwitches):
+    """The switches of a compute."""
+
+    fast_forward: bool
+
+
+Operation = Annotated[
+    Annotated[tuple[Literal["compute"], str, ComputeSwitches], Field(strict=False)]
+    | Annotated[tuple[Literal["delete"], str, DeleteSwitches], Field(strict=False)],
+    Shape("{at} is not a compute or delete operation of Rockmate", kind=""),
+]
+
+
+class RockmateDocument(ForeignDocument):
+    """Operations, and the place of the loss among them."""
+
+    ops: list[Operation]
+    loss_index: int | None
+
 
 #: How names of phantoms end.
 PHANTOMS = " phantoms"
@@ -39,8 +69,6 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
     >>> [" ".join(step) for step in s.steps()]
     ['compute f', 'free f phantoms']
     """
-    if type(ops) is not list:
-        raise FormatError(f"ops must be a list, not {short(ops)}")
     live = set(graph.inputs)
     steps: list[tuple[str, str]] = []
 
@@ -48,9 +76,9 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
         live.discard(tensor)
         steps.append(("free", tensor))
 
-    for number, operation in enumerate(ops):
+    for number, operation in enumerate(decoded(list[Operation], ops, "ops")):
         match operation:
-            case ["compute", str(name), {"fast_forward": bool(fast), "disabled": bool(disabled)}]:
+            case ("compute", name, ComputeSwitches(fast_forward=fast, disabled=disabled)):
                 if name not in graph.op_index:
                     raise FormatError(f"ops[{number}] computes op {short(name)}, which graph {graph.name!r} lacks")
                 if disabled and number != loss_index:
@@ -61,11 +89,9 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
                 for tensor in new if fast else ():
                     if tensor.endswith(PHANTOMS):
                         free(tensor)
-            case ["delete", str(name), {"disabled": bool(disabled)}]:
+            case ("delete", name, DeleteSwitches(disabled=disabled)):
                 if not disabled and name in live:
                     free(name)
-            case _:
-                raise FormatError(f"ops[{number}] is not a compute or delete operation of Rockmate")
     return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest)
 
 
@@ -76,10 +102,8 @@ def _recognizes(source: Source) -> bool:
 
 
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
-    loss_index = source.json["loss_index"]
-    if loss_index is not None and type(loss_index) is not int:
-        raise FormatError(f"loss_index must be a whole number or null, not {short(loss_index)}")
-    return schedule_from_operations(needed_graph(graph, "a Rockmate schedule"), source.json["ops"], loss_index)
+    graph = needed_graph(graph, "a Rockmate schedule")
+    return schedule_from_operations(graph, source.json["ops"], decoded(RockmateDocument, source.json).loss_index)
 
 
 FORMAT = ScheduleFormat(

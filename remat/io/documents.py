@@ -1,0 +1,182 @@
+"""JSON documents as models: nothing converted silently, and all faults of a file told at once.
+
+A format says what its documents hold as classes of :class:`Document`; the readers, the messages and the JSON Schemas in
+the package come from these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
+
+from remat.errors import FormatError, RematError
+from remat.io.text import clipped, one_line, short
+
+#: How many faults a message lists; the others are counted.
+LISTED = 5
+
+T = TypeVar("T")
+
+
+class Document(BaseModel):
+    """A JSON object of a format of this project: immutable, exact types, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ForeignDocument(BaseModel):
+    """A JSON object of another tool's format: exact types; keys that are not read are passed over."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class Shape:
+    """One message for whatever is wrong inside a value, to be put into an ``Annotated`` type.
+
+    Parameters
+    ----------
+    message : str
+        What is said of a list or object; ``{at}`` is its place, ``{number}`` its position in a list, ``{value}``
+        itself.
+    kind : str
+        What it should have been, where it is neither list nor object; empty: `message` is said of everything.
+    """
+
+    def __init__(self, message: str, kind: str = "a list") -> None:
+        self.message, self.kind = message, kind
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source),
+            custom_error_type="shape",
+            custom_error_message="shape",
+            custom_error_context={"message": self.message, "kind": self.kind},
+        )
+
+
+#: What a value should have been, by pydantic's type of the fault.
+_KINDS = {
+    "string_type": "a string", "string_unicode": "Unicode text", "int_type": "a whole number",
+    "int_from_float": "a whole number", "int_parsing": "a whole number", "float_type": "a number",
+    "bool_type": "true or false", "list_type": "a list", "tuple_type": "a list", "dict_type": "an object",
+    "model_type": "an object", "model_attributes_type": "an object", "dataclass_type": "an object",
+}  # fmt: skip
+_FINER = "pick a finer unit instead of a fraction"
+
+
+def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = FormatError) -> T:
+    """A parsed JSON value as a document, or any other type that pydantic knows.
+
+    Parameters
+    ----------
+    kind : type
+    value : JSON value
+    at : str
+        Its place, for messages; empty for a whole document.
+    error : type
+        The class of the error.
+
+    Raises
+    ------
+    RematError
+        On one line, with all faults: a key that is missing or unknown, a value of another type, each with its place.
+
+    Examples
+    --------
+    >>> class Point(Document):
+    ...     x: int
+    ...     y: int
+    >>> decoded(Point, {"x": True, "z": 2})
+    Traceback (most recent call last):
+    remat.errors.FormatError: x must be a whole number, not True; key 'y' is missing; unknown key 'z'
+    """
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as found:
+        raise error(_told(found, at)) from None
+
+
+def check_header(document: Any, name: str, version: int) -> None:
+    """Refuse what is not a document of that format and version, before anything else is said of it.
+
+    Raises
+    ------
+    FormatError
+    """
+    if type(document) is not dict:
+        raise FormatError(f"the document must be an object, not {short(document)}")
+    if document.get("format") != name:
+        raise FormatError(f"format is {short(document.get('format'))}, not {name!r}")
+    if type(document.get("version")) is not int or document["version"] != version:
+        raise FormatError(f"version is {short(document.get('version'))}; this program reads version {version}")
+
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    if kind not in _adapters:
+        is_model = isinstance(kind, type) and issubclass(kind, BaseModel)  # which says itself how strict it is
+        _adapters[kind] = TypeAdapter(kind, config=None if is_model else ConfigDict(strict=True))
+    return _adapters[kind]
+
+
+def _told(error: ValidationError, at: str) -> str:
+    """All faults on one line; the first :data:`LISTED` in words."""
+    faults = error.errors(include_url=False)
+    said = list(dict.fromkeys(_fault(fault, at) for fault in faults[: 10 * LISTED]))[:LISTED]
+    if len(faults) > len(said) and len(said) == LISTED:
+        said.append(f"and {len(faults) - LISTED:,} more")
+    if any(fault["type"].startswith("int") and type(fault["input"]) is float for fault in faults):
+        said.append(_FINER)
+    return "; ".join(said)
+
+
+def _fault(fault: ErrorDetails, start: str) -> str:
+    kind, value, keys = fault["type"], fault["input"], fault["loc"]
+    if kind in ("missing", "extra_forbidden"):
+        at = place(keys[:-1], start)
+        what = f"key {short(keys[-1], 40)} is missing" if kind == "missing" else f"unknown key {short(keys[-1], 40)}"
+        return f"{at}: {what}" if at else what
+    at = place(keys, start) or "the document"
+    if kind == "shape":
+        context = fault["ctx"]
+        if context["kind"] and not isinstance(value, list | dict):
+            return f"{at} must be {context['kind']}, not {short(value, 40)}"
+        number = keys[-1] if keys else 0
+        return context["message"].format(at=at, number=number, value=clipped(one_line(repr(value)), 80))
+    if kind == "greater_than_equal":
+        return f"{at} must not be negative, but is {short(value, 40)}"
+    if kind == "literal_error":
+        return f"{at} is {short(value, 40)}, not {fault['ctx']['expected']}"
+    if kind in _KINDS:
+        return f"{at} must be {_KINDS[kind]}, not {short(value, 40)}"
+    return f"{at}: {one_line(fault['msg'])}"
+
+
+def place(keys: Sequence[int | str], start: str = "") -> str:
+    """The place of a value in a document, as messages name it.
+
+    Examples
+    --------
+    >>> place(("ops", 3, "cost")), place((0, "id"), "nodes")
+    ('ops[3].cost', 'nodes[0].id')
+    """
+    text = start
+    for key in keys:
+        text += f"[{key}]" if isinstance(key, int) else ("." if text else "") + one_line(key)[:60]
+    return text
+
+
+def schema_text(kind: type[BaseModel], title: str) -> str:
+    """The JSON Schema of a document as the text of a file; ``make schemas`` writes those of this package."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema(), "title": title}
+    for part in (schema, *schema.get("$defs", {}).values()):
+        part["description"] = " ".join(part["description"].split())
+        for entry in part["properties"].values():
+            entry.pop("title", None)
+    return json.dumps(schema, indent=1) + "\n"

@@ -1,0 +1,126 @@
+"""Documents by models: all faults at once, exact types, schemas that are what readers do, keys that may be left out."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from remat.cli import main
+from remat.errors import FormatError, FormatRemark
+from remat.graphs import ComputeGraph, Op, Tensor, read_graph, write_graph
+from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
+from remat.io.files import parse_json
+from remat.schedule.formats.plan_files import plan_from_document
+from remat.schedule.formats.remat_json import schedule_from_document
+from remat.schedule.formats.rockmate import schedule_from_operations
+from remat.testing.schemas import schemas
+
+GRAPH: dict[str, Any] = {
+    "format": "remat-graph", "version": 1,
+    "tensors": [{"name": "x", "size": 4}, {"name": "y", "size": 2}],
+    "ops": [{"name": "a", "outputs": ["x"]}, {"name": "b", "inputs": ["x"], "outputs": ["y"]}],
+}  # fmt: skip
+SCHEDULE: dict[str, Any] = {"format": "remat-schedule", "version": 1, "steps": [["compute", "a"]]}
+PLAN: dict[str, Any] = {"format": "remat-plan", "version": 1, "statements": [["allocate", 0, "x", 4]]}
+
+
+def test_the_schemas_in_the_package_are_those_of_the_models() -> None:
+    """If this fails: `make schemas`."""
+    assert len(schemas()) == 3
+    for path, text in schemas().items():
+        assert path.read_text(encoding="utf-8") == text, path.name
+        jsonschema.Draft202012Validator.check_schema(json.loads(text))
+    for path, document in zip(schemas(), (GRAPH, SCHEDULE, PLAN), strict=True):
+        jsonschema.validate(document, json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
+    """Also those of several kinds in several places, in one line that begins with the file."""
+    bad = json.loads(json.dumps(GRAPH))
+    bad["ops"][0] |= {"cost": 1.5, "recomputable": 1, "extra": 0}
+    del bad["ops"][1]["name"]
+    bad["tensors"][1]["size"] = "2"
+    (tmp_path / "g.json").write_text(json.dumps(bad))
+    with pytest.raises(FormatError) as caught:
+        read_graph(tmp_path / "g.json")
+    assert str(caught.value) == (
+        f"{tmp_path / 'g.json'}: tensors[1].size must be a whole number, not '2'; "
+        "ops[0].cost must be a whole number, not 1.5; ops[0].recomputable must be true or false, not 1; "
+        "ops[0]: unknown key 'extra'; ops[1]: key 'name' is missing; pick a finer unit instead of a fraction"
+    )
+    bad["ops"] = [{"name": 1, "outputs": 2}] * 6
+    with pytest.raises(FormatError, match=r"ops\[1\]\.outputs must be a list, not 2; and 8 more$"):
+        graph_from_document(bad)
+    wrong = {**SCHEDULE, "steps": [["offload", "a"], ["free"], "x"], "graph": 1}
+    with pytest.raises(FormatError, match=r"step 0 is .*; step 1 is .*; steps\[2\] must be .*; graph must be a string"):
+        schedule_from_document(wrong)
+    with pytest.raises(FormatError, match=r"^statements\[0\] is no .*; statements\[2\] is no .*; inputs\[0\] is no "):
+        plan_from_document({**PLAN, "statements": [["go"], ["deallocate", 1], [2]], "inputs": [[1]]})
+    with pytest.raises(FormatError, match=r"^ops\[0\] is not .*; ops\[1\] is not "):
+        schedule_from_operations(graph_from_document(GRAPH), [["delete"], 3])
+
+
+@pytest.mark.parametrize("number", [1.0, 1.5, True, False, None, "1", "1_000", "\uff11", [1], {}, 1e300])
+def test_numbers_are_exact_everywhere(number: Any) -> None:
+    for key in ("cost", "workspace"):
+        with pytest.raises(FormatError, match=rf"ops\[0\]\.{key} must be a whole number"):
+            graph_from_document({**GRAPH, "ops": [{"name": "a", "outputs": ["x"], key: number}]})
+    with pytest.raises(FormatError, match="constant_memory must be a whole number"):
+        graph_from_document({**GRAPH, "constant_memory": number})
+    for statement in (["allocate", number, "x", 4], ["allocate", 0, "x", number], ["deallocate", number],
+                      ["compute", "a", [number], []]):  # fmt: skip
+        with pytest.raises(FormatError, match=r"statements\[0\] is no "):
+            plan_from_document({**PLAN, "statements": [statement]})
+    for header in (GRAPH, SCHEDULE, PLAN):
+        for read in (graph_from_document, schedule_from_document, plan_from_document):
+            with pytest.raises(FormatError, match=r"version is|format is"):
+                read({**header, "version": number})
+
+
+def test_what_a_file_may_leave_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, sizes and outputs suffice; that no cost was said is told wherever the file is read."""
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps(GRAPH))
+    with pytest.warns(FormatRemark, match=r"g\.json: 2 of 2 ops say no cost, which is taken as 0 \('a', 'b'\)$"):
+        graph = read_graph(path)
+    assert graph == ComputeGraph("", [Tensor("x", 4), Tensor("y", 2)], [Op("a", (), ("x",)), Op("b", ("x",), ("y",))])
+    write_graph(graph, path)
+    assert set(json.loads(path.read_text())["ops"][0]) == {"name", "type", "cost", "inputs", "outputs"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_graph(path) == graph
+    path.write_text(json.dumps(GRAPH))
+    for words in (["show"], ["bounds"], ["solve", "--budget", "100%", "-q"]):
+        assert main([words[0], str(path), *words[1:]]) == 0
+        assert capsys.readouterr().err.startswith(f"remat: remark: {path}: 2 of 2 ops say no cost")
+
+
+def test_files_of_version_1_have_the_same_bytes_as_ever() -> None:
+    graph = graph_from_document({**GRAPH, "ops": [*GRAPH["ops"][:1], {**GRAPH["ops"][1], "phase": "loss", "cost": 3}]})
+    assert graph_to_text(graph) == (
+        '{\n"format": "remat-graph",\n"version": 1,\n"name": "",\n"source": "",\n"cost_unit": "none",\n'
+        '"constant_memory": 0,\n"tensors": [\n{"name": "x", "size": 4},\n{"name": "y", "size": 2}\n],\n"ops": [\n'
+        '{"name": "a", "type": "", "cost": 0, "inputs": [], "outputs": ["x"]},\n'
+        '{"name": "b", "type": "", "cost": 3, "inputs": ["x"], "outputs": ["y"], "phase": "loss"}\n],\n"meta": {}\n}\n'
+    )
+
+
+def test_keys_that_stand_twice_are_refused_in_every_document() -> None:
+    for text in (
+        '{"format": 1, "format": 1}',
+        '{"ops": [{"name": "a", "name": "a"}]}',
+        '{"meta": {"\\u0061": 1, "a": 2}}',
+    ):
+        with pytest.raises(FormatError, match="stands twice in one object"):
+            parse_json(text, "g.json")
+
+
+def test_ten_thousand_faults_are_one_short_line() -> None:
+    bad = {**GRAPH, "ops": [{"name": "a" * 5000, "outputs": ["x"], "\x1b" * 5000: 1, "cost": "9" * 5000}] * 10_000}
+    with pytest.raises(FormatError) as caught:
+        graph_from_document(bad)
+    assert len(str(caught.value)) < 1000 and str(caught.value).isprintable()
+    assert str(caught.value).endswith("and 19,995 more")
