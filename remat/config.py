@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from remat import registry
 from remat.backends.base import DEFAULT_GAP, SolveOptions
+from remat.backends.programs import check_solver_options, check_trusted
 from remat.errors import FormatError, ProblemError
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
@@ -132,7 +133,10 @@ class Config(_Section):
 
     @classmethod
     def from_file(
-        cls, path: str | os.PathLike[str], overrides: Mapping[str, Mapping[str, Any]] | None = None
+        cls,
+        path: str | os.PathLike[str],
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        allow_solver_files: bool = False,
     ) -> Config:
         """The configuration in a TOML file; its paths are relative to its folder.
 
@@ -140,6 +144,8 @@ class Config(_Section):
         ----------
         overrides : mapping of section to mapping of key to value, optional
             Take the place of what the file says; their paths are relative to the current folder.
+        allow_solver_files : bool
+            Whether options for solvers may name files.
 
         Raises
         ------
@@ -150,7 +156,7 @@ class Config(_Section):
         RematError
             For a formulation or heuristic that is not registered.
         """
-        return cls.from_mapping(read_toml(path), str(path), Path(path).parent, overrides)
+        return cls.from_mapping(read_toml(path), str(path), Path(path).parent, overrides, allow_solver_files)
 
     @classmethod
     def from_mapping(
@@ -159,6 +165,7 @@ class Config(_Section):
         name: str = "configuration",
         folder: str | os.PathLike[str] = "",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        allow_solver_files: bool = False,
     ) -> Config:
         """The same from a mapping of sections; `name` stands in errors, `folder` is what paths are relative to."""
         merged = _resolved(mapping, Path(folder))
@@ -178,6 +185,12 @@ class Config(_Section):
             for word in getattr(config, group):
                 if word.partition(":")[0] not in known:
                     raise FormatError(f"{name}: {_unknown(f'{group}.{word}', word, list(known))}")
+        if "backend" not in (overrides or {}).get("solve", {}):
+            check_trusted(config.solve.backend, f"{name}: ")
+        for backend, given in config.backends.items():
+            check_trusted(backend, f"{name}: ")
+            if not allow_solver_files:
+                check_solver_options(backend, given, f"{name}: ")
         for method, given in (config.formulations | config.heuristics | config.methods).items():
             make_options(method, given, f"{name}: ")
         return config

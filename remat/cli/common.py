@@ -55,6 +55,9 @@ OptionalGraph = Annotated[
 BaseConfig = Annotated[
     Path | None, typer.Option("--config", "-c", help="Read the run from this TOML file; other options go before it.")
 ]
+AllowSolverFiles = Annotated[
+    bool, typer.Option("--allow-solver-files", help="Let solver options in the configuration name files.")
+]
 Budget = Annotated[
     str | None,
     typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%)."),
@@ -105,7 +108,12 @@ def chosen(**options: Any) -> dict[str, Any]:
 
 
 def base_config(
-    config: Path | None, graph: str | None, options: dict[str, dict[str, Any]], required: tuple[str, ...] = ()
+    config: Path | None,
+    graph: str | None,
+    options: dict[str, dict[str, Any]],
+    required: tuple[str, ...] = (),
+    *,
+    allow_solver_files: bool,
 ) -> Config:
     """The configuration in the file, where there is one, with the options in place of what it says.
 
@@ -120,7 +128,7 @@ def base_config(
 
     options["problem"] |= chosen(graph=graph)
     if config is not None:
-        return Config.from_file(config, options)
+        return Config.from_file(config, options, allow_solver_files)
     if graph is None:
         raise typer.BadParameter("Missing argument 'GRAPH' (or '--config').")
     for key in required:

@@ -14,6 +14,7 @@ from remat.cli.common import (
     INTERRUPTED,
     NO,
     OK,
+    AllowSolverFiles,
     BaseConfig,
     ConstantMemory,
     Costs,
@@ -49,6 +50,7 @@ def command(
     graph: OptionalGraph = None,
     *,
     config: BaseConfig = None,
+    allow_solver_files: AllowSolverFiles = False,
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,7 +103,7 @@ def command(
                           count_constant_memory=count_constant_memory, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
-    })  # fmt: skip
+    }, allow_solver_files=allow_solver_files)  # fmt: skip
     check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
 
     outputs = Outputs()

@@ -17,6 +17,7 @@ from remat.cli.common import (
     INTERRUPTED,
     NO,
     OK,
+    AllowSolverFiles,
     BaseConfig,
     ConstantMemory,
     Costs,
@@ -56,6 +57,7 @@ def command(
     graph: OptionalGraph = None,
     *,
     config: BaseConfig = None,
+    allow_solver_files: AllowSolverFiles = False,
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,7 +125,7 @@ def command(
                           count_constant_memory=count_constant_memory, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
                        isolate=isolate, memory_limit=memory_limit),
-    })  # fmt: skip
+    }, allow_solver_files=allow_solver_files)  # fmt: skip
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
     check_outputs(*files, inputs=(run.problem.graph, config))
     asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]

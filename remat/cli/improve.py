@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import (
+    AllowSolverFiles,
     Backend,
     BaseConfig,
     Budget,
@@ -46,6 +47,7 @@ def command(
     schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file, in any format.")],
     *,
     config: BaseConfig = None,
+    allow_solver_files: AllowSolverFiles = False,
     budget: Budget = None,
     method: Method = None,
     backend: Backend = None,
@@ -91,7 +93,7 @@ def command(
         ),
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
-    run = base_config(config, graph, options, required=("budget",))
+    run = base_config(config, graph, options, required=("budget",), allow_solver_files=allow_solver_files)
     problem = run.make_problem()
     start = read_schedule(schedule, problem.graph)
     given = judged(problem, start, str(schedule))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import (
+    AllowSolverFiles,
     Backend,
     BaseConfig,
     Budget,
@@ -39,6 +40,7 @@ def command(
     graph: OptionalGraph = None,
     *,
     config: BaseConfig = None,
+    allow_solver_files: AllowSolverFiles = False,
     budget: Budget = None,
     method: Method = None,
     backend: Backend = None,
@@ -86,7 +88,7 @@ def command(
         ),
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
-    run = base_config(config, graph, options, required=("budget",))
+    run = base_config(config, graph, options, required=("budget",), allow_solver_files=allow_solver_files)
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
             result = run.run(keeper, write=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from remat.backends.programs import find_program
 from remat.errors import BackendError
 
 #: Seconds that asking the program for its version or its solvers may take.
@@ -62,7 +62,7 @@ class Solver:
 
 def executable() -> str | None:
     """The program, if it is on the path."""
-    return shutil.which("minizinc")
+    return find_program("minizinc")
 
 
 def environment() -> dict[str, str]:

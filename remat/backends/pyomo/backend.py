@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import shutil
-import warnings
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +21,7 @@ from remat.backends.base import (
     wheel_availability,
 )
 from remat.backends.processes.isolated import Isolated
+from remat.backends.programs import find_program
 from remat.deadline import OverdueError
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model, PlainLinear, lower
@@ -122,12 +122,24 @@ class Pyomo(Backend):
     def variants(cls) -> tuple[str, ...]:
         return tuple(SOLVERS)
 
+    def chosen(self) -> tuple[str, Path | None]:
+        """Name of the solver, and the path of its program where the variant is one (``pyomo:/opt/bin/cbc``)."""
+        if os.sep not in self.variant:
+            return self.variant or DEFAULT, None
+        path = Path(self.variant).absolute()
+        return next((name for name, solver in SOLVERS.items() if path.name in solver.programs), path.name), path
+
     def ready(self) -> Availability:
         general = self.availability()
         if not general.ready:
             return general
-        name = self.variant or DEFAULT
+        name, own = self.chosen()
         solver = SOLVERS.get(name)
+        if own is not None:
+            there = own.is_file() and os.access(own, os.X_OK) and solver is not None and bool(solver.programs)
+            state = AvailabilityState.READY if there else AvailabilityState.NOT_INSTALLED
+            fault = f"{own} is no program of a solver that is run as one (cbc, glpsol, cplex, optimizer)"
+            return Availability(state, f"{own} through {general.reason}" if there else fault)
         if solver is None:
             from remat.backends.pyomo.run import known_to_pyomo
 
@@ -157,20 +169,20 @@ class Pyomo(Backend):
             raise ModelError(
                 f"the hint has shape {hint.shape}, but model {model.name!r} has {model.num_vars} variables"
             )
-        rows = 0
+        rows, slow = 0, ""
         with contextlib.suppress(OverdueError):
             rows = lower(model, self.native, deadline=options.deadline).model.num_constraints
         if rows > MANY_ROWS:
-            text = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
-            warnings.warn(text, stacklevel=2)
+            slow = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
             if options.log:
-                options.log(text)
-        return Isolated(PyomoRun(self.variant)).solve(model, options, hint, on_incumbent, on_bound)
+                options.log(slow)
+        raw = Isolated(PyomoRun(self.variant)).solve(model, options, hint, on_incumbent, on_bound)
+        return replace(raw, message=raw.message or slow)
 
 
 def program(name: str) -> str | None:
     """Path of the program of a solver, if there is one; CBC may come from the package `cbcbox`."""
-    found = next(filter(None, map(shutil.which, SOLVERS[name].programs)), None)
+    found = next(filter(None, map(find_program, SOLVERS[name].programs)), None)
     if found is None and name == "cbc" and importlib.util.find_spec("cbcbox") is not None:
         import cbcbox
 

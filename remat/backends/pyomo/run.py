@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import logging
 import math
@@ -12,6 +13,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +21,8 @@ import numpy as np
 from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
 from remat.backends.processes.isolated import family
 from remat.backends.processes.running import run_interruptible
-from remat.backends.pyomo.backend import DEFAULT, SOLVERS, Pyomo, Solver, program
+from remat.backends.programs import find_program
+from remat.backends.pyomo.backend import SOLVERS, Pyomo, Solver, program
 from remat.backends.rounding import rounded
 from remat.deadline import Deadline, OverdueError
 from remat.modeling import Lowered, Model, lower, violations
@@ -27,24 +30,45 @@ from remat.modeling.matrix import Matrix, to_matrix
 
 #: Seconds before the deadline at which the solver is told to stop: what is read and sent then takes time too.
 READING = 0.25
+#: Names in Pyomo that stand for other solvers, or for whatever program they are given.
+NO_SOLVERS = frozenset({"asl", "py", "neos", "path", "gams", "multistart", "scipampl"})
 #: Share of a bound that printed text may have cut off (six digits).
 CUT_OFF = 1e-5
 
 
 def known_to_pyomo(name: str) -> str:
-    """Why that solver cannot be used through Pyomo's older interface; empty if it can."""
+    """Why that solver cannot be used through Pyomo's older interface; empty if it can.
+
+    Only names that Pyomo has registered: it takes any other for a program, looks for that in the current folder too,
+    and runs it.
+    """
     import pyomo.environ as pyo
 
     logging.getLogger("pyomo").setLevel(logging.CRITICAL)
+    unknown = f"Pyomo has no usable solver {name!r}; known are {', '.join(SOLVERS)} and others of its own"
+    if name.startswith("_") or name in NO_SOLVERS or name not in pyo.SolverFactory:
+        return unknown
     try:
-        available = bool(pyo.SolverFactory(name).available(exception_flag=False))
+        solver = pyo.SolverFactory(name)
+        fault = _with_trusted_program(solver)
+        return fault or ("" if solver.available(exception_flag=False) else unknown)
     except Exception as error:
         return " ".join(str(error).split())[:200]
-    return (
-        ""
-        if available
-        else f"Pyomo has no usable solver {name!r}; known are {', '.join(SOLVERS)} and others of its own"
-    )
+
+
+def _with_trusted_program(solver: Any) -> str:
+    """Have an object of Pyomo's run its program by an absolute path outside the current folder; a fault, if any."""
+    default = getattr(solver, "_default_executable", None)
+    if default is None:
+        return ""  # it runs none
+    path = default()
+    if path is None:
+        return "its program is not installed"
+    found = find_program(Path(str(path)).name)
+    if found is None:
+        return f"its program {Path(str(path)).name!r} is in no folder of PATH but the current one"
+    solver.set_executable(found, validate=False)
+    return ""
 
 
 @dataclass
@@ -79,7 +103,7 @@ class PyomoRun(Pyomo):
         on_incumbent: OnIncumbent | None = None,
         on_bound: OnBound | None = None,
     ) -> RawResult:
-        name = self.variant or DEFAULT
+        name, own = self.chosen()
         versions = {"pyomo": importlib.metadata.version("pyomo")}
         best: list[Incumbent] = []
 
@@ -99,7 +123,7 @@ class PyomoRun(Pyomo):
             matrix = to_matrix(lowered.model, clock)
             answer = _without_solver(matrix) or answer
             if answer.proved is None:
-                call = _Call(name, lowered, matrix, options, hint)
+                call = _Call((name, own), lowered, matrix, options, hint)
             built = time.monotonic() - began
             if call is not None:
                 answer = call.run()
@@ -177,11 +201,23 @@ def _without_solver(matrix: Matrix) -> _Answer | None:
 class _Call:
     """A Pyomo model, and one call of a solver for it."""
 
-    def __init__(self, name: str, lowered: Lowered, matrix: Matrix, options: SolveOptions, hint: Values | None) -> None:
+    def __init__(
+        self,
+        solver: tuple[str, Path | None],
+        lowered: Lowered,
+        matrix: Matrix,
+        options: SolveOptions,
+        hint: Values | None,
+    ) -> None:
+        from pyomo.common.fileutils import Executable, find_executable
+
         from remat.backends.pyomo.translation import Lines, to_pyomo
 
         logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # what it has to say is in its results
-        self.name, self.matrix, self.options = name, matrix, options
+        Executable._find = functools.partial(find_executable, cwd=False)  # this process is Pyomo's alone
+        self.matrix, self.options = matrix, options
+        name, self.own = solver
+        self.name = name
         self.solver = SOLVERS.get(name, Solver(legacy=name))
         self.model, self.x = to_pyomo(matrix, deadline=_before_reading(options))
         self.lines = Lines(options.log)
@@ -267,8 +303,11 @@ class _Call:
         import pyomo.environ as pyo
         from pyomo.opt import SolverStatus, TerminationCondition
 
-        chosen = {"executable": program(self.name)} if self.solver.programs else {}
+        chosen = {"executable": str(self.own or program(self.name))} if self.solver.programs else {}
         opt = self.opt = pyo.SolverFactory(self.solver.legacy, **chosen)
+        if not chosen and (fault := _with_trusted_program(opt)):
+            self.answer = _Answer(message=fault)
+            return
         version = ".".join(map(str, opt.version() or ("unknown",)))
         if self.name == "cbc" and (opt.version() or (0,))[0] < 2:  # a build between releases says no number
             version, opt._version = f"{version} (unreleased)", (3, 0, 0, 0)

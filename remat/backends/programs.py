@@ -1,0 +1,81 @@
+"""Programs of solvers: found where an administrator puts them, never where a graph or a configuration was unpacked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from remat.errors import BackendError
+
+#: Parts of names of options that take a file or a folder, as solvers spell them.
+FILE_WORDS = ("file", "dir", "path", "dll", "write", "export", "save", "output", "dump", "log", "import", "read")
+#: The same by family: whole names, or the beginnings of names that a solver accepts in short.
+FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "pyomo": ("solu", "gsolu", "basis", "csv", "restore", "mips", "priori", "next", "debug", "o", "wlp", "wmps",
+              "wfreemps", "wglp", "wcpxlp", "ranges", "display", "wbas", "ini"),
+}  # fmt: skip
+
+
+def find_program(name: str) -> str | None:
+    """The absolute path of a program, or None.
+
+    Only absolute folders of ``PATH`` are searched, and a program that lies in the current folder is passed over: names
+    in a configuration must not run what came with it.
+    """
+    folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(folder).is_absolute()]
+    here = Path.cwd()
+    for folder in folders:
+        found = shutil.which(name, path=folder) if not os.path.dirname(name) else None  # noqa: PTH120 - "" matters
+        if found and Path(found).parent.resolve() != here:
+            return found
+    return None
+
+
+def check_trusted(backend: str, where: str) -> None:
+    """See that a backend named in a file is one that is known by a name.
+
+    Raises
+    ------
+    BackendError
+        Beginning with `where`, if its variant is the path of something: that may stand on the command line only.
+    """
+    variant = backend.partition(":")[2]
+    if Path(variant).name != variant or variant.startswith((".", "-", "~")) or "\\" in variant:
+        raise BackendError(f"{where}backend {backend!r} names a file, which only the command line may (--backend)")
+
+
+def check_solver_options(backend: str, options: Mapping[str, Any], where: str) -> None:
+    """See that options for a solver that come from a file name no file.
+
+    Raises
+    ------
+    BackendError
+        Beginning with `where` and naming the option.
+    """
+    special = FILE_OPTIONS.get(backend.partition(":")[0], ())
+    for name, value in options.items():
+        if _names_a_file(str(name), value, special):
+            raise BackendError(
+                f"{where}option {name!r} of backend {backend!r} may name a file to read or write, which a "
+                "configuration may only with --allow-solver-files on the command line"
+            )
+
+
+def _names_a_file(name: str, value: Any, special: tuple[str, ...]) -> bool:
+    plain = name.lower().lstrip("-").replace("_", "")
+    if any(character.isspace() or not character.isprintable() for character in name):
+        return True  # more than one word for a solver that reads lines
+    if plain.endswith(("tofile", "solfiles")) or plain == "record":
+        return value not in (False, 0, None)
+    if isinstance(value, bool | int | float) or value is None:
+        return False
+    if isinstance(value, str):
+        if any(not character.isprintable() for character in value) or "/" in value or "\\" in value:
+            return True
+        if value.lower() in {"on", "off", "yes", "no", "choose", "auto", "true", "false"}:
+            return False
+        return any(word in plain for word in FILE_WORDS) or plain.startswith(special)
+    return any(word in plain for word in FILE_WORDS)
