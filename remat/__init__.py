@@ -19,6 +19,7 @@ __all__ = [
     "minimize",
     "read_graph",
     "read_schedule",
+    "show_versions",
     "simulate",
     "solve",
     "validate",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from remat.solving.min_peak import minimize
     from remat.solving.result import Result
     from remat.solving.solve import solve
+    from remat.solving.versions import show_versions
 
 _HOME = {
     "ComputeGraph": "remat.graphs",
@@ -55,6 +57,7 @@ _HOME = {
     "minimize": "remat.solving.min_peak",
     "read_graph": "remat.graphs.io",
     "read_schedule": "remat.schedule.io",
+    "show_versions": "remat.solving.versions",
     "simulate": "remat.schedule.simulate",
     "solve": "remat.solving.solve",
     "validate": "remat.schedule.validate",

@@ -55,7 +55,8 @@ def write_example_files(folder: Path) -> None:
 
 
 def pages_with(*languages: str) -> list:
-    chosen = [page for page in PAGES if any(block.language in languages for block in blocks(page))]
+    pages = (*PAGES, ROOT / "CONTRIBUTING.md")
+    chosen = [page for page in pages if any(block.language in languages for block in blocks(page))]
     return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in chosen]
 
 

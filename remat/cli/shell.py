@@ -102,7 +102,10 @@ def _run_guarded(words: list[str]) -> int:
         if os.environ.get(TRACEBACK):
             raise
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _complain(f"internal error, {what} (with {TRACEBACK}=1 in the environment the traceback is shown)")
+        return _complain(
+            f"internal error, {what} (with {TRACEBACK}=1 in the environment the traceback is shown; "
+            "a report should have it, and what remat.show_versions() prints)"
+        )
     return code
 
 

@@ -142,6 +142,7 @@ def test_what_no_one_has_foreseen_is_one_line(folder: Path, monkeypatch: pytest.
     assert main(["show", "graph.json"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("remat: error: internal error, ZeroDivisionError: ")
+    assert "remat.show_versions()" in shown
     assert "REMAT_TRACEBACK=1" in shown and shown.count("\n") == 1
     monkeypatch.setenv("REMAT_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):

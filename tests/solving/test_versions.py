@@ -1,0 +1,56 @@
+"""What is installed: complete, and "not installed" where something is missing."""
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import remat
+from remat.backends.base import Availability, AvailabilityState
+from remat.backends.highs import Highs
+from remat.solving.versions import NOT_INSTALLED, installed_versions, show_versions
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def names(requirements):
+    return {Requirement(each).name for each in requirements}
+
+
+def test_everything_is_listed():
+    found = installed_versions()
+    assert found["system"]["remat"] == remat.__version__
+    assert set(found["dependencies"]) == names(PROJECT["dependencies"])
+    extras = [each for extra in PROJECT["optional-dependencies"].values() for each in extra]
+    assert set(found["optional"]) >= names(extras) - set(found["dependencies"])
+    assert found["dependencies"]["scipy"] == metadata.version("scipy")
+    assert {"cp-sat", "highs", "minizinc", "pyomo"} <= set(found["solvers"])
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def version(name):
+        if name == "pyomo":
+            raise metadata.PackageNotFoundError(name)
+        return "1.2.3"
+
+    monkeypatch.setattr(metadata, "version", version)
+    gone = Availability(AvailabilityState.NOT_INSTALLED, "no highspy here")
+    monkeypatch.setattr(Highs, "availability", classmethod(lambda cls: gone))
+    assert installed_versions()["optional"]["pyomo"] == NOT_INSTALLED
+    remat.show_versions()
+    shown = capsys.readouterr().out
+    assert "scipy" in shown
+    assert "not installed: no highspy here" in shown
+    assert remat.show_versions is show_versions
+
+
+def test_a_package_that_is_not_installed_itself(monkeypatch: pytest.MonkeyPatch):
+    def requires(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", requires)
+    found = installed_versions()
+    assert found["dependencies"] == found["optional"] == {}
+    assert found["system"]["remat"]
