@@ -32,8 +32,8 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     reduced = (matrix.cost - rows.T @ y)[: model.num_vars]
     # Far more room than what rounding may have changed.
     room = cost - safe_bound(matrix, y) + 1e-6 * (1 + abs(cost))
-    dear = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)
-    index = np.flatnonzero(dear)
+    costly = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)
+    index = np.flatnonzero(costly)
     side = (reduced[index] < 0).astype(np.float64)
     smaller = model.copy(f"{model.name} below {cost:.12g}")
     objective = model.objective
@@ -47,7 +47,7 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
             num_rows=1,
         )
     )
-    smaller.add(Linear.rows("too dear otherwise", np.arange(len(index)), index, 1, lower=side, upper=side))
+    smaller.add(Linear.rows("too expensive otherwise", np.arange(len(index)), index, 1, lower=side, upper=side))
     return smaller
 
 

@@ -96,14 +96,14 @@ def command(
     run = base_config(config, graph, options, required=("budget",), allow_solver_files=allow_solver_files)
     problem = run.make_problem()
     start = read_schedule(schedule, problem.graph)
-    given = judged(problem, start, str(schedule))
+    given = validated(problem, start, str(schedule))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
             result = run.run(keeper, problem=problem, warm_start=start, write=False)
         end_of_solve(result, run.output, ("improved", saving(given, result)), {"given": given.as_dict()})
 
 
-def judged(problem: Problem, schedule: Schedule, name: str) -> Certificate:
+def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:
     """The certificate of a schedule to be improved.
 
     Raises

@@ -98,7 +98,7 @@ def max_batch(
     >>> chain = AffineGraph.scaled(unit_chain(8), 1)
     >>> answer = max_batch(chain, 50, "checkmate/highs")
     >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
-    (10, 5, True, 220, 'too dear')
+    (10, 5, True, 220, 'too expensive')
     """
     chosen = Method.parse(method) if isinstance(method, str) else method
     size = read_memory(memory)
@@ -225,7 +225,7 @@ class _Search:
             elif result.status == "infeasible":
                 verdict, why = BatchVerdict.INFEASIBLE, result.message.partition("; ")[0]
             elif result.bound > most:
-                verdict = BatchVerdict.TOO_DEAR
+                verdict = BatchVerdict.TOO_EXPENSIVE
                 why = f"every schedule costs at least {result.bound:,}, one extra forward pass allows {most:,}"
             elif result.stop == "deadline":
                 why = f"{method.label} found none in time"

@@ -21,7 +21,7 @@ class BatchVerdict(StrEnum):
     """A certified schedule keeps memory and cost."""
     INFEASIBLE = "infeasible"
     """No schedule in the scope keeps the memory."""
-    TOO_DEAR = "too dear"
+    TOO_EXPENSIVE = "too expensive"
     """Every schedule in the scope that keeps the memory costs more than one extra forward pass."""
     NOT_FOUND = "not found"
     """The method found none, which proves nothing."""
@@ -31,7 +31,7 @@ class BatchVerdict(StrEnum):
     @property
     def proved(self) -> bool:
         """Whether it rules the batch size out."""
-        return self in (BatchVerdict.INFEASIBLE, BatchVerdict.TOO_DEAR)
+        return self in (BatchVerdict.INFEASIBLE, BatchVerdict.TOO_EXPENSIVE)
 
 
 @dataclass(frozen=True)

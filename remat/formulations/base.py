@@ -44,7 +44,7 @@ class Preliminary:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a schedule that is to be thought over while the rest stays as it is.
+    """A part of a schedule that is optimised anew while the rest stays as it is.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Leeway:
-    """What the variables of a model may do while only a part of a schedule is thought over.
+    """What the variables of a model may do while only a part of a schedule is optimised anew.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Formulation(ABC):
         """What the optimum of the model is optimal among."""
 
     def leave_out_above(self, cost: int | None) -> None:  # noqa: B027  (most formulations state them all the same)
-        """A schedule of this cost is known, or none: dearer ones need not be stated. Called before anything else."""
+        """A schedule of this cost is known, or none: costlier ones need not be stated. Called before anything else."""
 
     def estimate(self) -> ModelSize | None:
         """How large the model will be, at the cost of a small part of building it; None: unknown.

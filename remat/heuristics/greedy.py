@@ -23,7 +23,7 @@ class Greedy(Heuristic):
     use, together with those of its inputs that would otherwise have to be held over a step that exceeds the budget.
     Each round takes the drop with the least cost for the bytes of excess it removes (summed over the steps above the
     budget), until nothing exceeds it or no drop helps. Recomputations that turn out not to be needed are then taken
-    back, the dearest first.
+    back, the most expensive first.
 
     The result is staged: first computes in the reference order, every op at most once in each stage. It is first
     looked for with two computes per op, then, if that fails, without this limit. Serves as a start for exact methods;
@@ -259,7 +259,7 @@ class _State:
     # -- afterwards --------------------------------------------------------------------------------------------------
 
     def pruned(self, deadline: Deadline) -> _State:
-        """The same without recomputations that are not needed, the dearest first."""
+        """The same without recomputations that are not needed, the most expensive first."""
         arrays = self.problem.graph.arrays
         state = self
         for key in sorted(self.extra, key=lambda k: (-int(arrays.cost[arrays.order[k[1]]]), k)):

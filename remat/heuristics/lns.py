@@ -56,13 +56,13 @@ class LnsOptions:
     solver_options : mapping
         Passed to the solver untouched; they go before those of the solve.
     size : int
-        Ops that are thought over at first; adapts to what is solved in time.
+        Ops that are free in a sub-model at first; adapts to what is solved in time.
     seconds : float
         Most time of one sub-model.
     noise : float
         Largest change of a cost, as a share of it, in every other sub-model.
     travel : float
-        By how much, as a share of the least cost of recomputation found, the schedule that is worked on may be dearer.
+        By how much, as a share of the least cost of recomputation found, the schedule that is worked on may cost more.
     start_share : float
         Share of the time in which a start within the budget is made, where none is given; with ``start="none"`` the
         search begins from the reference order.
@@ -95,7 +95,7 @@ class Lns(Heuristic):
     not. If the model of everything is solved to the end, so is the search.
 
     To get out of local optima, half of the sub-models are solved with costs that are a little off, at random, and
-    schedules are worked on that are not much dearer than the best (record-to-record travel, Dueck, J. Comput. Phys.
+    schedules are worked on that are not much costlier than the best (record-to-record travel, Dueck, J. Comput. Phys.
     104, 1993). On random graphs this makes more of a difference than anything else.
 
     A start over the budget is repaired in the same way, by the formulation's preliminary model, around the step that
@@ -183,7 +183,7 @@ class _Search:
         self.placed = placed(self.backend, options)
 
     def see(self, schedule: Schedule, source: str) -> _Candidate:
-        """Judge a schedule, and tell of it if it is the best.
+        """Validate a schedule, and tell of it if it is the best.
 
         Raises
         ------
@@ -286,7 +286,7 @@ class _Search:
         return self.work.certificate.accepted
 
     def _near(self, new: _Candidate, idle: int) -> bool:
-        """Whether a schedule is not much dearer than the best; the longer nothing better is found, the dearer."""
+        """Whether a schedule costs little more than the best; the longer nothing better is found, the more it may."""
         if self.best is None or not (self.fits and new.certificate.accepted):
             return False
         base = self.problem.graph.base_cost

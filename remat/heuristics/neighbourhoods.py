@@ -118,7 +118,7 @@ def around_highest(land: Landscape, rng: np.random.Generator, size: int) -> Part
 
 
 def around_recomputation(land: Landscape, rng: np.random.Generator, size: int) -> Part:
-    """Around a recomputation, or within the time for which its output was away; dear ones more often."""
+    """Around a recomputation, or within the time for which its output was away; expensive ones more often."""
     if not len(land.again):
         return in_time(land, rng, size)
     cost = land.problem.graph.arrays.cost[land.sequence[land.again]].astype(np.float64) + 1e-9

@@ -149,7 +149,7 @@ class Certificate:
 
     @property
     def budget(self) -> int | None:
-        """The budget judged by, in bytes; None: no limit."""
+        """The budget it is compared with, in bytes; None: no limit."""
         return self.rules.budget
 
     @property

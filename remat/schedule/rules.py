@@ -1,4 +1,4 @@
-"""The rules that a schedule is judged by, besides the semantics of the graph itself."""
+"""The rules that a schedule must keep, besides the semantics of the graph itself."""
 
 from __future__ import annotations
 

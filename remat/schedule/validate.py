@@ -1,4 +1,4 @@
-"""The validator: an independent judgement of a schedule. It imports nothing of what it judges."""
+"""The validator: an independent check of a schedule. It imports nothing of what it checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_LIMIT = 2**62
 def validate(
     graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None, *, max_violations: int = 20
 ) -> Certificate:
-    """Judge `schedule` by the semantics of `graph` and by `rules`; nothing is repaired.
+    """Check `schedule` by the semantics of `graph` and by `rules`; nothing is repaired.
 
     Parameters
     ----------

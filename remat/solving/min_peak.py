@@ -164,7 +164,7 @@ def minimize(
 ) -> MinimizeResult:
     """Find the smallest budget for which there is a schedule, and among schedules of that peak a cheap one.
 
-    Heuristics are asked for less and less memory, each session starting from the leanest schedule so far; small graphs
+    Heuristics are asked for less and less memory, each session starting from the best so far; small graphs
     are searched exhaustively; orders without recomputation up to some two hundred ops; and a solver minimises the
     peak in the preliminary model of retention intervals. The time that is left goes into a lower cost at the peak
     found. The bound is that of what cannot be made again, or comes from an exhaustive search, or from the solver

@@ -84,7 +84,7 @@ def answer(
     hint: Values | None = None,
     on_incumbent: OnIncumbent | None = None,
 ) -> RawResult:
-    """What the backend says of `model`, after it was held to the laws of every answer.
+    """What the backend says of `model`, after it was checked by the laws of every answer.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def answer_in_time(
 def _asked(
     backend: Backend, model: Model, call: SolveOptions, hint: Values | None, on_incumbent: OnIncumbent | None = None
 ) -> tuple[RawResult, float]:
-    """The answer, held to the laws, and how long after the start of the deadline's clock it came."""
+    """The answer, checked by the laws, and how long after the start of the deadline's clock it came."""
     told: list[Incumbent] = []
     bounds: list[float] = []
 

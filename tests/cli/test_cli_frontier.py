@@ -124,7 +124,7 @@ def test_batches_in_files(folder: Path, capsys: Capture) -> None:
     assert "40 bytes; without recomputation the batch is 5" in said.out
     with Path("table.csv").open(encoding="utf-8") as file:
         greedy, exact = csv.DictReader(file)
-    assert (exact["batch"], exact["upper"], exact["proved"], exact["reason"]) == ("10", "10", "True", "too dear")
+    assert (exact["batch"], exact["upper"], exact["proved"], exact["reason"]) == ("10", "10", "True", "too expensive")
     assert 5 < int(greedy["batch"]) <= 10
     assert len(json.loads(Path("table.json").read_text(encoding="utf-8"))[1]["tried"]) == int(exact["probes"])
     assert "without recomputation" in Path("picture.svg").read_text(encoding="utf-8")

@@ -73,7 +73,7 @@ def chain_optimum(n, slots):
 
 
 def expected(n, memory):
-    """Largest batch of the chain by its closed form, and whether the next one is too dear (or else infeasible)."""
+    """Largest batch of the chain by its closed form, and whether the next one is too expensive (or else infeasible)."""
     batch = 0
     while (cost := chain_optimum(n, memory // (batch + 1))) is not None and cost <= 2 * n + 1 + n:
         batch += 1
@@ -93,7 +93,7 @@ def test_the_chain_has_its_closed_form(n, memory, start, monkeypatch):
     answer = max_batch(chain(n), memory, "checkmate/highs", stop=60, options=ONE)
     assert (answer.batch, answer.upper, answer.proved) == (batch, batch, True)
     assert answer.reason.batch == batch + 1
-    assert answer.reason.verdict is (BatchVerdict.TOO_DEAR if dear else BatchVerdict.INFEASIBLE)
+    assert answer.reason.verdict is (BatchVerdict.TOO_EXPENSIVE if dear else BatchVerdict.INFEASIBLE)
     assert answer.plain == memory // (n + 2)
     if batch:
         assert answer.certificate.accepted

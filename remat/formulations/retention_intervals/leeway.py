@@ -1,4 +1,4 @@
-"""Which variables of the retention-interval model may move while only a part of a schedule is thought over."""
+"""Which variables of the retention-interval model may move while only a part of a schedule is optimised anew."""
 
 from __future__ import annotations
 

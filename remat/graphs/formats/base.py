@@ -28,7 +28,7 @@ class GraphFormat:
     suffixes : tuple of str
         File suffixes that writing goes by, with the dot, in lower case.
     recognizes : callable, optional
-        Whether a :class:`Source` is in this format, judged by its content; None: the format is never read.
+        Whether a :class:`Source` is in this format, to be told by its content; None: the format is never read.
     read : callable, optional
         The graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
     write : callable, optional

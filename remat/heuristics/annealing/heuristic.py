@@ -43,7 +43,7 @@ REHEATS, REHEATED = 3, 0.5
 BATCH, STEPS = 5_000, 20
 #: Most moves between two looks at the clock: less than a tenth of a second.
 PIECE = 20_000
-#: Memory above the budget becomes dearer or cheaper where a smaller or larger share of the moves meets it; rounds
+#: Memory above the budget becomes more or less expensive where a smaller or larger share of the moves meets it; rounds
 #: differ in this, since either way alone misses what the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
 #: The first temperature is at least so many times the mean cost of an op.

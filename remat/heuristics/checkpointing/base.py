@@ -17,7 +17,7 @@ from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 from remat.schedule.formats.checkmate import schedule_from_matrices
 
-#: Seconds that judging a schedule takes for each of its computes, which may be millions.
+#: Seconds that validating a schedule takes for each of its computes, which may be millions.
 SECONDS_TO_JUDGE = 3e-6
 #: Bytes for each pair of ops: tables of what is retained and computed in each stage.
 TABLES = 8
@@ -62,9 +62,9 @@ class SweepOptions(CheckpointingOptions):
 
 
 class Checkpointing(Heuristic):
-    """A family of schedules, of which the cheapest within the budget is taken, or else the leanest.
+    """A family of schedules, of which the cheapest within the budget is taken, or else the one of least peak.
 
-    Ops that may not be recomputed, and buffers that several ops accumulate into, are held to their last use.
+    Ops that may not be recomputed, and buffers that several ops accumulate into, are kept until their last use.
     """
 
     options_type: ClassVar[type | None] = CheckpointingOptions

@@ -69,7 +69,7 @@ class Drops(Heuristic):
     bytes of excess that it removes, summed over all stages, is taken until nothing exceeds the budget; whether it does
     what was expected is checked by its exact effect, and if not it is taken back. The candidates wait on a heap under
     what they would cost at best, and are looked at again when their turn comes. At the end recomputations are taken
-    back, the dearest first, where the schedule fits without them. Where the order is free, this is done from the order
+    back, the costliest first, where the schedule fits without them. Where the order is free, this is done from the order
     of the start and from one by list scheduling, too.
 
     What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
@@ -196,10 +196,10 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     again = np.argwhere(np.arange(state.runs.shape[1]) < state.times[:, None])
     again = again[again[:, 1] > 0]
     ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
-    dearest = np.lexsort((stages, ops, -net.cost[ops]))
+    costliest = np.lexsort((stages, ops, -net.cost[ops]))
     part = 0
-    while part < len(dearest) and not deadline.expired:
-        some = dearest[part : part + pace.steps]
+    while part < len(costliest) and not deadline.expired:
+        some = costliest[part : part + pace.steps]
         part += len(some)
         with pace:
             search.prune(net, state, ops[some], stages[some])

@@ -31,7 +31,7 @@ class ScheduleFormat:
     ----------
     name, description : str
     recognizes : callable
-        Whether a :class:`~remat.io.formats.Source` is in this format, judged by its content.
+        Whether a :class:`~remat.io.formats.Source` is in this format, to be told by its content.
     read : callable
         The schedule of a recognised source, with the graph it is for where that is known; raises FormatError or
         ScheduleError that name the place, not the file.
