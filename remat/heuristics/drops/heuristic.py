@@ -69,7 +69,7 @@ class Drops(Heuristic):
     bytes of excess that it removes, summed over all stages, is taken until nothing exceeds the budget; whether it does
     what was expected is checked by its exact effect, and if not it is taken back. The candidates wait on a heap under
     what they would cost at best, and are looked at again when their turn comes. At the end recomputations are taken
-    back, the costliest first, where the schedule fits without them. Where the order is free, this is done from the order
+    back, the costliest first, where the schedule fits without them. Where the order is free, it is done from the order
     of the start and from one by list scheduling, too.
 
     What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
