@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
@@ -12,7 +13,8 @@ from remat.graphs.graph import ComputeGraph, Op, Tensor, whole_number
 if TYPE_CHECKING:
     import networkx as nx
 
-_MARK = "remat-graph"
+#: What the graph attribute ``format`` says of the form with ops and tensors as nodes.
+MARK = "remat-graph"
 _OP_FIELDS = ("type", "cost", "workspace", "phase", "recomputable")
 _HEADER = ("name", "inputs", "outputs", "order", "constant_memory", "cost_unit", "source", "meta")
 
@@ -21,8 +23,9 @@ def to_networkx(graph: ComputeGraph) -> nx.DiGraph[str]:
     """Bipartite graph of ops and tensors, without loss: :func:`from_networkx` gives back an equal graph.
 
     Nodes are ``"op:NAME"`` and ``"tensor:NAME"`` with the attributes ``kind`` (``"op"`` or ``"tensor"``), ``name`` and
-    those of :class:`Op` and :class:`Tensor`; edges go from tensor to reader and from op to what it writes. All else
-    is in the graph attributes.
+    those of :class:`Op` and :class:`Tensor`; edges go from tensor to reader and from op to what it writes, with their
+    ``position`` among the op's inputs or outputs. All else is in the graph attributes. What ``networkx.node_link_data``
+    makes of it is JSON that :func:`remat.read_graph` reads as the same graph.
 
     Examples
     --------
@@ -33,14 +36,16 @@ def to_networkx(graph: ComputeGraph) -> nx.DiGraph[str]:
     import networkx as nx
 
     header = {field: getattr(graph, field) for field in _HEADER}
-    result: nx.DiGraph[str] = nx.DiGraph(format=_MARK, **{**header, "meta": dict(graph.meta)})
+    result: nx.DiGraph[str] = nx.DiGraph(format=MARK, **{**header, "meta": dict(graph.meta)})
     for tensor in graph.tensors:
         result.add_node(f"tensor:{tensor.name}", kind="tensor", name=tensor.name, size=tensor.size)
     for op in graph.ops:
         fields = {field: getattr(op, field) for field in _OP_FIELDS}
         result.add_node(f"op:{op.name}", kind="op", name=op.name, **fields)
-        result.add_edges_from((f"tensor:{t}", f"op:{op.name}") for t in op.inputs)
-        result.add_edges_from((f"op:{op.name}", f"tensor:{t}") for t in op.outputs)
+        # networkx does not keep the order in which edges come into a node when it writes and reads a graph.
+        edges = [(f"tensor:{t}", f"op:{op.name}", {"position": i}) for i, t in enumerate(op.inputs)]
+        edges += [(f"op:{op.name}", f"tensor:{t}", {"position": i}) for i, t in enumerate(op.outputs)]
+        result.add_edges_from(edges)
     return result
 
 
@@ -89,7 +94,7 @@ def from_networkx(
     """
     if not graph.is_directed():
         raise GraphError("the networkx graph is not directed")
-    if graph.graph.get("format") == _MARK:
+    if graph.graph.get("format") == MARK:
         return _from_bipartite(graph)
     names = {node: str(node) for node in graph.nodes}
     nodes: dict[str, tuple[int, int]] = {}
@@ -122,10 +127,12 @@ def _from_bipartite(graph: nx.DiGraph[str]) -> ComputeGraph:
             if data["kind"] == "tensor":
                 tensors.append(Tensor(data["name"], data["size"]))
                 continue
-            inputs = tuple(graph.nodes[t]["name"] for t in graph.predecessors(node))
-            outputs = tuple(graph.nodes[t]["name"] for t in graph.successors(node))
+            reads = sorted(graph.in_edges(node, data="position", default=0), key=itemgetter(2))
+            writes = sorted(graph.out_edges(node, data="position", default=0), key=itemgetter(2))
+            inputs = tuple(graph.nodes[t]["name"] for t, *_ in reads)
+            outputs = tuple(graph.nodes[t]["name"] for _, t, _ in writes)
             ops.append(Op(data["name"], inputs, outputs, **{field: data[field] for field in _OP_FIELDS}))
         header = {field: graph.graph[field] for field in _HEADER}
     except KeyError as error:
-        raise GraphError(f"the networkx graph is marked {_MARK!r} but has no attribute {error}") from None
+        raise GraphError(f"the networkx graph is marked {MARK!r} but has no attribute {error}") from None
     return ComputeGraph(tensors=tensors, ops=ops, **header)

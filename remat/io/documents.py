@@ -128,12 +128,16 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 def _told(error: ValidationError, at: str) -> str:
     """All faults on one line; the first :data:`LISTED` in words."""
     faults = error.errors(include_url=False)
-    said = list(dict.fromkeys(_fault(fault, at) for fault in faults[: 10 * LISTED]))[:LISTED]
-    if len(faults) > len(said) and len(said) == LISTED:
-        said.append(f"and {len(faults) - LISTED:,} more")
+    said = together([_fault(fault, at) for fault in faults[: LISTED + 1]], len(faults))
     if any(fault["type"].startswith("int") and type(fault["input"]) is float for fault in faults):
-        said.append(_FINER)
-    return "; ".join(said)
+        said += f"; {_FINER}"
+    return said
+
+
+def together(faults: Sequence[str], count: int | None = None) -> str:
+    """Faults on one line: the first :data:`LISTED`, and how many more there are of `count` (default: of `faults`)."""
+    more = (len(faults) if count is None else count) - LISTED
+    return "; ".join([*faults[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def _fault(fault: ErrorDetails, start: str) -> str:

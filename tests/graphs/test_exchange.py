@@ -1,10 +1,12 @@
+import json
+
 import networkx as nx
 import pytest
 from graph_strategies import graphs
 from hypothesis import given
 
-from remat.errors import GraphError
-from remat.graphs import ComputeGraph, layered
+from remat.errors import FormatError, GraphError
+from remat.graphs import ComputeGraph, layered, read_graph
 from remat.graphs.exchange import from_networkx, to_networkx
 
 
@@ -84,3 +86,47 @@ def test_damaged_bipartite_form():
     del graph.nodes["op:0"]["cost"]
     with pytest.raises(GraphError, match="marked 'remat-graph' but has no attribute 'cost'"):
         from_networkx(graph)
+
+
+@given(graphs())
+def test_round_trip_by_way_of_node_link_json(tmp_path_factory, graph):
+    """What networkx writes of a graph is read as the same graph, whatever it has: buffers, inputs, orders."""
+    path = tmp_path_factory.mktemp("exchange") / "g.json"
+    for edges in ("links", "edges"):
+        path.write_text(json.dumps(nx.node_link_data(to_networkx(graph), edges=edges)))
+        assert read_graph(path) == graph
+    again = nx.node_link_graph(json.loads(path.read_text()), edges="edges")
+    assert from_networkx(again) == graph
+
+
+def test_node_link_of_sizes_and_costs(tmp_path):
+    graph = nx.DiGraph(name="plain")
+    for name, size, cost in (("late", 4, 1), ("early", 2, 3)):
+        graph.add_node(name, size=size, cost=cost)
+    graph.add_edge("early", "late")
+    (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    assert read_graph(tmp_path / "g.json").digest == from_networkx(graph).digest
+    assert read_graph(tmp_path / "g.json").name == "plain"
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (lambda d: d["nodes"][0].pop("size"), r"nodes\[0\]: key 'size' is missing"),
+        (lambda d: d["nodes"][0].update(kind="thing"), r"nodes\[0\]\.kind is 'thing', not 'tensor'"),
+        (lambda d: d["nodes"][1].update(id=d["nodes"][0]["id"]), "two have the same id|not between"),
+        (lambda d: d["links"][0].update(source="nobody"), r"links\[0\] is not between an op and a tensor"),
+        (lambda d: d["links"][0].pop("position"), r"links\[0\]: key 'position' is missing"),
+        (lambda d: d["graph"].pop("order"), "graph: key 'order' is missing"),
+        (
+            lambda d: d["graph"].update(order=3, inputs=[1]),
+            r"graph\.inputs\[0\] must be .*; graph\.order must be a list",
+        ),
+    ],
+)
+def test_damaged_node_link_of_ops_and_tensors(change, message, tmp_path):
+    document = nx.node_link_data(to_networkx(layered(5, 0.4)), edges="links")
+    change(document)
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=message):
+        read_graph(tmp_path / "g.json")

@@ -126,6 +126,24 @@ def test_bad_documents(change, error, message, tmp_path):
     assert str(caught.value).isprintable()
 
 
+def test_all_faults_of_a_document_at_once():
+    document = checkmate()
+    document["nodes"][1] = {"id": 0}
+    document["links"][0] = {"source": 7, "target": [1]}
+    with pytest.raises(FormatError) as caught:
+        graph_from_node_link(document)
+    assert str(caught.value) == (
+        "nodes[1] ('0') has no attribute 'cost_ram'; nodes[1] ('0') has no attribute 'cost_cpu'; "
+        "links[0].source names unknown node 7; links[0].target must be a whole number or a string"
+    )
+    document = checkmate()
+    document["nodes"][0]["cost_ram"], document["nodes"][1]["cost_cpu"] = -1, "1_000"
+    with pytest.raises(
+        GraphError, match=r"nodes\[0\]\.cost_ram must not be negative; nodes\[1\]\.cost_cpu must be a wh"
+    ):
+        graph_from_node_link(document)
+
+
 def test_document_that_is_no_object():
     with pytest.raises(FormatError, match="must be an object"):
         graph_from_node_link([])

@@ -173,6 +173,32 @@ def test_plain_lists(tmp_path):
         read(tmp_path, b"a\0b")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HloModule jit_f, entry_computation_layout={()->f32[]}\n\nENTRY main {\n  ROOT c = f32[] constant(0)\n}\n",
+        "# exported\n  add.1 = f32[2]{0} add(x, y)\n",
+        "module @jit_f {\n  func.func public @main() {\n",
+        "digraph G {\n a -> b\n}\n",
+        "[CF_0, Fn_1, Fe_2, L, B_2]",
+        "CF_0\nFn_1\nFe_2\nL\nB_2\n",
+        "Fn_0 Fe_1 L B_1",
+        "<?xml version='1.0'?>\n",
+        "def main():\n    pass\n",
+        "[[1, 0], [1, 1]]",
+    ],
+)
+def test_a_plain_list_is_not_any_text(tmp_path, text):
+    with pytest.raises(FormatError, match="not a schedule in any known format"):
+        read(tmp_path, text)
+
+
+def test_plain_lists_of_unusual_names(tmp_path):
+    names = ["jit(f)/add.1", "model.layers[0].mlp", "a:b=c", "B_1", "L", "Conv2d (3x3)", "moduleA", "x->y", "graph"]
+    assert read(tmp_path, "\n".join(names)).computes() == names
+    assert read(tmp_path, json.dumps(["HloModule x", "Fn_0"])).computes() == ["HloModule x", "Fn_0"]
+
+
 # -- Checkmate ---------------------------------------------------------------------------------------------------
 
 R = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 1]])

@@ -1,27 +1,91 @@
-"""Reader for networkx node-link JSON of training graphs, in the two dialects that are public.
+"""Reader for networkx node-link JSON: training graphs of other tools, and our own graphs by way of networkx.
 
 Every node is an op with one output. Dialect ``checkmate`` has the node attributes ``cost_cpu`` and ``cost_ram``;
-dialect ``moccasin`` has ``duration``, ``out_cost`` and optionally ``param_cost``, which is constant memory. Links name
-their ends ``source`` and ``target``, or ``"0"`` and ``"1"``; ``graph.order`` is the reference order where it is given.
+dialect ``moccasin`` has ``duration``, ``out_cost`` and optionally ``param_cost``, which is constant memory; dialect
+``networkx`` has ``cost`` and ``size``, like :func:`remat.graphs.exchange.from_networkx`. Links name their ends
+``source`` and ``target``, or ``"0"`` and ``"1"``; ``graph.order`` is the reference order where it is given.
+
+What networkx writes of :func:`remat.graphs.exchange.to_networkx`, with ops and tensors as nodes, comes back as the same
+graph.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
-from remat.errors import FormatError
+from remat.errors import FormatError, GraphError
 from remat.graphs.builder import single_output_graph
+from remat.graphs.exchange import MARK
 from remat.graphs.formats.base import GraphFormat
-from remat.graphs.graph import ComputeGraph, whole_number
+from remat.graphs.graph import ComputeGraph, Op, Tensor, whole_number
+from remat.io.documents import ForeignDocument, decoded, together
 from remat.io.formats import Source
+from remat.io.text import short
 
 #: Dialect: node attributes for size, cost and (optional) constant memory.
 DIALECTS = {
     "checkmate": ("cost_ram", "cost_cpu", None),
     "moccasin": ("out_cost", "duration", "param_cost"),
+    "networkx": ("size", "cost", None),
 }
-_LINK_LISTS = ("links", "edges")
 _LINK_ENDS = (("source", "target"), ("0", "1"))
+
+
+class NodeLinkDocument(ForeignDocument):
+    """What networkx writes: nodes and links with attributes of all kinds."""
+
+    nodes: list[dict[str, Any]]
+    links: list[dict[str, Any]] = []
+    edges: list[dict[str, Any]] = []
+    directed: Any = True
+    graph: dict[str, Any] | None = None
+
+    def listed(self) -> tuple[str, list[dict[str, Any]]]:
+        """The links, and by which key they are there."""
+        return ("links", self.links) if "links" in self.model_fields_set else ("edges", self.edges)
+
+
+class BipartiteHeader(ForeignDocument):
+    """The graph attributes of :func:`remat.graphs.exchange.to_networkx`."""
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    order: list[str]
+    constant_memory: int
+    cost_unit: str
+    source: str
+    meta: dict[str, Any]
+
+
+class BipartiteTensor(ForeignDocument):
+    """A node that is a tensor."""
+
+    id: str
+    kind: Literal["tensor"]
+    name: str
+    size: int
+
+
+class BipartiteOp(ForeignDocument):
+    """A node that is an op."""
+
+    id: str
+    kind: Literal["op"]
+    name: str
+    type: str
+    cost: int
+    workspace: int
+    phase: str
+    recomputable: bool
+
+
+class BipartiteLink(ForeignDocument):
+    """From a tensor to who reads it, or from an op to what it writes."""
+
+    source: str
+    target: str
+    position: int
 
 
 def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
@@ -39,9 +103,9 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     Raises
     ------
     FormatError
-        Naming the place (``nodes[3]``, ``links[5]``), for missing attributes, unknown ends, wrong types.
+        Naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong types.
     GraphError
-        Naming the node, for sizes and costs that are negative or not whole numbers, and for cycles.
+        Naming the nodes, for sizes and costs that are negative or not whole numbers, and for cycles.
 
     Examples
     --------
@@ -50,58 +114,27 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     >>> g.reference_peak, g.base_cost
     (12, 12)
     """
-    if not isinstance(document, dict):
-        raise FormatError("the document must be an object")
-    if document.get("directed", True) is not True:
+    found = decoded(NodeLinkDocument, document)
+    if found.directed is not True:
         raise FormatError("the graph is not directed")
-    entries = _list(document, "nodes")
-    if not entries:
+    header = found.graph or {}
+    if header.get("format") == MARK:
+        return _from_bipartite(found, header)
+    if not found.nodes:
         raise FormatError("nodes is empty: a graph needs an op")
-    dialect = _dialect(entries[0])
+    dialect = _dialect(found.nodes[0])
     if dialect is None:
-        raise FormatError(
-            "nodes[0] has the attributes of no known dialect: cost_cpu and cost_ram, or duration and out_cost"
-        )
-    size_key, cost_key, constant_key = DIALECTS[dialect]
-
-    names: dict[int | str, str] = {}
-    nodes: dict[str, tuple[int, int]] = {}
-    constant_memory = 0
-    for number, entry in enumerate(entries):
-        at = f"nodes[{number}]"
-        if not isinstance(entry, dict):
-            raise FormatError(f"{at} must be an object")
-        node = _node_id(entry.get("id", entry.get("name")), f"{at}.id")
-        if str(node) in nodes:
-            raise FormatError(f"{at}.id: two nodes are named {str(node)[:40]!r}")
-        names[node] = str(node)
-        for key in (size_key, cost_key):
-            if key not in entry:
-                raise FormatError(f"{at} ({str(node)[:40]!r}) has no attribute {key!r}")
-        nodes[str(node)] = (
-            whole_number(entry[size_key], f"{at}.{size_key}"),
-            whole_number(entry[cost_key], f"{at}.{cost_key}"),
-        )
-        if constant_key is not None:
-            constant_memory += whole_number(entry.get(constant_key, 0), f"{at}.{constant_key}")
-
-    list_name = next((key for key in _LINK_LISTS if key in document), "links")
-    edges = []
-    for number, link in enumerate(_list(document, list_name)):
-        at = f"{list_name}[{number}]"
-        if not isinstance(link, dict):
-            raise FormatError(f"{at} must be an object")
-        ends = next(((a, b) for a, b in _LINK_ENDS if a in link and b in link), None)
-        if ends is None:
-            raise FormatError(f"{at} names no ends: source and target, or 0 and 1")
-        edges.append((_end(link[ends[0]], names, f"{at}.{ends[0]}"), _end(link[ends[1]], names, f"{at}.{ends[1]}")))
-
-    header = document.get("graph") or {}
-    if not isinstance(header, dict):
-        raise FormatError("graph must be an object")
+        known = ", ".join(f"{keys[1]} and {keys[0]}" for keys in DIALECTS.values())
+        raise FormatError(f"nodes[0] has the attributes of no known dialect: {known}")
+    faults: list[str] = []
+    names, nodes, constant_memory = _nodes(found.nodes, dialect, faults)
+    edges = _edges(found, names, faults)
     order = None
     if "order" in header:
-        order = [_end(node, names, f"graph.order[{i}]") for i, node in enumerate(_list(header, "order", "graph."))]
+        listed = decoded(list[Any], header["order"], "graph.order")
+        order = [_end(node, names, f"graph.order[{number}]", faults) for number, node in enumerate(listed)]
+    if faults:
+        raise FormatError(together(faults))
     title = header.get("name", name)
     return single_output_graph(
         title if isinstance(title, str) else name,
@@ -113,33 +146,118 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     )
 
 
-def _dialect(node: Any) -> str | None:
+def _dialect(node: dict[str, Any]) -> str | None:
     """The dialect of a node."""
-    if isinstance(node, dict):
-        for dialect, keys in DIALECTS.items():
-            if keys[0] in node or keys[1] in node:
-                return dialect
+    for dialect, keys in DIALECTS.items():
+        if keys[0] in node or keys[1] in node:
+            return dialect
     return None
 
 
-def _list(document: dict[str, Any], key: str, prefix: str = "") -> list[Any]:
-    value = document.get(key)
-    if not isinstance(value, list):
-        raise FormatError(f"{prefix}{key} must be a list")
-    return value
+def _nodes(
+    entries: list[dict[str, Any]], dialect: str, faults: list[str]
+) -> tuple[dict[int | str, str], dict[str, tuple[int, int]], int]:
+    """Names by node, size and cost by name, and the constant memory; `faults` takes what is wrong.
+
+    Raises
+    ------
+    GraphError
+        With all numbers that are none, where nothing else is wrong.
+    """
+    size_key, cost_key, constant_key = DIALECTS[dialect]
+    names: dict[int | str, str] = {}
+    nodes: dict[str, tuple[int, int]] = {}
+    constant_memory, numbers = 0, []
+    for number, entry in enumerate(entries):
+        at = f"nodes[{number}]"
+        node = entry.get("id", entry.get("name"))
+        if not _is_id(node):
+            faults.append(f"{at}.id must be a whole number or a string")
+            continue
+        if str(node) in nodes:
+            faults.append(f"{at}.id: two nodes are named {short(str(node), 40)}")
+        names[node] = str(node)
+        missing = [key for key in (size_key, cost_key) if key not in entry]
+        faults += [f"{at} ({short(str(node), 40)}) has no attribute {key!r}" for key in missing]
+        try:
+            keys = (size_key, cost_key, constant_key or "")
+            checked = [whole_number(entry.get(key, 0), f"{at}.{key}") for key in keys]
+        except GraphError as error:
+            numbers.append(str(error))
+            checked = [0, 0, 0]
+        nodes[str(node)] = (checked[0], checked[1])
+        constant_memory += checked[2]
+    if numbers and not faults:
+        raise GraphError(together(numbers))
+    return names, nodes, constant_memory
 
 
-def _node_id(value: Any, at: str) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise FormatError(f"{at} must be a whole number or a string")
-    return value
+def _edges(found: NodeLinkDocument, names: dict[int | str, str], faults: list[str]) -> list[tuple[str, str]]:
+    """Producer and consumer of each link, by name; `faults` takes what is wrong."""
+    edges = []
+    key, links = found.listed()
+    for number, link in enumerate(links):
+        at = f"{key}[{number}]"
+        ends = next(((a, b) for a, b in _LINK_ENDS if a in link and b in link), None)
+        if ends is None:
+            faults.append(f"{at} names no ends: source and target, or 0 and 1")
+        else:
+            producer, consumer = (_end(link[end], names, f"{at}.{end}", faults) for end in ends)
+            edges.append((producer, consumer))
+    return edges
 
 
-def _end(value: Any, names: dict[int | str, str], at: str) -> str:
-    node = _node_id(value, at)
-    if node not in names:
-        raise FormatError(f"{at} names unknown node {repr(node)[:40]}")
-    return names[node]
+def _is_id(value: Any) -> TypeGuard[int | str]:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _end(value: Any, names: dict[int | str, str], at: str, faults: list[str]) -> str:
+    if not _is_id(value):
+        faults.append(f"{at} must be a whole number or a string")
+        return ""
+    if value not in names:
+        faults.append(f"{at} names unknown node {short(value, 40)}")
+    return names.get(value, "")
+
+
+def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeGraph:
+    """The graph whose form with ops and tensors as nodes (:func:`remat.graphs.exchange.to_networkx`) this is."""
+    top = decoded(BipartiteHeader, header, "graph")
+    ops: dict[str, BipartiteOp] = {}
+    tensors: dict[str, BipartiteTensor] = {}
+    for number, entry in enumerate(found.nodes):
+        if entry.get("kind") == "op":
+            op = decoded(BipartiteOp, entry, f"nodes[{number}]")
+            ops[op.id] = op
+        else:
+            tensor = decoded(BipartiteTensor, entry, f"nodes[{number}]")
+            tensors[tensor.id] = tensor
+    if len(ops) + len(tensors) != len(found.nodes):
+        raise FormatError("nodes: two have the same id")
+    reads: dict[str, list[tuple[int, str]]] = {key: [] for key in ops}
+    writes: dict[str, list[tuple[int, str]]] = {key: [] for key in ops}
+    key, links = found.listed()
+    for number, link in enumerate(decoded(list[BipartiteLink], links, key)):
+        if link.source in tensors and link.target in ops:
+            reads[link.target].append((link.position, tensors[link.source].name))
+        elif link.source in ops and link.target in tensors:
+            writes[link.source].append((link.position, tensors[link.target].name))
+        else:
+            raise FormatError(f"{key}[{number}] is not between an op and a tensor of the graph")
+
+    def in_order(names: list[tuple[int, str]]) -> tuple[str, ...]:
+        return tuple(name for _, name in sorted(names, key=lambda pair: pair[0]))
+
+    return ComputeGraph(
+        tensors=[Tensor(tensor.name, tensor.size) for tensor in tensors.values()],
+        ops=[
+            Op(op.name, in_order(reads[key]), in_order(writes[key]), op.cost, op.workspace, op.type, op.phase,
+               op.recomputable)
+            for key, op in ops.items()
+        ],
+        name=top.name, inputs=top.inputs, outputs=top.outputs, order=top.order, constant_memory=top.constant_memory,
+        cost_unit=top.cost_unit, source=top.source, meta=top.meta,
+    )  # fmt: skip
 
 
 def _recognizes(source: Source) -> bool:
@@ -155,7 +273,7 @@ def _read(source: Source) -> ComputeGraph:
 
 FORMAT = GraphFormat(
     name="node-link",
-    description="networkx node-link JSON with Checkmate's or Moccasin's node attributes (read only)",
+    description="networkx node-link JSON with the node attributes of Checkmate, Moccasin or networkx (read only)",
     recognizes=_recognizes,
     read=_read,
 )

@@ -6,6 +6,7 @@ In text, each line that is not empty holds the name of one op; lines whose first
 from __future__ import annotations
 
 import json
+import re
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
@@ -43,11 +44,25 @@ def _of_names(names: list[str]) -> Schedule:
 
 
 def _is_json_list(source: Source) -> bool:
-    return source.data[:4096].lstrip(b" \t\r\n").startswith(b"[")
+    return re.match(rb"\s*\[\s*[\"\]]", source.data[:4096]) is not None
+
+
+#: Lines of other programs' texts, which are no names of ops: HLO and MLIR, source code, DOT, XML, sequences of Rotor.
+_FOREIGN = re.compile(
+    rb"HloModule\b|(?:ENTRY|ROOT)\s|%?[\w.\-]+\s*=\s|(?:module|func|def|class|digraph|graph)\b.*[{(:]|import\s"
+    rb"|.*\{$|\}|<[!?a-zA-Z]|(?:Fe|Fn|CF|Fck|Fall)_\d"
+)
 
 
 def _recognizes(source: Source) -> bool:
-    return _is_json_list(source) or not (source.looks_like_json or b"\0" in source.data[:4096])
+    """A JSON list, or lines of text of which the first ones are no other program's."""
+    head = source.data[:4096]
+    if _is_json_list(source):
+        return True
+    if source.looks_like_json or head.lstrip().startswith(b"[") or b"\0" in head:
+        return False
+    lines = [line.strip() for line in head.split(b"\n")]
+    return not any(_FOREIGN.match(line) for line in lines if line and not line.startswith(b"#"))
 
 
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
