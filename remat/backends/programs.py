@@ -25,13 +25,14 @@ def find_program(name: str) -> str | None:
     Only absolute folders of ``PATH`` are searched, and a program that lies in the current folder is passed over: names
     in a configuration must not run what came with it.
     """
-    folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(folder).is_absolute()]
+    return shutil.which(name, path=os.pathsep.join(trusted_folders())) if Path(name).name == name else None
+
+
+def trusted_folders() -> list[str]:
+    """The folders of ``PATH`` that are absolute and not the current one."""
     here = Path.cwd()
-    for folder in folders:
-        found = shutil.which(name, path=folder) if not os.path.dirname(name) else None  # noqa: PTH120 - "" matters
-        if found and Path(found).parent.resolve() != here:
-            return found
-    return None
+    folders = map(Path, filter(None, os.environ.get("PATH", os.defpath).split(os.pathsep)))
+    return [str(folder) for folder in folders if folder.is_absolute() and folder.resolve() != here]
 
 
 def check_trusted(backend: str, where: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -351,6 +352,23 @@ def test_missing_program(monkeypatch, tmp_path):
     assert not MiniZinc("gecode").ready().ready
     with pytest.raises(BackendError, match="'minizinc:gecode' cannot be used: not installed: no program 'minizinc'"):
         MiniZinc("gecode").solve(knapsack(4), options())
+
+
+def test_missing_package_is_said_in_one_line_and_nothing_heavy_is_imported(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nreal = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'minizinc' else real(name, *rest)\n"
+    )
+    code = (
+        "import sys; from remat.backends.minizinc import MiniZinc; print(MiniZinc.availability().reason);"
+        "print({'minizinc', 'asyncio', 'ortools'} & set(sys.modules))"
+    )
+    for path, reason in ((tmp_path, "minizinc is not installed: pip install 'remat[minizinc]'"), (None, "minizinc 2.")):
+        environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+        said, imported = run.stdout.splitlines()
+        assert said.startswith(reason) or (path is None and not MiniZinc.availability().ready)
+        assert imported == "set()"
 
 
 def test_temporary_files_are_private_and_removed(monkeypatch, tmp_path):

@@ -25,6 +25,7 @@ from remat.backends.base import (
     StopReason,
     Values,
     checked_hint,
+    wheel_availability,
 )
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
@@ -49,6 +50,8 @@ from remat.modeling import (
 from remat.modeling.written import WrittenModel
 
 OLDEST = (2, 6)
+#: Versions of the Python package `minizinc` that serve.
+VERSIONS = ">=0.10"
 #: The solver is told to end this many seconds before it is made to, so that its last words are heard.
 LAST_WORDS = 0.3
 #: Solvers whose own `cumulative` lets intervals of length 0 be anywhere; see ``interval_use.mzn``.
@@ -70,8 +73,8 @@ class MiniZinc(Backend):
     dashes, for example ``{"decay": 0.9}`` for Gecode. One is this backend's own: ``generic``, true for the way by
     records and false for the formulation's text, where there is one.
 
-    The program is called directly: the ``minizinc`` package of PyPI needs the same program, and would stand between
-    the deadline and the process group that has to end at it.
+    The package `minizinc` of PyPI lists the solvers. Running one is this package's own work: what the other cannot do
+    is said in ``docs/backends/minizinc.md``.
     """
 
     name = "minizinc"
@@ -79,6 +82,9 @@ class MiniZinc(Backend):
 
     @classmethod
     def availability(cls) -> Availability:
+        package = wheel_availability("minizinc", VERSIONS, "remat[minizinc]")
+        if not package.ready:
+            return package
         program = driver.executable()
         if program is None:
             reason = "no program 'minizinc' on the path; apt-get install minizinc, or the bundle from www.minizinc.org"

@@ -1,4 +1,4 @@
-"""The MiniZinc program: where it is, which solvers it lists, how it is called."""
+"""The MiniZinc program: where it is, which solvers it lists (by the package `minizinc`), how it is called."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import functools
 import json
 import os
 import subprocess
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remat.backends.programs import find_program
+from remat.backends.programs import find_program, trusted_folders
 from remat.errors import BackendError
 
 #: Seconds that asking the program for its version or its solvers may take.
@@ -87,12 +89,13 @@ def solvers(program: str) -> Mapping[str, Solver]:
 
 @functools.lru_cache(maxsize=8)
 def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
+    driver = package().Driver(Path(program))
+    driver._run = lambda *_: _listing(program)
     try:
-        listed = json.loads(_ask(program, "--solvers-json", environment()))
-        usable = [config for config in listed if _usable(config)]
-    except (ValueError, TypeError, AttributeError) as error:
+        listed = driver.available_solvers()  # by name and tag, so each several times
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise BackendError(f"MiniZinc lists its solvers in a way that cannot be read: {error}") from None
-    by_id = {str(config["id"]): config for config in usable}
+    by_id = {solver.id: solver for found in listed.values() for solver in found}
     found: dict[str, Solver] = {}
     taken: set[str] = set()
     for name, ids in SHORT_NAMES.items():
@@ -100,11 +103,40 @@ def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
         if present:
             found[name] = _solver(name, by_id[present[0]])
             taken.update(present)
-    for identity, config in by_id.items():
+    for identity, solver in by_id.items():
         name = identity.rpartition(".")[2]
         if identity not in taken:
-            found.setdefault(name if name not in found else identity, _solver(name, config))
+            found.setdefault(name if name not in found else identity, _solver(name, solver))
     return found
+
+
+def package() -> Any:
+    """The Python package `minizinc`.
+
+    Where it is imported it runs the first program of that name on the path, relative folders and the current one
+    included, and warns where there is none; here neither.
+    """
+    with _importing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = os.environ.get("PATH")
+        try:
+            os.environ["PATH"] = os.pathsep.join(trusted_folders())
+            import minizinc
+        finally:
+            os.environ.pop("PATH")
+            if path is not None:
+                os.environ["PATH"] = path
+    return minizinc
+
+
+_importing = threading.Lock()
+
+
+def _listing(program: str) -> subprocess.CompletedProcess[bytes]:
+    """What the package asks for: with our solvers, within a time, and without those that cannot be used."""
+    listed = json.loads(_ask(program, "--solvers-json", environment()))
+    usable = [{**config, "tags": list(config.get("tags") or ())} for config in listed if _usable(config)]
+    return subprocess.CompletedProcess([program], 0, json.dumps(usable).encode())
 
 
 def _usable(config: Mapping[str, Any]) -> bool:
@@ -114,17 +146,13 @@ def _usable(config: Mapping[str, Any]) -> bool:
     return bool(config.get("id")) and not config.get("isGUIApplication") and not missing and "gist" not in config["id"]
 
 
-def _solver(name: str, config: Mapping[str, Any]) -> Solver:
-    options = {str(flag).lstrip("-"): (str(flag), str(kind)) for flag, _, kind, *_ in config.get("extraFlags") or ()}
+def _solver(name: str, solver: Any) -> Solver:
+    """Of an object of the package's class ``Solver``."""
+    options = {str(flag).lstrip("-"): (str(flag), str(kind)) for flag, _, kind, *_ in solver.extraFlags or ()}
     return Solver(
-        name,
-        str(config["id"]),
-        str(config.get("version", "")),
-        frozenset(config.get("tags") or ()),
-        frozenset(config.get("stdFlags") or ()),
-        options,
-        "api" in (config.get("tags") or ()) or not config.get("executable"),
-    )
+        name, str(solver.id), str(solver.version or ""), frozenset(solver.tags), frozenset(solver.stdFlags or ()),
+        options, "api" in solver.tags or not solver.executable,
+    )  # fmt: skip
 
 
 def _ask(program: str, question: str, environment: Mapping[str, str]) -> str:
