@@ -27,6 +27,7 @@ from remat.cli import (
     show,
     solve,
     validate,
+    warm_up,
 )
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.terminal import guarded
@@ -44,9 +45,9 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
-    backends,
+    backends, warm_up,
 ):  # fmt: skip
-    app.command(module.__name__.rpartition(".")[2])(module.command)
+    app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 
 
 def _version(wanted: bool) -> None:

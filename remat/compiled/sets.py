@@ -54,6 +54,8 @@ class KernelSet:
     def __init__(self, name: str, module: str, example: Callable[[], None]) -> None:
         self.name, self.module, self._example = name, module, example
         self._loaded = False
+        self._starting = threading.Lock()
+        self._here: threading.Thread | None = None
         self._failure: BaseException | None = None
         KernelSet.known[name] = self
 
@@ -109,16 +111,21 @@ class KernelSet:
                 time.sleep(PAUSE)
                 if self._nobody_compiles(folder):
                     break
-        if self.compiled() is not None:
-            self.compile()
-            return True
-        here = threading.Thread(target=self._compile, daemon=True, name=f"compile {self.name}")
-        here.start()
+        here = self._start_here()
         while here.is_alive() and not clock.expired:
             here.join(PAUSE)
         if self._failure is not None:
             raise self._failure
         return self._loaded
+
+    def _start_here(self) -> threading.Thread:
+        """The thread that loads or compiles in this process; it goes on where nobody waits any longer."""
+        with self._starting:
+            if self._here is None or (not self._here.is_alive() and not self._loaded):
+                self._failure = None
+                self._here = threading.Thread(target=self._compile, daemon=True, name=f"compile {self.name}")
+                self._here.start()
+            return self._here
 
     def _nobody_compiles(self, folder: Path) -> bool:
         try:

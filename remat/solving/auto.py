@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from remat.backends.base import Backend, StopReason
+from remat.bounds import flow
 from remat.bounds.base import Bound
 from remat.bounds.report import best_bound
+from remat.compiled import begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.heuristics.base import Heuristic
@@ -71,6 +73,7 @@ class Auto:
     def run(self) -> None:
         """Go through the steps until the session is decided or time is up."""
         small = self.num_ops <= GREEDY_OPS
+        self._compile(*(("annealing",) if small else ("drops", "annealing")))
         for name in (("greedy", "eviction") if self.fixed else ("eviction",)) if small else ("drops",):
             self._heuristic(name, self._share(QUICK_SHARE if small else LARGE_SHARE, PER_OP * self.num_ops))
         self._exhaust(self._share(BOUND_SHARE))
@@ -99,6 +102,14 @@ class Auto:
     def _over(self) -> bool:
         """Whether nothing is left to do, or no time."""
         return self.session.enough or self.clock.expired
+
+    @staticmethod
+    def _compile(*names: str) -> None:
+        """Where that has never been done, have compiled beside the first steps what the later ones need."""
+        for name in names:
+            if name in heuristics():
+                begin(*load("heuristics", name).kernels)
+        begin(flow.KERNELS)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

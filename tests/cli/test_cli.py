@@ -164,7 +164,7 @@ def test_help_and_version(capsys: Capture) -> None:
     assert capsys.readouterr().out == f"remat {remat.__version__}\n"
     ok()
     assert "Commands:" in capsys.readouterr().out
-    for command in ("solve", "validate", "show", "plot", "generate", "convert", "backends"):
+    for command in ("solve", "validate", "show", "plot", "generate", "convert", "backends", "warm-up"):
         ok(command, "--help")
         assert f"remat {command}" in capsys.readouterr().out
 

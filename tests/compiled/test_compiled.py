@@ -178,6 +178,18 @@ def test_what_an_example_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
         KernelSet("faulty", __name__, example).ready()
 
 
+def test_warm_up_compiles_everything_and_says_where(tmp_path: Path) -> None:
+    code = "import sys, remat.cli; sys.exit(remat.cli.main(['warm-up']))"
+    for compiling in (True, False):
+        done = run(code, NUMBA_CACHE_DIR=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert ("compiling" in done.stdout) is compiling
+        assert all(f"{name}: ready" in done.stdout for name in KERNELS)
+        (folder,) = tmp_path.glob("remat-*/kernels-*")
+        assert f"kept in {folder.resolve()}" in done.stdout
+        assert {path.stem for path in folder.glob("*.ready")} == set(KERNELS)
+
+
 # -- where ---------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from remat.errors import BackendError, ProblemError
 from remat.graphs import write_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
+from remat.heuristics.annealing import Annealing
 from remat.modeling import Linear
 from remat.problem import Problem
 from remat.registry import heuristics
@@ -365,6 +366,7 @@ def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch
 
 def test_a_warm_start_is_used() -> None:
     problem = Problem(layered(40, 0.3, 5), "80%", "free")
+    assert Annealing().prepared()  # loading compiled code is not what is looked at here
     first = solve(problem, stop=0.5, options=ONE)
     assert first.schedule is not None
     again = solve(problem, stop=0.1, warm_start=first.schedule, options=ONE)

@@ -353,15 +353,13 @@ class _Search:
         width = self.budget * options.soft * (options.hard / options.soft) ** along
         over = max(0.0, float(state.tree[1, 0]) - self.budget)
         met, done = 0.0, 0
-        while done < self.batch and not self._over():
+        while done == 0 or (done < self.batch and not self._over()):
             moves = min(PIECE, self.batch - done)
             met += moves * anneal(
                 self.net, state, -1 if done else seed, moves, self.budget, self.fixed, heat, way.per_byte,
                 way.per_byte * width, max(width, self.narrow, over / 100), options.again,
             )  # fmt: skip
             done += moves
-        if not done:
-            return 0
         way.follow(met / done)
         self.rate = done / max(1e-9, time.perf_counter() - began)
         if state.number[BEST] >= 0 and (self.best_cost is None or state.number[BEST] < self.best_cost):

@@ -1,0 +1,41 @@
+"""``remat warm-up``: compile what is compiled, so that the first solve need not."""
+
+from __future__ import annotations
+
+import time
+
+from remat.errors import RematError
+
+
+def command() -> None:
+    """Compile the code of searches and bounds now; otherwise the first solve on a machine does so beside its work."""
+    from remat.bounds import flow
+    from remat.compiled import KernelSet, begin
+    from remat.compiled.places import candidates, writable
+    from remat.registry import heuristics, load
+    from remat.schedule import simulate
+
+    sets: dict[str, KernelSet] = {}
+    for name in heuristics():
+        try:
+            found = load("heuristics", name).kernels
+        except RematError:  # `remat backends` says what is wrong with it
+            continue
+        sets.update({one.name: one for one in found})
+    for one in (flow.KERNELS, simulate.KERNELS):
+        sets[one.name] = one
+    there = {name: one.compiled() for name, one in sets.items()}
+    begun = time.monotonic()
+    begin(*sets.values())
+    for name, one in sets.items():
+        if there[name] is None:
+            print(f"{name}: compiling", flush=True)
+            one.ready()
+            print(f"{name}: ready after {time.monotonic() - begun:.1f} s", flush=True)
+        else:
+            print(f"{name}: ready")
+    folders = sorted({str(folder) for one in sets.values() if (folder := one.compiled()) is not None})
+    if folders:
+        print(f"kept in {', '.join(folders)}")
+    elif writable() is None:
+        print(f"kept nowhere: none of {', '.join(str(folder) for folder, _ in candidates())} can be used")
