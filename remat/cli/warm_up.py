@@ -13,7 +13,7 @@ def command() -> None:
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
     from remat.registry import heuristics, load
-    from remat.schedule import simulate
+    from remat.schedule.simulate import KERNELS as SIMULATION
 
     sets: dict[str, KernelSet] = {}
     for name in heuristics():
@@ -22,7 +22,7 @@ def command() -> None:
         except RematError:  # `remat backends` says what is wrong with it
             continue
         sets.update({one.name: one for one in found})
-    for one in (flow.KERNELS, simulate.KERNELS):
+    for one in (flow.KERNELS, SIMULATION):
         sets[one.name] = one
     there = {name: one.compiled() for name, one in sets.items()}
     begun = time.monotonic()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 #: Seconds after which it ends, whatever happens, and how nice it is.
-LIMIT, NICE = 600, 5
+LIMIT, NICE = 600, 2
 
 
 def start(module: str, name: str, lock: int) -> bool:

@@ -126,7 +126,6 @@ class Lns(Heuristic):
     options_type = LnsOptions
 
     uses_backend = True
-    kernels = Annealing.kernels  # which makes starts
 
     @property
     def needs_backend(self) -> bool:
