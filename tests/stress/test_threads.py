@@ -1,0 +1,157 @@
+"""Calls of solve() in many threads of one process: no deadlock, deadlines kept, right answers.
+
+REMAT_STRESS_SOLVES changes how many solves there are in all.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from processes import count
+
+from remat import Problem, Schedule, SolveOptions, simulate, solve, validate
+from remat.graphs.families import unit_chain
+from remat.graphs.layered import layered
+from remat.heuristics.annealing import Annealing
+from remat.heuristics.drops import Drops
+from remat.interruption import interrupted
+from remat.solving.min_peak import minimize
+
+#: Threads of the issue.
+THREADS = 14
+#: Methods on a tiny problem, with the cost of the cheapest schedule for those that find it.
+EXACT = (
+    "auto", "retention-intervals/cp-sat", "retention-intervals/highs", "stages/highs", "checkmate/highs",
+    "checkmate/cp-sat",
+)  # fmt: skip
+ROUGH = ("greedy", "eviction", "annealing", "drops", "lns", "lp-rounding", "chen-sqrt")
+CALL = SolveOptions(threads=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    Annealing().prepare()
+    Drops().prepare()
+
+
+def one(method: str, problem: Problem, seconds: float) -> tuple[object, float]:
+    name, _, backend = method.partition("/")
+    began = time.monotonic()
+    result = solve(problem, name, backend or "cp-sat", stop=seconds, options=CALL)
+    return result, time.monotonic() - began
+
+
+def run_many(number: int, threads: int, seed: int) -> None:
+    """Solve tiny problems whose optimum is known, minimise, simulate and validate, all at the same time."""
+    chain = unit_chain(6)
+    problem, best = Problem(chain, 5), 16
+    assert one("checkmate/highs", problem, 60)[0].objective == best
+    least = minimize(unit_chain(4), stop=60, options=CALL).peak
+
+    def work(turn: int) -> str:
+        choice = random.Random(seed * 10**6 + turn)
+        kind = choice.random()
+        if kind < 0.1:
+            found = minimize(unit_chain(4), stop=60, options=CALL)
+            return "" if (found.peak, found.proved) == (least, True) else f"minimize: {found}"
+        if kind < 0.2:
+            graph = layered(60, seed=choice.randrange(5))
+            reference = Schedule.reference(graph)
+            same = simulate(graph, reference).peak == graph.reference_peak
+            return "" if same and validate(graph, reference).accepted else "simulation"
+        method = choice.choice(EXACT if kind < 0.6 else ROUGH)
+        result, _ = one(method, problem, 60 if method in EXACT else 1.0)
+        if method in EXACT and (result.objective, str(result.status)) != (best, "optimal"):
+            return f"{method}: {result}"
+        if result.schedule is not None and not validate(chain, result.schedule, problem.rules).accepted:
+            return f"{method}: not valid"
+        return ""
+
+    with ThreadPoolExecutor(threads) as pool:
+        wrong = [what for what in pool.map(work, range(number), timeout=40 * 60) if what]
+    assert not wrong
+    assert not interrupted()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_thousand_solves_in_fourteen_threads() -> None:
+    before = list(warnings.filters)
+    run_many(count("SOLVES", 1000), THREADS, seed=0)
+    assert warnings.filters == before
+    assert threading.active_count() < THREADS + 20
+
+
+def test_some_solves_in_fourteen_threads() -> None:
+    run_many(28, THREADS, seed=1)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_the_deadlock_of_drops_and_lns(rounds: int) -> None:
+    """Three of each with 2 seconds, which used to wait for ever."""
+    problem = Problem(layered(120, seed=1), "80%")
+    for _ in range(rounds):
+        with ThreadPoolExecutor(6) as pool:
+            runs = list(pool.map(lambda method: one(method, problem, 2.0), ["drops", "lns"] * 3, timeout=120))
+        for result, seconds in runs:
+            assert result.schedule is None or validate(problem.graph, result.schedule, problem.rules).accepted
+            assert seconds < 2 + 1 + 5  # the last for six that share two cores with others
+
+
+COLD = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from remat import Problem, SolveOptions, solve, layered
+
+def one(method):
+    began = time.monotonic()
+    problem = Problem(layered(40, seed=1), "85%")
+    result = solve(problem, method, stop=float(sys.argv[1]), options=SolveOptions(threads=1))
+    return method, str(result.stop), time.monotonic() - began
+
+def child(queue):
+    queue.put(one("auto")[1])
+
+if __name__ == "__main__":
+    with ThreadPoolExecutor(14) as pool:
+        methods = ["annealing", "drops", "lns", "auto", "greedy", "eviction", "stages"] * 2
+        for method, stop, seconds in pool.map(one, methods):
+            print(method, stop, round(seconds, 2), flush=True)
+    context = multiprocessing.get_context(sys.argv[2])
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print("child", queue.get(timeout=120), flush=True)
+    process.join(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_with_nothing_compiled_yet(tmp_path: Path, how: str) -> None:
+    """A process without a cache; deadlines hold, and a child that is made after that works as well."""
+    import os
+
+    program = tmp_path / "cold.py"
+    program.write_text(textwrap.dedent(COLD), encoding="utf-8")
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "XDG_CACHE_HOME": str(tmp_path / "home")}
+    run = subprocess.run(
+        [sys.executable, str(program), "3", how], env=environment, capture_output=True, text=True, timeout=900,
+        check=False,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert lines.pop()[0] == "child"
+    assert len(lines) == 14
+    late = [line for line in lines if float(line[2]) > 3 + 1 + 10]  # the last for fourteen that share two cores
+    assert not late
