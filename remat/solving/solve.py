@@ -8,6 +8,7 @@ from typing import Any
 from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
+from remat.interruption import interrupts
 from remat.problem import Problem
 from remat.registry import make_backend
 from remat.schedule import Schedule
@@ -21,6 +22,7 @@ from remat.solving.stop import Stop, stopping
 from remat.solving.warm_start import take_warm_start
 
 
+@interrupts()
 def solve(
     problem: Problem,
     method: MethodLike = AUTO,

@@ -39,8 +39,8 @@ CALL = SolveOptions(threads=1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    Annealing().prepare()
-    Drops().prepare()
+    assert Annealing().prepared()
+    assert Drops().prepared()
 
 
 def one(method: str, problem: Problem, seconds: float) -> tuple[object, float]:
