@@ -12,15 +12,25 @@ from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
+from remat.backends.resources import available_memory
 from remat.bounds.base import Bound
 from remat.bounds.retention_gaps import Gaps
 from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError
 from remat.modeling import Linear, Model
+from remat.modeling.rows import rows_from
+from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import Scope
 
 Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+#: Entries of the memory rows above which they are stated by what changes from one to the next.
+MOST_ENTRIES = 1_000_000
+#: Bytes for each request of an input while they are collected, and stated.
+REQUEST_BYTES = 1000
 
 
 def interval_bound(
@@ -64,10 +74,12 @@ def interval_bound(
     scope = Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes)
     name = ("the interval relaxation" + " with requests" * requests) + " (linear)" * (not integer)
 
-    def found(extra: int | None, relaxed: float | None = None, versions: dict[str, str] | None = None) -> Bound:
+    def found(
+        extra: int | None, relaxed: float | None = None, versions: dict[str, str] | None = None, note: str = ""
+    ) -> Bound:
         value = None if extra is None else base + extra
         seconds = time.monotonic() - began
-        return Bound(value, name, scope, base, extra is None, relaxed, seconds, versions=versions or {})
+        return Bound(value, name, scope, base, extra is None, relaxed, seconds, versions=versions or {}, note=note)
 
     relaxation = IntervalRelaxation(problem, requests)
     if relaxation.infeasible:
@@ -77,9 +89,13 @@ def interval_bound(
     unit, call = relaxation.unit, SolveOptions(clock, threads)
     try:
         model = relaxation.build(clock)
+        if why := _size(model).lacks_memory(available_memory(), Highs.nonzero_bytes):
+            return found(0, note=f"its model has {_size(model)} and {why}")
         linear = Highs().relax(model, call)
     except OverdueError:
         return found(0)
+    except ProblemError as refusal:
+        return found(0, note=str(refusal))
     versions = dict(linear.versions)
     if linear.infeasible:
         return found(None, None, versions)
@@ -93,6 +109,11 @@ def interval_bound(
             # Whole numbers below 2^53 times the unit, so that only the solver's tolerance is to be taken off.
             extra = max(extra, math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
     return found(unit * extra, relaxed, versions)
+
+
+def _size(model: Model) -> ModelSize:
+    entries = sum(len(record.value) for record in model.records if isinstance(record, Linear))
+    return ModelSize(model.num_vars, model.num_constraints, entries)
 
 
 @dataclass
@@ -181,6 +202,8 @@ class IntervalRelaxation:
         ------
         OverdueError
             At the deadline.
+        ProblemError
+            If it does not fit into memory.
         """
         clock = deadline or Deadline()
         arrays, gaps = self.problem.graph.arrays, self._gaps
@@ -231,7 +254,7 @@ class IntervalRelaxation:
         since = gaps.last[tensor]
         since[later + 1] = until[later]
         clock.check()
-        model.add(*self._memory(drop, waits.index, tensor, since, until))
+        self._memory(model, drop, waits.index, (tensor, since, until))
         model.add(self._limits(segments))
         model.minimize(run.index, arrays.cost[np.array(owner, dtype=np.int64)] // self.unit)
         return model
@@ -257,7 +280,10 @@ class IntervalRelaxation:
         segments: dict[int, _Segments] = {}
         asked: list[tuple[int, int, int]] = []
         owner: list[int] = []
+        most = int(min(available_memory(), 2**50) / REQUEST_BYTES)
         for op in clock.each(arrays.order[::-1].tolist(), 16):
+            if len(asked) + len(owner) > most:
+                raise ProblemError(f"more than {most:,} requests of inputs, more than fit into memory")
             if self._once[op] or not (windows[op] or late[op]):
                 continue
             windows[op] += [(position, n) for position in late[op]]
@@ -279,8 +305,9 @@ class IntervalRelaxation:
                         late[writers[t][0]].add(last[t])
         return segments, asked, owner
 
-    def _memory(self, drop: Int, waits: Int, tensor: Int, since: Int, until: Int) -> list[Linear]:
-        """(1), but for rows that always hold."""
+    def _memory(self, model: Model, drop: Int, waits: Int, late: tuple[Int, Int, Int]) -> None:
+        """(1), but for rows that always hold; `late` has the tensor, the beginning and the end of each of `waits`."""
+        tensor, since, until = late
         gaps, size = self._gaps, self.problem.graph.arrays.size
         n = len(self._room)
         most = self._held.copy()
@@ -296,22 +323,40 @@ class IntervalRelaxation:
         stop = np.concatenate([gaps.end[may], np.minimum(until + 1, n)])
         column = np.concatenate([drop[may], waits])
         weight = np.concatenate([-size[gaps.tensor[may]], size[tensor]])
-        length = np.maximum(stop - first, 0)
-        entry = np.repeat(np.arange(len(length)), length)
-        position = np.arange(len(entry)) - np.repeat(np.cumsum(length) - length, length) + first[entry]
-        here = number[position] >= 0
-        entry, position = entry[here], position[here]
         scale = float(size.max())
-        return [
-            Linear.rows(
+        upper = (self._room - self._held)[rows] / scale
+        before = np.append(0, np.cumsum(number[:n] >= 0))  # rows before each position
+        begin, end = before[first], before[np.maximum(first, stop)]
+        if int((end - begin).sum()) > MOST_ENTRIES:
+            self._running(model, (begin, end), column, weight / scale, upper)
+            return
+        entry = np.repeat(np.arange(len(begin)), end - begin)
+        row = np.arange(len(entry)) - np.repeat(np.cumsum(end - begin) - (end - begin), end - begin) + begin[entry]
+        model.add(Linear.rows("memory", row, column[entry], weight[entry] / scale, upper=upper, num_rows=len(rows)))
+
+    @staticmethod
+    def _running(model: Model, span: tuple[Int, Int], column: Int, weight: Float, upper: Float) -> None:
+        """(1) by what changes from row to row: each term is in two rows instead of in all of its span."""
+        (begin, end), count = span, len(upper)
+        some = begin < end
+        begin, end, column, weight = begin[some], end[some], column[some], weight[some]
+        least = np.zeros(count + 1)
+        np.add.at(least, begin, np.minimum(weight, 0))
+        np.add.at(least, end, -np.minimum(weight, 0))
+        held = model.continuous("held", count, np.minimum(np.cumsum(least)[:count] - 1, upper), upper).index
+        each, leaves = np.arange(count), end < count
+        model.add(
+            rows_from(
                 "memory",
-                number[position],
-                column[entry],
-                weight[entry] / scale,
-                upper=(self._room - self._held)[rows] / scale,
-                num_rows=len(rows),
+                (each, held, 1),
+                (each[1:], held[:-1], -1),
+                (begin, column, -weight),
+                (end[leaves], column[leaves], weight[leaves]),
+                num_rows=count,
+                lower=0,
+                upper=0,
             )
-        ]
+        )
 
     def _limits(self, segments: dict[int, _Segments]) -> Linear:
         """Row (5): limits of computes."""

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from remat.bounds import Measure, best_bound, bounds, cut_bound, interval_bound, joint_bound
+from remat.bounds import Measure, best_bound, bounds, cut_bound, interval, interval_bound, joint_bound
 from remat.bounds.report import applies
 from remat.cli import main
 from remat.graphs import GraphBuilder, layered
@@ -131,3 +131,34 @@ def test_shell_refuses_in_one_line(capsys):
     for words in (["--budget", "nonsense"], ["--budget", "80%", "--relaxation", "unknown"], ["--order", "odd"]):
         assert main(["bounds", "fcn8", *words]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# -- at size -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("requests", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_by_differences_is_the_same_bound(seed, requests, monkeypatch):
+    """Rows that say what changes from one to the next, for large graphs: the entries of whole rows filled memory."""
+    problem = Problem(layered(40, seed=seed), "80%")
+    whole = interval_bound(problem, requests=requests, threads=1)
+    linear = interval_bound(problem, requests=requests, integer=False, threads=1)
+    monkeypatch.setattr(interval, "MOST_ENTRIES", 0)
+    assert interval_bound(problem, requests=requests, threads=1).value == whole.value
+    again = interval_bound(problem, requests=requests, integer=False, threads=1)
+    assert again.relaxed == pytest.approx(linear.relaxed, rel=1e-6)
+
+
+def test_entries_do_not_grow_with_the_length_of_gaps():
+    graph = layered(3000, seed=1)
+    relaxation = interval.IntervalRelaxation(Problem(graph, "50%"), requests=False)
+    memory = next(record for record in relaxation.build().records if record.name == "memory")
+    assert len(memory.value) < 20 * len(graph.ops)
+
+
+def test_bounds_that_do_not_fit_into_memory_say_so(monkeypatch):
+    monkeypatch.setattr(interval, "available_memory", lambda *_: 10_000.0)
+    for requests in (False, True):
+        bound = interval_bound(Problem(layered(40, seed=1), "60%"), requests=requests)
+        assert bound.value == bound.base_cost
+        assert "memory" in bound.note or "are to be had" in bound.note

@@ -146,18 +146,25 @@ def relax(
         if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:
             raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
     rows, columns = matrix.shape
-    status = solver.passModel(
-        columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize), 0.0,
-        matrix.cost, matrix.lower, matrix.upper, matrix.row_lower, matrix.row_upper,
-        matrix.indptr, matrix.indices, matrix.values, np.zeros(columns, dtype=np.int32),
-    )  # fmt: skip
-    if status == highspy.HighsStatus.kError:
-        raise BackendError(f"HiGHS does not take model {lowered.source.name!r}")
+
+    def load_and_run() -> None:
+        """In the thread of the solver: a large model takes seconds to hand over."""
+        status = solver.passModel(
+            columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize),
+            0.0, matrix.cost, matrix.lower, matrix.upper, matrix.row_lower, matrix.row_upper,
+            matrix.indptr, matrix.indices, matrix.values, np.zeros(columns, dtype=np.int32),
+        )  # fmt: skip
+        if status == highspy.HighsStatus.kError:
+            raise BackendError(f"HiGHS does not take model {lowered.source.name!r}")
+        _limit(solver, options)
+        if not options.deadline.expired:
+            solver.run()
+
     build_seconds, began = time.monotonic() - began, time.monotonic()
     stop, infeasible, bound, objective = StopReason.FINISHED, False, None, None
     duals, values = np.zeros(rows), None
     try:
-        if _run(solver, options):
+        if run_interruptible(load_and_run, solver.cancelSolve, options.deadline):
             stop = StopReason.INTERRUPTED
         ended, statuses = solver.getModelStatus(), highspy.HighsModelStatus
         if ended in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
@@ -207,11 +214,10 @@ def _best_bound(matrix: Matrix, duals: Float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _run(solver: Any, options: SolveOptions) -> bool:
-    """Let it run to its end or the deadline; whether Ctrl-C came."""
+def _limit(solver: Any, options: SolveOptions) -> None:
+    """Tell it how much time is left."""
     if math.isfinite(options.deadline.seconds):
         solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, options.deadline.remaining))
-    return run_interruptible(solver.run, solver.cancelSolve, options.deadline)
 
 
 def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bool:
@@ -221,7 +227,8 @@ def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bo
             solver.clearSolver()
             solver.setOptionValue("presolve", "off")
             solver.setOptionValue("solver", "simplex")
-            _run(solver, options)
+            _limit(solver, options)
+            run_interruptible(solver.run, solver.cancelSolve, options.deadline)
         _, exists = solver.getDualRayExist()
         if exists:
             _, _, ray = solver.getDualRay()
