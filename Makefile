@@ -66,7 +66,8 @@ test: solvers lint docs  ## all checks: style, types, documentation, tests (with
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the slow tests only
-	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest -m "slow and not alone" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/pytest -m "slow and alone" $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check

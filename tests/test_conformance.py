@@ -180,20 +180,33 @@ def test_format(format_, check):
     check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
 
 
+def thorough_effort(backend, formulation=""):
+    """The deadline of five seconds that is promised; fewer models where each starts a program or two."""
+    if backend.partition(":")[0] in SLOW_FAMILIES:
+        return Effort(most_ops=4, cases=5, deadline=5.0)
+    if formulation == "retention-intervals" and backend != "cp-sat":
+        return Effort(most_ops=4, cases=8, deadline=5.0)
+    return THOROUGH
+
+
+#: Checks that measure time.
+TIMED = {"deadline_keeps_the_incumbent", "stops_when_asked"}
+
+
+def timed_alone(checks):
+    return [pytest.param(c, marks=pytest.mark.alone) if c.__name__ in TIMED else c for c in checks]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("check", BACKEND_CHECKS)
+@pytest.mark.parametrize("check", timed_alone(BACKEND_CHECKS))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backend_thoroughly(backend, check):
-    """More models, and the deadline of five seconds that is promised."""
-    check(made(backend), THOROUGH)
+    check(made(backend), thorough_effort(backend))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", PAIR_CHECKS)
+@pytest.mark.parametrize("check", timed_alone(PAIR_CHECKS))
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_pair_thoroughly(formulation, backend, check):
-    """As above; bridges and Gecode are for smaller graphs."""
-    easy = backend == "cp-sat" or (formulation != "retention-intervals" and backend != "minizinc:gecode")
-    effort = THOROUGH if easy else Effort(most_ops=4, cases=8, deadline=5.0)
-    check(registry.load("formulations", formulation), made(backend), effort)
+    check(registry.load("formulations", formulation), made(backend), thorough_effort(backend, formulation))

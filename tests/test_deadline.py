@@ -131,6 +131,7 @@ def test_a_build_that_is_late_ends_with_the_deadline():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_lns_in_fresh_processes(tmp_path):
     """The deadline falls while modules are imported: a struck import was a raw ImportError in one of eight runs."""
     path = tmp_path / "graph.json"

@@ -26,6 +26,7 @@ def large():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore:.*rows are more than Pyomo:UserWarning")
 @pytest.mark.parametrize("isolate", [False, True], ids=["", "isolated"])
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_within_a_second(large, backend, options, isolate):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_program_ends_too(large, tmp_path):
     """A solver that is left behind does not hold up the shell."""
     path = tmp_path / "large.json"
