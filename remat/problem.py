@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
@@ -75,9 +76,18 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
     return int(number * UNITS[unit])
 
 
+class Objective(StrEnum):
+    """What makes one schedule better than another."""
+
+    LEAST_COST = "least-cost"
+    """The least cost within the budget."""
+    LEAST_PEAK = "least-peak"
+    """The least peak, and of schedules with that peak the cheapest; a budget is an upper limit."""
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A graph, a budget and rules.
+    """A graph, a budget, rules and an objective.
 
     Parameters
     ----------
@@ -92,6 +102,8 @@ class Problem:
         Tensors to be alive at the end besides the graph's outputs.
     count_constant_memory : bool
         Count the graph's constant memory in peak and budget (a share then refers to peak plus constant memory).
+    objective : Objective or str
+        ``"least-cost"``, or ``"least-peak"``, which needs no budget.
 
     Raises
     ------
@@ -113,11 +125,13 @@ class Problem:
     max_computes: int | Mapping[str, int] | None = None
     keep: Iterable[str] = ()
     count_constant_memory: bool = False
+    objective: Objective | str = Objective.LEAST_COST
 
     def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be sent elsewhere
         limits = self.max_computes
         limits = dict(limits) if isinstance(limits, Mapping) else limits
-        return type(self), (self.graph, self.budget, self.order, limits, self.keep, self.count_constant_memory)
+        most = (self.keep, self.count_constant_memory, self.objective)
+        return type(self), (self.graph, self.budget, self.order, limits, *most)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -125,6 +139,11 @@ class Problem:
             put(self, "order", OrderRule(self.order))
         except ValueError:
             raise ProblemError(f"order {self.order!r} is not one of fixed, free") from None
+        try:
+            put(self, "objective", Objective(self.objective))
+        except ValueError:
+            known = ", ".join(Objective)
+            raise ProblemError(f"objective {short(self.objective)} is not one of {known}") from None
         if isinstance(self.keep, str):
             raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}")
         put(self, "keep", frozenset(self.keep))

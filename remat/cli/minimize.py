@@ -35,6 +35,10 @@ def command(
     count_constant_memory: ConstantMemory = None,
     costs: Costs = None,
     device: Device = None,
+    method: Annotated[
+        str,
+        typer.Option("--method", "-f", help="auto, retention-intervals, or a heuristic, asked for less and less."),
+    ] = "auto",
     backend: Annotated[
         str, typer.Option("--backend", help="Solver, NAME or NAME:VARIANT; `none`: heuristics and search alone.")
     ] = "cp-sat",
@@ -74,12 +78,14 @@ def command(
     with interrupts():
         with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:
             result = minimize(
-                problem, backend=None if backend == "none" else backend, stop=time_limit,
+                problem, method, None if backend == "none" else backend, stop=time_limit,
                 options=SolveOptions(threads=threads, seed=seed), on_progress=keeper,
             )  # fmt: skip
         writing()
+        schedule = result.schedule
+        assert schedule is not None  # the reference order is one
         if output is not None:
-            outputs.save_schedule(output, result.schedule)
+            outputs.save_schedule(output, schedule)
         stream = sys.stderr if is_standard_stream(output) else sys.stdout
         if as_json:
             print_json(result.as_dict(), stream)
@@ -87,7 +93,7 @@ def command(
             print(result, file=stream)
         if plot is not None:
             outputs.draw(plot, lambda path: save_plot(
-                problem.graph, result.schedule, path, result.peak,
+                problem.graph, schedule, path, result.peak,
                 keep=problem.keep, count_constant_memory=problem.count_constant_memory,
             ))  # fmt: skip
     if outputs.failed:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from remat.solving.progress import PeakProgress, Progress, describe
+from remat.solving.progress import Progress, describe
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,7 +36,7 @@ class Reporter:
         self._mode = "quiet" if quiet else "live" if self._stream.isatty() else "plain"
         self._interval = interval
         self._lock = threading.Lock()
-        self._moment: Progress | PeakProgress | None = None
+        self._moment: Progress | None = None
         self._heard = 0.0
         self._printed = -float("inf")
         self._pending = False
@@ -44,7 +44,7 @@ class Reporter:
         self._ticker: threading.Thread | None = None
         self._live: _Live | None = None
 
-    def __call__(self, moment: Progress | PeakProgress) -> None:
+    def __call__(self, moment: Progress) -> None:
         with self._lock:
             self._moment, self._heard, self._pending = moment, time.monotonic(), True
 

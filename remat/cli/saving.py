@@ -19,7 +19,7 @@ from remat.io.text import one_line
 
 if TYPE_CHECKING:
     from remat.schedule import Schedule
-    from remat.solving.progress import PeakProgress, Progress
+    from remat.solving.progress import Progress
 
 #: Seconds between two versions of a schedule on disk; more where writing takes more than so large a share of the time.
 EVERY, SHARE = 2.0, 0.05
@@ -39,9 +39,7 @@ class Keeper:
         Receives every moment as well.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None, on_progress: Callable[[Progress | PeakProgress], object]
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, on_progress: Callable[[Progress], object]) -> None:
         self._path = None if path is None or is_special(path) else Path(path)
         self._tell = on_progress
         self._best: Schedule | None = None
@@ -50,7 +48,7 @@ class Keeper:
         self._news, self._end, self._lock = threading.Event(), threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def __call__(self, moment: Progress | PeakProgress) -> None:
+    def __call__(self, moment: Progress) -> None:
         if moment.schedule is not None and moment.schedule is not self._best:
             self._best = moment.schedule
             self._news.set()

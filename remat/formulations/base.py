@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from remat.deadline import Deadline
 from remat.modeling import Model
 from remat.modeling.size import ModelSize
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.scope import Scope
 
@@ -90,6 +90,8 @@ class Formulation(ABC):
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
     """The dataclass of its options, the constructor's second argument; None where it has none."""
+    objectives: ClassVar[frozenset[Objective]] = frozenset({Objective.LEAST_COST})
+    """What it can be asked for; :meth:`build` states the one of its problem."""
 
     deadline: Deadline = Deadline()
     """Set by who asks for a model. `build` looks at it between steps of less than a second: ``self.deadline.check()``
@@ -114,7 +116,7 @@ class Formulation(ABC):
 
     @abstractmethod
     def build(self) -> Model:
-        """The model; its objective is the cost of the schedule."""
+        """The model; its objective is the cost of the schedule, or its peak in bytes, as the problem asks."""
 
     @abstractmethod
     def encode(self, schedule: Schedule) -> Values:

@@ -54,6 +54,19 @@ class Verdict(StrEnum):
     """Some other rule is broken; the peak and cost of such a schedule mean nothing."""
 
 
+def overhead_percent(cost: float, base_cost: int) -> float | None:
+    """The overhead (total duration increase) of a cost over that of computing each op once, in %.
+
+    None where computing each op once costs nothing.
+
+    Examples
+    --------
+    >>> overhead_percent(105, 100), overhead_percent(5, 0)
+    (5.0, None)
+    """
+    return 100 * (cost - base_cost) / base_cost if base_cost else None
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One broken rule.

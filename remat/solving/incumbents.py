@@ -12,7 +12,7 @@ from remat.errors import BackendError, RematError
 from remat.formulations.base import Formulation
 from remat.modeling import Model
 from remat.modeling.model import Kind
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
 from remat.schedule.validate import validate
@@ -39,13 +39,21 @@ class Certified:
     source: str
 
     @property
+    def by_peak(self) -> tuple[int, int]:
+        """Peak and cost."""
+        return self.certificate.peak, self.certificate.cost
+
+    @property
     def fits(self) -> bool:
         """Whether it keeps the budget too."""
         return self.certificate.accepted
 
 
 class Incumbents:
-    """Validates schedules for one problem, and keeps the cheapest that fits and the one with the least peak."""
+    """Validates schedules for one problem, and keeps the best that fits and the one with the least peak.
+
+    The best is the cheapest, or the one with the least peak where the problem asks for that; ties go to the other.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -64,15 +72,15 @@ class Incumbents:
         if certificate.verdict is Verdict.INVALID:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}")
         seen = Certified(schedule, certificate, source)
-        if seen.fits and (self.best is None or _rank(seen) < _rank(self.best)):
+        if seen.fits and (self.best is None or self.rank(seen) < self.rank(self.best)):
             self.best = seen
-        if self.least_peak is None or certificate.peak < self.least_peak.certificate.peak:
+        if self.least_peak is None or seen.by_peak < self.least_peak.by_peak:
             self.least_peak = seen
         return seen
 
-
-def _rank(seen: Certified) -> tuple[int, int]:
-    return seen.certificate.cost, seen.certificate.peak
+    def rank(self, certified: Certified) -> tuple[int, int]:
+        """The smaller, the better: the value of the objective, then the other."""
+        return certified.by_peak if self.problem.objective is Objective.LEAST_PEAK else certified.by_peak[::-1]
 
 
 class Reader:
@@ -103,7 +111,7 @@ class Reader:
         return self._incumbents.see(self._decode(values[: self._model.num_vars]), self._source)
 
     def main(self, values: Values, claimed: float) -> Certified:
-        """The schedule that values of the main model stand for.
+        """The schedule that values of the main model stand for, whose objective is its cost or its peak.
 
         Raises
         ------
@@ -115,19 +123,21 @@ class Reader:
             raise BackendError(f"{self._source} gives a cost or values that are not finite")
         schedule = self._decode(values)
         seen = self._incumbents.see(schedule, self._source)
-        if not seen.fits:
+        if not seen.fits and self._incumbents.problem.objective is Objective.LEAST_COST:
             raise BackendError(f"{self._source} gives a schedule over budget: {seen.certificate.first}")
-        cost = seen.certificate.cost
+        peak = self._incumbents.problem.objective is Objective.LEAST_PEAK
+        cost = seen.certificate.peak if peak else seen.certificate.cost
+        word = "peak" if peak else "cost"
         worth = self._model.objective.value(np.where(self._integral, np.rint(values), values))
         if abs(claimed - worth) > TOLERANCE * max(1.0, abs(worth)):
             raise BackendError(
-                f"{self._source} claims cost {_number(claimed)}, but its values cost {_number(worth)} "
-                f"and the schedule costs {cost:,}"
+                f"{self._source} claims {word} {_number(claimed)}, but its values {word} {_number(worth)} "
+                f"and the schedule {word}s {cost:,}"
             )
         slack = max(0.5, 1e-12 * cost) if self._exact else TOLERANCE * max(1.0, cost)
         if cost > worth + slack:
-            raise BackendError(f"{self._source} claims cost {_number(claimed)}, the schedule costs {cost:,}")
-        if cost < worth - slack:  # decode() dropped computes that nothing needs
+            raise BackendError(f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {cost:,}")
+        if cost < worth - slack and not peak:  # decode() dropped computes that nothing needs
             self.notes.add("decoding dropped useless computes from the solver's schedule")
         return seen
 

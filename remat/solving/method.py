@@ -14,9 +14,11 @@ from remat import registry
 from remat.errors import ProblemError, RematError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
+from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.schedule import OrderRule
 from remat.solving.auto import AUTO, Auto
+from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    objectives: frozenset[Objective] = frozenset({Objective.LEAST_COST})
+    """What it can be asked for."""
     options_type: ClassVar[type | None] = None
     """The dataclass of its options; None where it has none."""
     uses_backend: ClassVar[bool] = False
@@ -90,6 +94,7 @@ class AutoMethod(Method):
     """Heuristics, bounds, search and a solver in turns, until a schedule meets a bound (:mod:`remat.solving.auto`)."""
 
     name = AUTO
+    objectives = frozenset(Objective)
     uses_backend = True
 
     def __init__(self, options: Any = None) -> None:
@@ -100,13 +105,18 @@ class AutoMethod(Method):
         super().__init__()
 
     def run(self, session: Session) -> None:
+        if session.asks_peak:
+            MinPeakSearch(session).run()
+            return
         assert session.solver is not None
         Auto(session, session.solver, session.warm_start).run()
         session.conclude()
 
 
 class HeuristicMethod(Method):
-    """A heuristic, alone."""
+    """A heuristic, alone; for the least peak it is asked for less and less."""
+
+    objectives = frozenset(Objective)
 
     def __init__(self, kind: type[Heuristic] | Heuristic, options: Any = None) -> None:
         if isinstance(kind, Heuristic):
@@ -122,6 +132,9 @@ class HeuristicMethod(Method):
         return self.heuristic.needs_backend
 
     def run(self, session: Session) -> None:
+        if session.asks_peak:
+            MinPeakSearch(session).run_heuristic(self.heuristic)
+            return
         with session.timed(self.name):
             session.improve(self.heuristic, session.call.deadline, session.warm_start)
         session.conclude()
@@ -133,12 +146,12 @@ class FormulationMethod(Method):
     uses_backend = True
 
     def __init__(self, kind: type[Formulation], options: Any = None) -> None:
-        self.kind, self.options = kind, options
+        self.kind, self.options, self.objectives = kind, options, kind.objectives
         self.name = kind.name  # type: ignore[misc]
 
     def run(self, session: Session) -> None:
         assert session.solver is not None
-        if session.call.start != "none":
+        if session.call.start != "none" and not session.asks_peak:
             self._begin(session)
         if not session.enough:
             ModelMethod(session, self.kind, session.solver, self.options).run(session.warm_start)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from remat.backends.base import Backend, SolveOptions, Status, StopReason, Values
+from remat.backends.base import Status, StopReason, Values
 from remat.bounds.non_recomputable import held_bound
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
-from remat.interruption import interrupted
 from remat.ordering.best_first import Aim, Explored, explore
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.registry import heuristics, load
 from remat.schedule import OrderRule, Schedule
-from remat.scope import covers
+from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError, call_backend
-from remat.solving.incumbents import Certified, Incumbents, Reader, lower_bound
-from remat.solving.progress import OnPeakProgress, PeakProgress
-from remat.solving.result import Point
-from remat.solving.warm_start import best_hint, take_warm_start
+from remat.solving.incumbents import Certified, Reader, lower_bound
+from remat.solving.warm_start import best_hint
+
+if TYPE_CHECKING:
+    from remat.solving.session import Session
 
 #: Seconds of the first attempt at one budget: for each op, and at least. They double when a descent starts again.
 ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
@@ -42,72 +41,78 @@ ANNEALING_LEAST = 1.0
 EXHAUSTIVE_OPS, ORDERING_OPS, MODEL_OPS = 24, 200, 250
 
 
-@dataclass
 class MinPeakSearch:
-    """One search; its state is what is known so far. See :func:`remat.solving.min_peak.minimize` for the parameters."""
+    """The search on one session, whose problem asks for the least peak; see :func:`remat.solving.min_peak.minimize`.
 
-    problem: Problem
-    """Without a budget."""
-    call: SolveOptions
-    backend: Backend | None = None
-    """For the preliminary model; None: no solver."""
-    start: Schedule | None = None
-    on_progress: OnPeakProgress | None = None
+    Parameters
+    ----------
+    session : Session
+        Its backend solves the preliminary model; None: no solver.
+    """
 
-    phase: str = "bounds"
-    bound: int = 0
-    bound_kind: str = ""
-    bound_cause: str = ""
-    cost_bound: int = 0
-    stop: StopReason = StopReason.FINISHED
-    points: list[Point] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    timings: dict[str, float] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.incumbents = Incumbents(self.problem)
-        self.best = self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
+    def __init__(self, session: Session) -> None:
+        self.session, self.call, self.backend = session, session.call, session.solver
+        #: The same rules without a limit of memory, for whatever wants a limit of its own.
+        self.problem = replace(session.problem, budget=None, objective=Objective.LEAST_COST)
+        self.incumbents, self.reference = session.incumbents, session.reference
         self.num_ops = len(self.problem.graph.ops)
-        self.cost_bound = self.problem.graph.base_cost
+
+    @property
+    def best(self) -> Certified:
+        """The schedule with the least peak so far, whatever the budget."""
+        assert self.incumbents.least_peak is not None
+        return self.incumbents.least_peak
 
     @property
     def peak(self) -> int:
-        """Of the best schedule so far, in bytes."""
+        """Its peak, in bytes."""
         return self.best.certificate.peak
 
     @property
+    def bound(self) -> int:
+        """No schedule has a lower peak, in bytes."""
+        return self.session.bound
+
+    @property
     def proved(self) -> bool:
-        """Whether no schedule has a lower peak."""
-        return self.bound >= self.peak
+        """Whether no schedule has a lower peak, or as low as is asked for is reached."""
+        return self.bound >= self.peak or self.session.reached is not None
 
     # -- the way -----------------------------------------------------------------------------------------------------
 
     def run(self, *, quick: bool = False) -> None:
         """Search until the deadline, or until there is nothing more to try; `quick`: heuristics alone."""
         deadline = self.call.deadline
-        if self.start is not None:
-            take_warm_start(self.incumbents, self.start)
-            self._take(self.incumbents.least_peak)
-        try:
-            with self._timed("bounds"):
-                self._bounds(self._share(BOUND_SHARE))
-            for quick_one in ("eviction", "greedy"):
-                self._descend(quick_one, self._share(GREEDY_SHARE))
-            if not quick:
-                self._order()
-                self._exhaust()
-            if not quick or deadline.remaining > ANNEALING_LEAST:
-                self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
-            if not quick:
-                self._ask_solver()
-                self._cheapen()
-                if math.isfinite(deadline.seconds):  # time is left where there was nothing to cheapen
-                    self._descend("annealing", deadline)
-        except KeyboardInterrupt:
-            self.stop = StopReason.INTERRUPTED
-        if self.stop is StopReason.FINISHED and not self.proved and deadline.expired:
-            self.stop = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
+        with self.session.timed("bounds"):
+            self._bounds(self._share(BOUND_SHARE))
+        for quick_one in ("eviction", "greedy"):
+            self._descend(quick_one, self._share(GREEDY_SHARE))
+        if not quick:
+            self._order()
+            self._exhaust()
+        if not quick or deadline.remaining > ANNEALING_LEAST:
+            self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
+        if not quick:
+            self._ask_solver()
+            self._cheapen()
+            if math.isfinite(deadline.seconds):  # time is left where there was nothing to cheapen
+                self._descend("annealing", deadline)
+        self._conclude()
+
+    def run_heuristic(self, heuristic: Heuristic) -> None:
+        """The bounds, and the descent by one heuristic, which knows nothing but budgets."""
+        with self.session.timed("bounds"):
+            self._bounds(self._share(BOUND_SHARE))
+        self._descend(heuristic.name, self.call.deadline, heuristic)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """No schedule fits where the bound is above the budget."""
+        budget = self.session.problem.budget_bytes
+        if budget is not None and self.bound > budget:
+            self.session.infeasible = True
+            self.session.proof = f" (by {self.session.bound_kind})"
+        self.session.conclude()
 
     def _bounds(self, deadline: Deadline) -> None:
         found = held_bound(self.problem, deadline=deadline)
@@ -118,7 +123,7 @@ class MinPeakSearch:
         if self.proved or self.problem.order is OrderRule.FIXED or self.num_ops > ORDERING_OPS:
             return
         once = replace(self.problem, max_computes=1)
-        with self._timed("ordering"):
+        with self.session.timed("ordering"):
             held = held_bound(once, deadline=self._share(ORDERING_SHARE / 2))
             found = self._explored(once, held.value or 0, ORDERING_SHARE)
             if found is not None and all(limit == 1 for limit in self.problem.compute_limits):
@@ -127,7 +132,7 @@ class MinPeakSearch:
     def _exhaust(self) -> None:
         if self.proved or self.num_ops > EXHAUSTIVE_OPS:
             return
-        with self._timed("exhaustive"):
+        with self.session.timed("exhaustive"):
             found = self._explored(self.problem, self.bound, EXHAUSTIVE_SHARE)
             if found is not None:
                 self._raise_bound(found.bound, "exhaustive search")
@@ -140,18 +145,19 @@ class MinPeakSearch:
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
-    def _descend(self, name: str, deadline: Deadline) -> None:
+    def _descend(self, name: str, deadline: Deadline, given: Heuristic | None = None) -> None:
         """Ask for less and less: in longer steps after a success, in shorter ones after a failure."""
-        if self.proved or name not in heuristics():
+        if self.proved or (given is None and name not in heuristics()):
             return
-        with self._timed(name):
-            heuristic = self._ready(name)
+        first, most_rounds = FIRST_STEP.get(name, 0.5), ROUNDS.get(name, 1)
+        with self.session.timed(name):
+            heuristic = given or self._ready(name)
             if heuristic is None:
                 return
             seconds = max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
             seconds = min(seconds, deadline.remaining / 4)
-            step, rounds, seed = FIRST_STEP[name], 0, self.call.seed
-            while not self.proved and not deadline.expired and rounds < ROUNDS[name]:
+            step, rounds, seed = first, 0, self.call.seed
+            while not self.proved and not deadline.expired and rounds < most_rounds:
                 open_bytes = self.peak - self.bound
                 target = self.peak - max(1, int(step * open_bytes))
                 if self._attempt(heuristic, target, deadline.earlier(seconds), seed):
@@ -159,14 +165,14 @@ class MinPeakSearch:
                 elif step * open_bytes > 1 and step > LAST_STEP:
                     step /= 2
                 else:
-                    step, rounds, seconds = FIRST_STEP[name], rounds + 1, 2 * seconds
+                    step, rounds, seconds = first, rounds + 1, 2 * seconds
                 seed += 1
 
     def _ready(self, name: str) -> Heuristic | None:
         """The heuristic, loaded and compiled; None if that takes too long."""
         heuristic: Heuristic = load("heuristics", name)()
         if not heuristic.prepared(self._share(PREPARE_SHARE)):
-            self.notes.append(f"{name} was not compiled in time")
+            self.session.note(f"{name} was not compiled in time")
             return None
         return heuristic
 
@@ -174,31 +180,29 @@ class MinPeakSearch:
         """Let a heuristic look for a schedule within `budget`; whether it found one."""
 
         def on_schedule(schedule: Schedule) -> bool:
-            return self._see(schedule, heuristic.name).certificate.peak <= budget
+            return self._see(schedule, heuristic.name).certificate.peak <= budget or self.session.reached is not None
 
         options = replace(self.call, deadline=deadline, seed=seed, threads=1)
-        run = HeuristicRun(options, start=self.best.schedule, on_schedule=on_schedule)
+        run = HeuristicRun(options, self.best.schedule, on_schedule, self.backend)
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(replace(self.problem, budget=budget), run)
-        remark = went_on(heuristic, deadline)
-        if remark:
-            self.notes.append(remark)
+        self.session.note(went_on(heuristic, deadline))
         return schedule is not None and self._see(schedule, heuristic.name).certificate.peak <= budget
 
     def _cheapen(self) -> None:
         """Among schedules of the least peak known, look for cheaper ones."""
-        if self.best.certificate.cost <= self.cost_bound:
+        if self.best.certificate.cost <= self.session.cost_bound:
             return
-        with self._timed("cost"):
+        with self.session.timed("cost"):
             if self.num_ops <= EXHAUSTIVE_OPS:
                 limit, share = self.best.certificate.cost, self._share(EXHAUSTIVE_SHARE)
                 found = explore(self.problem, Aim.COST, limit=limit, peak=self.peak, deadline=share)
                 if found is not None:
-                    self.cost_bound = found.bound
+                    self.session.cost_bound = found.bound
                     if found.schedule is not None:
                         self._see(found.schedule, "exhaustive search")
-                    if self.best.certificate.cost <= self.cost_bound:
+                    if self.best.certificate.cost <= self.session.cost_bound:
                         return
             if "annealing" in heuristics():
                 seconds = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
@@ -216,29 +220,30 @@ class MinPeakSearch:
         if self.proved or backend is None or self.num_ops > MODEL_OPS or self.call.deadline.expired:
             return
         if not backend.ready().ready:
-            self.notes.append(f"backend {backend.full_name!r} cannot be used: {backend.ready().reason}")
+            self.session.note(f"backend {backend.full_name!r} cannot be used: {backend.ready().reason}")
             return
-        with self._timed("preliminary"):
+        with self.session.timed("preliminary"):
             deadline = self._share(MODEL_SHARE)
             try:
                 formulation = RetentionIntervals(replace(self.problem, budget=self.bound))
                 formulation.deadline = deadline
                 model = formulation.build()
                 preliminary = formulation.preliminary()
+                assert preliminary is not None
                 hint = best_hint(formulation, self.incumbents, self.reference)
                 start = None if hint is None else preliminary.extend(hint)
             except OverdueError:
-                self.notes.append("the time was over before the preliminary model was built")
+                self.session.note("the time was over before the preliminary model was built")
                 return
             except ProblemError as error:
-                self.notes.append(f"no preliminary model: {error}")
+                self.session.note(f"no preliminary model: {error}")
                 return
             source = f"{formulation.name} by {backend.full_name}"
             reader = Reader(self.incumbents, formulation, model, source)
             proves = covers(formulation.scope(), self.problem)
 
             def on_values(values: Values, _objective: float) -> bool:
-                self._take(reader.preliminary(values))
+                self._check(reader.preliminary(values))
                 return self.proved
 
             def on_bound(value: float | None) -> None:
@@ -250,9 +255,9 @@ class MinPeakSearch:
             try:
                 raw = call_backend(backend, preliminary.model, call, start, on_values=on_values, on_bound=on_bound)
             except SolverFailedError as crash:
-                self.notes.append(f"{crash}; the schedule found before is kept")
+                self.session.note(f"{crash}; the schedule found before is kept")
                 return
-            self.versions.update(raw.versions)
+            self.session.versions.update(raw.versions)
             on_bound(raw.objective if raw.bound is None and raw.status is Status.OPTIMAL else raw.bound)
             if raw.stop is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
@@ -260,21 +265,19 @@ class MinPeakSearch:
     # -- what is known -----------------------------------------------------------------------------------------------
 
     def _see(self, schedule: Schedule, source: str) -> Certified:
-        seen = self.incumbents.see(schedule, source)
-        self._take(seen)
-        return seen
+        certified = self.incumbents.see(schedule, source)
+        self._check(certified)
+        return certified
 
-    def _take(self, seen: Certified | None) -> None:
-        """Keep a schedule if it has a lower peak, or the same and costs less."""
-        assert seen is not None
-        if _rank(seen) < _rank(self.best):
-            self.best = seen
-            if self.bound > self.peak:
-                raise BackendError(
-                    f"{self.bound_kind} claims that no schedule holds less than {self.bound:,} bytes, "
-                    f"but that of {seen.source} holds {self.peak:,}"
-                )
-            self._tell()
+    def _check(self, certified: Certified) -> None:
+        """Refuse a bound that a schedule contradicts, and tell of the schedule."""
+        peak = certified.certificate.peak
+        if self.bound > peak:
+            raise BackendError(
+                f"{self.session.bound_kind} claims that no schedule holds less than {self.bound:,} bytes, "
+                f"but that of {certified.source} holds {peak:,}"
+            )
+        self.session.tell()
 
     def _raise_bound(self, value: int, kind: str, cause: str = "") -> None:
         if value > self.peak:
@@ -283,8 +286,8 @@ class MinPeakSearch:
                 f"but that of {self.best.source} holds {self.peak:,}"
             )
         if value > self.bound:
-            self.bound, self.bound_kind, self.bound_cause = value, kind, cause
-            self._tell()
+            self.session.bound_kind, self.session.bound_cause = kind, cause
+            self.session.raise_bound(value, own_scope(self.problem))
 
     def _share(self, share: float) -> Deadline:
         """A share of the time left; a minute where there is no deadline."""
@@ -292,25 +295,3 @@ class MinPeakSearch:
         if math.isfinite(deadline.seconds):
             return deadline.earlier(share * deadline.remaining)
         return Deadline.after(EXHAUSTIVE_SECONDS)
-
-    @contextlib.contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        begun = time.monotonic()
-        self.phase = phase
-        self._tell()
-        try:
-            yield
-        finally:
-            self.timings[phase] = self.timings.get(phase, 0.0) + time.monotonic() - begun
-
-    def _tell(self) -> None:
-        now, found = self.call.deadline.elapsed, self.best.certificate
-        last = self.points[-1] if self.points else None
-        if last is None or (last.objective, last.bound) != (found.peak, self.bound):
-            self.points.append(Point(now, found.peak, self.bound))
-        if self.on_progress is not None:
-            self.on_progress(PeakProgress(self.phase, now, found.peak, self.bound, found.overhead, self.best.schedule))
-
-
-def _rank(seen: Certified) -> tuple[int, int]:
-    return seen.certificate.peak, seen.certificate.cost

@@ -72,7 +72,7 @@ class ModelMethod:
             self.call.deadline.check()
             formulation = self._make_formulation()
             formulation.deadline = self.call.deadline
-            formulation.leave_out_above(session.cost)
+            formulation.leave_out_above(None if session.asks_peak else session.cost)
             if not self._fits(formulation):
                 return
             self.model = formulation.build()
@@ -160,7 +160,8 @@ class ModelMethod:
         return True
 
     def _on_main(self, values: Values, objective: float) -> bool:
-        self.last_cost = self.reader.main(values, objective).certificate.cost
+        certificate = self.reader.main(values, objective).certificate
+        self.last_cost = certificate.peak if self.session.asks_peak else certificate.cost
         return False
 
     def _call(
@@ -215,10 +216,12 @@ class ModelMethod:
         if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
             session.raise_bound(self.last_cost)
         best = self.incumbents.best
-        if best is not None and session.bound > best.certificate.cost and self._in_scope(formulation, best):
+        value = session.value
+        if best is not None and value is not None and session.bound > value and self._in_scope(formulation, best):
+            word = "holds" if session.asks_peak else "costs"
             raise BackendError(
-                f"{self.source} claims that no schedule costs less than {session.bound:,}, "
-                f"but that of {best.source} costs {best.certificate.cost:,}"
+                f"{self.source} claims that no schedule {word} less than {session.bound:,}, "
+                f"but that of {best.source} {word} {value:,}"
             )
 
     def _prove_infeasible(self, formulation: Formulation) -> None:
@@ -231,7 +234,7 @@ class ModelMethod:
             raise BackendError(f"{self.source} claims that no schedule exists, but that of {best.source} is one")
         else:
             session.note(f"{self.source} proved that no schedule fits within: {formulation.scope()}")
-            session.scope, session.bound = EVERY_SCHEDULE, session.problem.graph.base_cost
+            session.scope, session.bound = EVERY_SCHEDULE, session.least_bound
 
     @staticmethod
     def _in_scope(formulation: Formulation, seen: Certified) -> bool:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from remat.problem import Objective
+from remat.schedule.certificate import overhead_percent
+
 if TYPE_CHECKING:
     from remat.schedule import Schedule
 
@@ -23,11 +26,16 @@ class Progress:
     base_cost : int
         Cost of computing each op once.
     objective, bound : int or None
-        Certified cost of the best schedule so far, and what no schedule in the scope can beat.
+        Certified cost (or peak in bytes, as the problem asks) of the best schedule so far, and what no schedule in the
+        scope can beat.
     improved : float
         Seconds at which the best schedule so far was found.
     schedule : Schedule or None
         The best so far, validated; whoever keeps it loses nothing, whatever happens next.
+    aim : Objective
+        What the problem asks for.
+    cost : int or None
+        Certified cost of the best schedule so far, where the objective is its peak.
     """
 
     phase: str
@@ -37,13 +45,14 @@ class Progress:
     bound: int | None = None
     improved: float = 0.0
     schedule: Schedule | None = field(default=None, repr=False, compare=False)
+    aim: Objective = Objective.LEAST_COST
+    cost: int | None = None
 
     @property
     def overhead(self) -> float | None:
         """Overhead of the best schedule so far in %, None without one (or where every op is free)."""
-        if self.objective is None or self.base_cost == 0:
-            return None
-        return 100 * (self.objective - self.base_cost) / self.base_cost
+        cost = self.cost if self.aim is Objective.LEAST_PEAK else self.objective
+        return None if cost is None else overhead_percent(cost, self.base_cost)
 
     @property
     def gap(self) -> float | None:
@@ -54,44 +63,15 @@ class Progress:
         """What is known at that moment, in words."""
         if self.objective is None:
             return ["no schedule yet"]
+        gap = [] if self.gap is None else [f"gap {100 * self.gap:.2f} %"]
+        if self.aim is Objective.LEAST_PEAK:
+            known = [f"peak {self.objective:,} bytes", f"bound {self.bound or 0:,}", *gap]
+            return known if self.overhead is None else [*known, f"overhead {self.overhead:.2f} %"]
         known = [f"cost {self.objective:,}" if self.overhead is None else f"overhead {self.overhead:.2f} %"]
         if self.bound is not None:
-            if self.base_cost:
-                known.append(f"bound {100 * (self.bound - self.base_cost) / self.base_cost:.2f} %")
-            known.append(f"gap {100 * (self.gap or 0.0):.2f} %")
-        return known
-
-
-@dataclass(frozen=True)
-class PeakProgress:
-    """A moment of a search for the least peak.
-
-    Attributes
-    ----------
-    phase : str
-        ``bounds``, the name of the heuristic, ``exhaustive``, ``preliminary`` or ``cost``.
-    elapsed : float
-        Seconds since the deadline's clock began.
-    peak, bound : int
-        Bytes: certified peak of the best schedule so far, and what no schedule can beat.
-    overhead : float or None
-        Of that schedule, in %.
-    schedule : Schedule or None
-        That schedule.
-    """
-
-    phase: str
-    elapsed: float
-    peak: int
-    bound: int
-    overhead: float | None = None
-    schedule: Schedule | None = field(default=None, repr=False, compare=False)
-
-    def facts(self) -> list[str]:
-        """What is known at that moment, in words."""
-        known = [f"peak {self.peak:,} bytes", f"bound {self.bound:,}"]
-        known.append(f"gap {100 * (relative_gap(self.peak, self.bound) or 0.0):.2f} %")
-        return known if self.overhead is None else [*known, f"overhead {self.overhead:.2f} %"]
+            bound = overhead_percent(self.bound, self.base_cost)
+            known += [] if bound is None else [f"bound {bound:.2f} %"]
+        return known + gap
 
 
 def relative_gap(objective: int | None, bound: int | None) -> float | None:
@@ -109,10 +89,9 @@ def relative_gap(objective: int | None, bound: int | None) -> float | None:
 
 #: Told of every new phase, schedule and bound; may be called from another thread.
 OnProgress = Callable[[Progress], object]
-OnPeakProgress = Callable[[PeakProgress], object]
 
 
-def describe(moment: Progress | PeakProgress, elapsed: float | None = None) -> str:
+def describe(moment: Progress, elapsed: float | None = None) -> str:
     """`moment` in one line, at `elapsed` seconds if it is later by now.
 
     Examples
@@ -121,7 +100,7 @@ def describe(moment: Progress | PeakProgress, elapsed: float | None = None) -> s
     '2.0 s  solve        overhead 5.00 %  bound 2.00 %  gap 2.86 %'
     >>> describe(Progress("build", 0.5, base_cost=100))
     '0.5 s  build        no schedule yet'
-    >>> describe(PeakProgress("greedy", 0.5, peak=1_250, bound=1_000))
+    >>> describe(Progress("greedy", 0.5, 100, objective=1_250, bound=1_000, aim=Objective.LEAST_PEAK))
     '0.5 s  greedy       peak 1,250 bytes  bound 1,000  gap 20.00 %'
     """
     seconds = moment.elapsed if elapsed is None else elapsed

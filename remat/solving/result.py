@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat.backends.base import Status, StopReason
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import OrderRule, Schedule
 from remat.solving.progress import relative_gap
 
@@ -72,7 +72,10 @@ class Result:
         ``unknown``: nothing was found in time, and nothing proved.
     stop : StopReason
     bound : int
-        Cost that no schedule in the scope can beat.
+        Cost (or peak in bytes, as the problem asks) that no schedule in the scope can beat.
+    bound_kind, bound_cause, cost_bound : str, str, int or None
+        For the least peak: what gives the bound; the op at whose step, where there is one; and what no schedule with
+        that peak costs less than.
     scope : Scope
         The schedules that status and bound speak of.
     least_feasible_budget : int
@@ -121,11 +124,44 @@ class Result:
     message: str = ""
     least_peak_schedule: Schedule | None = field(default=None, repr=False)
     least_peak_certificate: Certificate | None = field(default=None, repr=False)
+    bound_kind: str = ""
+    bound_cause: str = ""
+    cost_bound: int | None = None
+
+    @property
+    def asks_peak(self) -> bool:
+        """Whether the objective is the peak."""
+        return self.problem.objective is Objective.LEAST_PEAK
 
     @property
     def objective(self) -> int | None:
+        """Certified cost of the schedule, or its peak where the problem asks for that; None without one."""
+        return self.peak if self.asks_peak else self.cost
+
+    @property
+    def cost(self) -> int | None:
         """Certified cost of the schedule, None without one."""
         return None if self.certificate is None else self.certificate.cost
+
+    @property
+    def peak(self) -> int | None:
+        """Certified peak of the schedule in bytes, None without one."""
+        return None if self.certificate is None else self.certificate.peak
+
+    @property
+    def overhead(self) -> float | None:
+        """Overhead of the schedule in %, None without one or where computing each op once costs nothing."""
+        return None if self.certificate is None else self.certificate.overhead
+
+    @property
+    def proved(self) -> bool:
+        """Whether no schedule in the scope is better."""
+        return self.status is Status.OPTIMAL
+
+    @property
+    def cost_proved(self) -> bool:
+        """Whether no schedule with the least peak costs less, or none in the scope where the objective is the cost."""
+        return self.cost_bound == self.cost if self.asks_peak else self.proved
 
     @property
     def gap(self) -> float | None:
@@ -135,6 +171,7 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """The same in JSON values; the steps of the schedule are left to its own file format."""
         return {
+            "aim": str(self.problem.objective),
             "status": str(self.status),
             "stop": str(self.stop),
             "objective": self.objective,
@@ -162,10 +199,23 @@ class Result:
             "threads": self.threads,
             "versions": dict(self.versions),
             "message": self.message,
+            **(self._peak_facts() if self.asks_peak else {}),
+        }
+
+    def _peak_facts(self) -> dict[str, Any]:
+        return {
+            "peak": self.peak,
+            "bound_kind": self.bound_kind,
+            "bound_cause": self.bound_cause or None,
+            "proved": self.proved,
+            "cost": self.cost,
+            "cost_bound": self.cost_bound,
+            "cost_proved": self.cost_proved,
+            "order": str(self.problem.order),
         }
 
     def __str__(self) -> str:
-        rows = [("status", f"{self.status} (stopped: {self.stop})"), *self._answer_rows()]
+        rows = [("status", f"{self._verdict()} (stopped: {self.stop})"), *self._answer_rows()]
         rows.append(("scope", str(self.scope)))
         size = "" if self.variables is None else f", {self.variables:,} variables, {self.constraints:,} constraints"
         rows.append(("method", self.method + (f" by {self.backend}" if self.backend else "") + size))
@@ -189,11 +239,28 @@ class Result:
 
     def _told(self, step: Step) -> str:
         """A step, its time, and where it left cost and bound."""
-        base = self.problem.graph.base_cost
+        base = 0 if self.asks_peak else self.problem.graph.base_cost
         known = [] if step.objective is None else [_share(step.objective, base)]
         if step.bound > base:
             known.append(f"≥ {_share(step.bound, base)}")
         return f"{step.name} {step.seconds:.2f} s" + (f" ({', '.join(known)})" if known else "")
+
+    def _verdict(self) -> str:
+        if self.asks_peak and self.certificate is not None:
+            return "proved least" if self.proved else f"least known, gap {100 * (self.gap or 0.0):.4g} %"
+        return str(self.status)
+
+    def _peak_rows(self, found: Certificate, unit: str) -> list[tuple[str, str]]:
+        """Peak, bound and overhead, where the objective is the peak."""
+        overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "
+        again = " (no schedule within this peak is cheaper)" if self.cost_proved else ""
+        by = f", {self.bound_kind}" if self.bound_kind else ""
+        where = f" at op {self.bound_cause!r}" if self.bound_cause else ""
+        return [
+            ("peak", _memory(self.problem, found.peak)),
+            ("bound", f"{_memory(self.problem, self.bound)}{by}{where}"),
+            ("overhead", f"{overhead}cost {found.cost:,}{unit} (each op once {found.base_cost:,}){again}"),
+        ]
 
     def _answer_rows(self) -> list[tuple[str, str]]:
         problem, found = self.problem, self.certificate
@@ -201,20 +268,22 @@ class Result:
         budget = "no budget" if problem.budget_bytes is None else f"budget {_memory(problem, problem.budget_bytes)}"
         order = "fixed order" if problem.order is OrderRule.FIXED else "free order"
         rows = [("problem", f"{graph.name}: {len(graph.ops):,} ops, {order}, {budget}")]
+        if found is None and self.asks_peak:
+            return [*rows, ("bound", _memory(problem, self.bound))]
         if found is None:
             rows.append(("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"))
             if self.least_peak_schedule is not None:
                 rows.append(("least", self._least_peak_found()))
             return rows
         unit = "" if graph.cost_unit == "none" else f" {graph.cost_unit}"
+        made = ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
+        if self.asks_peak:
+            return [*rows, *self._peak_rows(found, unit), made]
         overhead = "" if found.overhead is None else f"{found.overhead:.4g} %, "
         rows.append(("overhead", f"{overhead}cost {found.cost:,}{unit} (each op once {found.base_cost:,})"))
         rows.append(("bound", f"cost {self.bound:,}{unit}, gap {100 * (self.gap or 0.0):.4g} %"))
         rows.append(("peak", _memory(problem, found.peak)))
-        rows.append(
-            ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
-        )
-        return rows
+        return [*rows, made]
 
 
 def _memory(problem: Problem, size: int) -> str:

@@ -13,7 +13,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.interruption import interrupted
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import EVERY_SCHEDULE, Scope, covers
@@ -44,7 +44,11 @@ class Session:
     incumbents : Incumbents
         Keeps the best schedule.
     bound : int
-        Cost that no schedule in `scope` can beat.
+        Cost (or peak in bytes, as the problem asks) that no schedule in `scope` can beat.
+    bound_kind, bound_cause : str
+        For a peak: what gives the bound, and the op at whose step, where there is one.
+    cost_bound : int
+        For a peak: what no schedule with the least peak known costs less than.
     infeasible : bool
         Whether it is proved that no schedule in `scope` exists; `proof` says by what, with the punctuation before it.
     """
@@ -75,10 +79,13 @@ class Session:
     size: tuple[int, int] | None = None
     """Variables and constraints of the model, where there is one."""
     begun: float = field(default_factory=time.monotonic)
+    bound_kind: str = ""
+    bound_cause: str = ""
 
     def __post_init__(self) -> None:
         self.incumbents = Incumbents(self.problem)
-        self.bound = self.problem.graph.base_cost
+        self.cost_bound = self.problem.graph.base_cost
+        self.bound = self.least_bound
         self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
 
     @property
@@ -92,10 +99,28 @@ class Session:
         return None if self.incumbents.best is None else self.incumbents.best.certificate.cost
 
     @property
+    def asks_peak(self) -> bool:
+        """Whether the objective is the peak."""
+        return self.problem.objective is Objective.LEAST_PEAK
+
+    @property
+    def least_bound(self) -> int:
+        """What is known of the objective before anything is done."""
+        return 0 if self.asks_peak else self.problem.graph.base_cost
+
+    @property
+    def value(self) -> int | None:
+        """The objective of the best schedule so far: its cost or its peak."""
+        best = self.incumbents.best
+        if best is None:
+            return None
+        return best.certificate.peak if self.asks_peak else best.certificate.cost
+
+    @property
     def decided(self) -> bool:
-        """Whether the best schedule costs what nothing can beat, or there is none at all."""
+        """Whether nothing can beat the best schedule, or there is none at all."""
         self.tell()
-        return self.infeasible or (self.cost is not None and self.cost <= self.bound)
+        return self.infeasible or (self.value is not None and self.value <= self.bound)
 
     @property
     def enough(self) -> bool:
@@ -105,11 +130,11 @@ class Session:
     @property
     def _near(self) -> bool:
         """Whether the gap is as small as was asked for."""
-        gap = relative_gap(self.cost, self.bound)
+        gap = relative_gap(self.value, self.bound)
         return gap is not None and gap <= self.call.relative_gap
 
     def raise_bound(self, bound: int | None, scope: Scope | None = None) -> None:
-        """Take note of a bound on cost if it is better; `scope` is whom it speaks of, where that is new."""
+        """Take note of a bound on the objective if it is better; `scope` is whom it speaks of, where that is new."""
         if bound is not None and bound > self.bound:
             self.bound = bound
             if scope is not None:
@@ -160,14 +185,16 @@ class Session:
     def tell(self) -> None:
         """Report where things stand, and remember it if anything is better."""
         now = self.call.deadline.elapsed
-        bound = self.bound if self.cost is None else min(self.bound, self.cost)
-        last = self.points[-1] if self.points else Point(0.0, None, self.problem.graph.base_cost)
-        if self.cost != last.objective:
+        value = self.value
+        bound = self.bound if value is None else min(self.bound, value)
+        last = self.points[-1] if self.points else Point(0.0, None, self.least_bound)
+        if value != last.objective:
             self.improved = now
-        if (self.cost, bound) != (last.objective, last.bound):
-            self.points.append(Point(now, self.cost, bound))
-        best = None if self.best is None else self.best.schedule
-        moment = Progress(self.phase, now, self.problem.graph.base_cost, self.cost, bound, self.improved, best)
+        if (value, bound) != (last.objective, last.bound):
+            self.points.append(Point(now, value, bound))
+        best, aim = None if self.best is None else self.best.schedule, Objective(self.problem.objective)
+        base = self.problem.graph.base_cost
+        moment = Progress(self.phase, now, base, value, bound, self.improved, best, aim, self.cost)
         if self.criterion is not None and self.reached is None and self.criterion.reached(moment):
             self.reached = self.criterion.first(moment) if isinstance(self.criterion, AnyOf) else self.criterion
         if self.on_progress is not None:
@@ -191,7 +218,7 @@ class Session:
         try:
             yield
         finally:
-            self.steps.append(Step(name, time.monotonic() - begun, self.cost, self.bound))
+            self.steps.append(Step(name, time.monotonic() - begun, self.value, self.bound))
 
     # -- the result --------------------------------------------------------------------------------------------------
 
@@ -208,17 +235,22 @@ class Session:
         least = self.incumbents.least_peak.certificate.peak
         if best is not None:
             schedule = best.schedule
-            certificate = validate(self.problem.graph, schedule, self.problem.rules)
+            rules = self.problem.rules
+            if self.asks_peak:
+                rules = replace(rules, budget=best.certificate.peak)
+            certificate = validate(self.problem.graph, schedule, rules)
             if not certificate.accepted or certificate.cost != best.certificate.cost:
                 raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
-            self.bound = min(self.bound, certificate.cost)
-            status = Status.OPTIMAL if self.bound == certificate.cost else Status.FEASIBLE
+            value = certificate.peak if self.asks_peak else certificate.cost
+            self.bound = min(self.bound, value)
+            status = Status.OPTIMAL if self.bound == value else Status.FEASIBLE
             if status is Status.OPTIMAL:
                 self.stop = StopReason.FINISHED
             elif self._near and self.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
                 self.stop = StopReason.GAP
             if certificate.cost == base:
-                self.scope = EVERY_SCHEDULE
+                self.cost_bound = base
+                self.scope = self.scope if self.asks_peak else EVERY_SCHEDULE
         else:
             over, least = self.incumbents.least_peak, self._look_for_least()
             self.notes.insert(0, f"{self._why_none()}; {self._suffices(least)}")
@@ -239,6 +271,9 @@ class Session:
             timings=self.timings,
             variables=None if self.size is None else self.size[0],
             constraints=None if self.size is None else self.size[1],
+            bound_kind=self.bound_kind,
+            bound_cause=self.bound_cause,
+            cost_bound=self.cost_bound if self.asks_peak else None,
             method=self.method,
             backend=self.backend,
             source="" if best is None else best.source,

@@ -9,12 +9,12 @@ from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReas
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.interruption import interrupts
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.registry import make_backend
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.incumbents import structural_peak
-from remat.solving.method import Method, MethodLike, make_method
+from remat.solving.method import FormulationMethod, Method, MethodLike, make_method
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.session import Session
@@ -26,7 +26,7 @@ from remat.solving.warm_start import take_warm_start
 def solve(
     problem: Problem,
     method: MethodLike = AUTO,
-    backend: str | Backend = "cp-sat",
+    backend: str | Backend | None = "cp-sat",
     *,
     stop: Stop = None,
     warm_start: Schedule | None = None,
@@ -34,7 +34,7 @@ def solve(
     method_options: Any = None,
     on_progress: OnProgress | None = None,
 ) -> Result:
-    """Find the cheapest schedule that keeps the rules of `problem`.
+    """Find the best schedule that keeps the rules of `problem`: the cheapest, or the one with the least peak.
 
     What needs no search is answered at once: a budget below the structural bound, and a budget that a schedule without
     recomputation keeps. Then the method has its turn:
@@ -105,7 +105,8 @@ def solve(
     _check_problem(problem)
     # An unknown name is an error even where no solver is needed; loading a name brings no solver along.
     answerer = make_method(method, method_options)
-    solver = _solver(answerer, backend, call)
+    _check_objective(problem, answerer)
+    solver = _solver(answerer, backend, call, problem.objective is Objective.LEAST_PEAK)
     session = Session(
         problem, call, answerer.name, "" if solver is None else solver.full_name, on_progress, criterion,
         solver=solver, warm_start=warm_start, begun=begun,
@@ -133,8 +134,18 @@ def _check_problem(problem: Any) -> None:
         raise ProblemError(f"the problem is a {type(problem).__name__}, not a Problem{advice}")
 
 
-def _solver(method: Method, backend: Any, call: SolveOptions) -> Backend | None:
+def _check_objective(problem: Problem, method: Method) -> None:
+    if problem.objective not in method.objectives:
+        raise ProblemError(
+            f"method {method.name!r} cannot be asked for the {str(problem.objective).replace('-', ' ')}; 'auto', "
+            "formulations that can state it ('retention-intervals') and heuristics can"
+        )
+
+
+def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -> Backend | None:
     """The backend, made; None for a method that needs none, which refuses what only a backend could honour."""
+    if backend is None and asks_peak and not isinstance(method, FormulationMethod):  # heuristics and search alone
+        return None
     if method.needs_backend:
         made: Backend = make_backend(backend) if isinstance(backend, str) else backend
         if not isinstance(made, Backend):

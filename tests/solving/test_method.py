@@ -11,6 +11,7 @@ from remat.formulations.checkmate import Checkmate
 from remat.graphs.families import unit_chain
 from remat.heuristics.drops import Drops
 from remat.heuristics.greedy import Greedy
+from remat.heuristics.lns import Lns
 from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod, Method, known_methods, make_method
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, FirstFeasible, Gap, MaxSeconds, NoImprovement, TargetCost, stopping
@@ -83,6 +84,7 @@ def test_lns_solves_by_the_backend_asked_for_where_it_is_asked_to(
     method: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It used to run CP-SAT in this process, whatever was said."""
+    Lns().prepared(Deadline())  # compiling is not what is looked at here
     monkeypatch.setattr(CpSat, "solve", refused)
     monkeypatch.setattr(Highs, "solve", refused)
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")

@@ -7,19 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from remat import Problem, Schedule, layered, minimize, validate
+from remat import Problem, Schedule, layered, minimize, solve, validate
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.ordering.best_first import Aim, explore
-from remat.solving.min_peak import MinimizeResult, least_known_budget
-from remat.solving.progress import PeakProgress
+from remat.registry import load
+from remat.solving.min_peak import least_known_budget
+from remat.solving.progress import Progress
+from remat.solving.result import Result
+from remat.solving.session import Session
+from remat.solving.stop import AnyOf, TargetCost
 from remat.testing.graphs import random_graph
 
 
-def checked(result: MinimizeResult) -> MinimizeResult:
+def checked(result: Result) -> Result:
     """The result, whose schedule is validated anew and whose claims fit together."""
     problem = replace(result.problem, budget=result.peak)
     certificate = validate(problem.graph, result.schedule, problem.rules)
@@ -93,7 +97,10 @@ def test_a_solver_lowers_the_peak() -> None:
     options = SolveOptions(Deadline.after(60), threads=1, relative_gap=0)
     for order, limit in (("free", 1), ("fixed", None)):
         problem = Problem(graph, order=order, max_computes=limit)
-        search = MinPeakSearch(problem, options, make_backend("cp-sat"))
+        session = Session(
+            replace(problem, objective="least-peak"), options, "auto", "cp-sat", solver=make_backend("cp-sat")
+        )
+        search = MinPeakSearch(session)
         search._bounds(options.deadline)
         before = search.bound
         search._ask_solver()
@@ -162,16 +169,16 @@ def test_a_start_is_kept(no_heuristics: None) -> None:
 
 
 def test_ctrl_c_keeps_the_best() -> None:
-    moments: list[PeakProgress] = []
+    moments: list[Progress] = []
 
-    def interrupt(moment: PeakProgress) -> None:
+    def interrupt(moment: Progress) -> None:
         moments.append(moment)
-        if moment.peak < larger("free", None).reference_peak:
+        if moment.objective < larger("free", None).reference_peak:
             raise KeyboardInterrupt
 
     found = checked(minimize(larger("free", None), backend=None, stop=60, on_progress=interrupt))
     assert found.stop is StopReason.INTERRUPTED
-    assert found.peak == moments[-1].peak < found.problem.reference_peak
+    assert found.peak == moments[-1].objective < found.problem.reference_peak
     assert {moment.bound for moment in moments} <= {0, found.bound}
 
 
@@ -212,3 +219,60 @@ def test_least_known_budget_hands_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(MinPeakSearch, "_bounds", interrupt)
     with pytest.raises(KeyboardInterrupt):
         least_known_budget(Problem(unit_chain(4)))
+
+
+# -- the objective is a part of the question ---------------------------------------------------------------------------
+
+ONE = SolveOptions(threads=1)
+
+
+@pytest.mark.parametrize(("order", "backend"), [("free", "cp-sat"), ("fixed", "cp-sat"), ("fixed", "highs")])
+def test_a_formulation_states_the_least_peak(order: str, backend: str) -> None:
+    """Phase 1 of retention intervals by itself; its optimum is that of its scope, checked by an exhaustive search."""
+    for seed in (300, 303, 305):
+        graph = random_graph(seed, plain=False, buffers=False, most_ops=5)
+        problem = Problem(graph, order=order, max_computes=2, objective="least-peak")
+        result = solve(problem, "retention-intervals", backend, stop=60, options=ONE)
+        assert (result.status, result.objective) == (Status.OPTIMAL, result.peak)
+        assert result.certificate is not None
+        assert result.certificate.accepted
+        least = explore(replace(problem, objective="least-cost"), Aim.PEAK, limit=10**9).bound
+        assert result.peak is not None
+        assert result.peak >= least
+        if order == "free":
+            assert result.peak == least
+
+
+def test_any_heuristic_is_asked_for_less_and_less() -> None:
+    for method in ("greedy", "drops", "griewank-walther", "lns"):
+        load("heuristics", method)().prepared(Deadline())  # compiling is not what is looked at here
+        result = minimize(unit_chain(8), method, stop=20, options=ONE)
+        assert result.peak is not None
+        assert result.peak < unit_chain(8).reference_peak
+        assert (result.method, result.source) == (method, method)
+        assert 0 < result.bound <= result.peak
+        assert method in result.timings
+
+
+def test_a_budget_is_an_upper_limit() -> None:
+    graph = unit_chain(4)
+    within = solve(Problem(graph, 4, objective="least-peak"), stop=30, options=ONE)
+    assert (within.status, within.peak, within.cost) == (Status.OPTIMAL, 3, 15)
+    below = solve(Problem(graph, 3, max_computes=1, objective="least-peak"), stop=30, options=ONE)
+    assert (below.status, below.schedule) == (Status.INFEASIBLE, None)
+    assert "no schedule exists (by " in below.message
+    assert str(below).splitlines()[0] == "status    infeasible (stopped: finished)"
+
+
+def test_the_search_stops_at_its_criterion() -> None:
+    result = minimize(unit_chain(40), stop=AnyOf(60, TargetCost(60)), options=ONE)
+    assert (result.stop, result.timings["total"] < 50) == ("criterion", True)
+    assert result.peak is not None
+    assert result.peak <= 60
+
+
+def test_who_cannot_state_it_says_so() -> None:
+    with pytest.raises(ProblemError, match="method 'checkmate' cannot be asked for the least peak; 'auto', form"):
+        minimize(unit_chain(3), "checkmate")
+    with pytest.raises(ProblemError, match="objective 'least' is not one of least-cost, least-peak"):
+        Problem(unit_chain(3), objective="least")

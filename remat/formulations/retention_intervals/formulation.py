@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -16,12 +15,13 @@ from remat.formulations.retention_intervals.encoder import RetentionEncoder
 from remat.formulations.retention_intervals.layout import RetentionLayout, StageGrid
 from remat.formulations.retention_intervals.leeway import leeway
 from remat.formulations.retention_intervals.minizinc import written
+from remat.formulations.retention_intervals.rows import at_least
 from remat.formulations.sequence import MemoryScale, standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
 from remat.modeling.check import cumulative_use
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.scope import Scope
 
@@ -93,6 +93,8 @@ class RetentionIntervals(Formulation):
     (4) is one `Cumulative`. (5) is stated with one *cover literal* for each pair of a read and an instance that may
     serve it, or with the paper's reservoirs (10) (`RetentionIntervalsOptions.precedence`); both mean the same.
 
+    **Least peak.** Where the problem asks for it, phase 1 below is the model, with the structural bound for M.
+
     **Two phases** (§2.4). Phase 1 minimises max(M_var, M): the capacity in (4) becomes a variable τ ≥ M, eq. (12), and
     the reference order is a solution (13). Phase 2 is the model above, started from the solution of phase 1.
 
@@ -112,9 +114,12 @@ class RetentionIntervals(Formulation):
 
     name = "retention-intervals"
     options_type = RetentionIntervalsOptions
+    objectives = frozenset(Objective)
 
     def __init__(self, problem: Problem, options: RetentionIntervalsOptions | None = None) -> None:
         super().__init__(problem)
+        if problem.objective is Objective.LEAST_PEAK:
+            problem = replace(problem, budget=problem.structural_peak)  # no schedule holds less
         self.options = options or RetentionIntervalsOptions()
         self.layout = RetentionLayout.of(problem, self.options.copies)
         self.grid = StageGrid(len(problem.graph.ops)) if problem.order is OrderRule.FIXED else None
@@ -154,10 +159,25 @@ class RetentionIntervals(Formulation):
         variables = 2 * copies + instances + pairs
         return ModelSize(variables, 3 * instances + 4 * pairs, 8 * instances + 8 * pairs + 2 * stages)
 
-    def build(self) -> Model:
-        return self.statement[0]
+    @property
+    def asks_peak(self) -> bool:
+        """Whether the peak is to be minimised, which is what phase 1 states."""
+        return self.problem.objective is Objective.LEAST_PEAK
 
-    def preliminary(self) -> Preliminary:
+    def build(self) -> Model:
+        if not self.asks_peak:
+            return self.statement[0]
+        model = self._phase_one.model
+        tau = model.objective.index
+        model.minimize(tau, self.unit, self.held)  # in bytes
+        model.overrides.pop("minizinc", None)  # whose text counts in units
+        return model
+
+    def preliminary(self) -> Preliminary | None:
+        return None if self.asks_peak else self._phase_one
+
+    @cached_property
+    def _phase_one(self) -> Preliminary:
         """Phase 1: minimise max(M_var, M), eqs. (12) and (13)."""
         model = Model(f"{self.name}, phase 1")
         blocks = self._variables(model)
@@ -172,7 +192,7 @@ class RetentionIntervals(Formulation):
         def extend(values: Values) -> Values:
             _, used = cumulative_use(memory, values)
             if used.max(initial=0) > max(self.capacity, peak):  # worse than the reference order, which τ is made for
-                return extend(self.encode(Schedule.reference(self.problem.graph)))
+                return extend(RetentionEncoder(self, Schedule.reference(self.problem.graph)).values())
             return np.append(values, max(self.capacity, used.max(initial=0)))
 
         return Preliminary(model, float(self.capacity), extend)
@@ -253,13 +273,13 @@ class RetentionIntervals(Formulation):
         self._grid_or_all_different(model, x)
         self.deadline.check()
         copy = layout.instance_copy
-        model.add(_at_least("(2) end after start", x.end.index, x.start[copy], 1, active[copy]))
+        model.add(at_least("(2) end after start", x.end.index, x.start[copy], 1, active[copy]))
         later = np.flatnonzero(layout.copy_rank[copy] + 1 < np.bincount(layout.copy_op)[layout.copy_op[copy]])
         following = copy[later] + 1
-        model.add(_at_least("(3) one after the other", x.start[following], x.end[later], 0, active[following]))
+        model.add(at_least("(3) one after the other", x.start[following], x.end[later], 0, active[following]))
         again = np.flatnonzero(layout.copy_rank > 1)
         model.add(Clauses.pairs("(3) in sequence", ~x.active[again], x.active[again - 1]))
-        model.add(_at_least("after", x.after.index, x.start[self.singles], 1, None, exact=True))
+        model.add(at_least("after", x.after.index, x.start[self.singles], 1, None, exact=True))
         self.deadline.check()
         model.add(self._memory(x, active, tau))
         self.deadline.check()
@@ -335,8 +355,8 @@ class RetentionIntervals(Formulation):
         chosen = copy[self.covered]
         again = layout.copy_rank[chosen] > 0
         return [
-            _at_least("(5) computed before", reader, x.start[copy], 1, literal),
-            _at_least("(5) still live", x.end[instance], reader, 1, literal),
+            at_least("(5) computed before", reader, x.start[copy], 1, literal),
+            at_least("(5) still live", x.end[instance], reader, 1, literal),
             Clauses.pairs("(5) by one that runs", ~x.cover.index[again], x.active[chosen[again]]),
             Clauses.grouped(
                 "(5) some instance",
@@ -402,14 +422,14 @@ class RetentionIntervals(Formulation):
         running = x.active[contributing]
         clause = np.arange(len(contributing), dtype=np.int64)
         return [
-            _at_least("buffer begins", first, x.buffer_start[owner], 0, None),
-            _at_least("buffer filled", x.buffer_end[owner], first, 1, None),
-            _at_least("buffer complete", x.start[reader[entry]], x.start[layout.copy_first[before]], 1,
+            at_least("buffer begins", first, x.buffer_start[owner], 0, None),
+            at_least("buffer filled", x.buffer_end[owner], first, 1, None),
+            at_least("buffer complete", x.start[reader[entry]], x.start[layout.copy_first[before]], 1,
                       active[reader[entry]]),
-            _at_least("buffer live", x.buffer_end[buffer], x.start[reader], 1, active[reader]),
+            at_least("buffer live", x.buffer_end[buffer], x.start[reader], 1, active[reader]),
             Linear.rows("buffer kept", np.arange(len(kept)), x.buffer_end[kept], 1, lower=float(self.horizon + 1),
                         num_rows=len(kept)),
-            _at_least("masked while live", x.buffer_end[number[into]], x.start[contributing], 1, x.masked.index),
+            at_least("masked while live", x.buffer_end[number[into]], x.start[contributing], 1, x.masked.index),
             Clauses.grouped("masked or transient", np.concatenate([clause, clause, clause]),
                             np.concatenate([~running, x.masked.index, x.transient.index]), len(contributing)),
         ]  # fmt: skip
@@ -417,7 +437,8 @@ class RetentionIntervals(Formulation):
     # -- translation -----------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
-        return RetentionEncoder(self, schedule).values()
+        values = RetentionEncoder(self, schedule).values()
+        return self._phase_one.extend(values) if self.asks_peak else values
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
         return leeway(self, schedule, part)
@@ -427,22 +448,3 @@ class RetentionIntervals(Formulation):
         runs = values[x.active.index] > 0.5
         in_time = np.argsort(values[x.start.index][runs], kind="stable")
         return useful_schedule(self.problem, self.layout.copy_op[runs][in_time], self.name)
-
-
-def _at_least(
-    name: str, greater: Int, smaller: Int, distance: int, enforce: Int | None, *, exact: bool = False
-) -> Linear:
-    """Rows ``greater − smaller >= distance`` (or ``==``), one for each element."""
-    count = len(greater)
-    row = np.tile(np.arange(count, dtype=np.int64), 2)
-    value = np.repeat([1.0, -1.0], count)
-    return Linear.rows(
-        name,
-        row,
-        np.concatenate([greater, smaller]),
-        value,
-        lower=float(distance),
-        upper=float(distance) if exact else math.inf,
-        num_rows=count,
-        enforce=enforce,
-    )
