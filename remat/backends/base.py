@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.io.sizes import memory_bytes
+from remat.io.text import short
 from remat.modeling import Model, Record, violations
 
 Values = NDArray[np.float64]
@@ -146,6 +147,8 @@ class Incumbent:
     values: Values = field(repr=False)
 
 
+#: Largest seed, and number of threads: what every solver takes.
+MOST = 2**31 - 1
 #: Relative gap at which a solve stops unless told otherwise: 0.0001 %.
 DEFAULT_GAP = 1e-6
 
@@ -209,7 +212,9 @@ class SolveOptions:
             if value is None and what == "threads":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ProblemError(f"{what} must be a whole number from {least}, not {value!r}")
+                raise ProblemError(f"{what} must be a whole number from {least}, not {short(value)}")
+            if value > MOST:
+                raise ProblemError(f"{what} must be at most {MOST:,}, which all solvers take, not {short(value)}")
         gap = self.relative_gap
         if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
             raise ProblemError(f"the relative gap must be at least 0 and below 1, not {gap!r}")

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from remat.errors import FormatError, RematError, ScheduleError
 from remat.experiments.compare import Method, Run, question
+from remat.io.documents import Document, ForeignDocument, check_header, decoded
 from remat.io.files import read_json, write_atomic, write_new
 from remat.io.text import clipped
 from remat.problem import Problem
@@ -21,8 +22,31 @@ from remat.schedule.formats.remat_json import schedule_from_document, schedule_t
 from remat.schedule.validate import validate
 
 NAME, VERSION = "remat-frontier", 1
-#: What a cell's file has besides format and version.
-_KEYS = ("method", "row", "found_at", "own", "complete", "schedule")
+
+
+class RowDocument(ForeignDocument):
+    """What is looked at in the row of a cell's file."""
+
+    budget_bytes: int
+    status: str
+    bound: int
+    cost: int | None
+    peak: int | None
+    stop: str | None
+    source: str | None
+
+
+class CellDocument(Document):
+    """The file of a cell."""
+
+    format: Literal["remat-frontier"]
+    version: Literal[1]
+    method: dict[str, Any]
+    row: dict[str, Any]
+    found_at: int | None
+    own: bool
+    complete: bool
+    schedule: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -194,16 +218,20 @@ def _difference(known: Any, asked: Mapping[str, Any]) -> str:
 
 def _cell(document: Any, method: Method, problem: Problem) -> Cell:
     """The cell of a file's content, its schedule certified anew."""
-    if document["format"] != NAME or document["version"] != VERSION or set(document) != {"format", "version", *_KEYS}:
+    try:
+        check_header(document, NAME, VERSION)
+        found = decoded(CellDocument, document)
+        decoded(RowDocument, found.row, "row")
+    except FormatError as error:
+        raise FormatError(f"it is not what this program writes: {error}") from None
+    if found.method != _described(method):
+        raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(found.method), 40)})")
+    schedule, keys = None, Run(method, problem, None).row()
+    if set(found.row) != set(keys):
         raise ValueError
-    if document["method"] != _described(method):
-        raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(document['method']), 40)})")
-    row, schedule, keys = document["row"], None, Run(method, problem, None).row()
-    if set(row) != set(keys):
-        raise ValueError
-    row = {key: row[key] for key in keys}
-    if document["schedule"] is not None:
-        schedule = schedule_from_document(document["schedule"])
+    row = {key: found.row[key] for key in keys}
+    if found.schedule is not None:
+        schedule = schedule_from_document(found.schedule)
         certificate = validate(problem.graph, schedule, problem.rules)
         if not certificate.accepted:
             raise FormatError(f"its schedule is not valid: {certificate.first}")
@@ -212,10 +240,9 @@ def _cell(document: Any, method: Method, problem: Problem) -> Cell:
     elif row["cost"] is not None:
         raise FormatError("its schedule is missing")
     cell = Cell(
-        method.label, row["budget_bytes"], row, schedule, document["found_at"],
-        bool(document["own"]), bool(document["complete"]),
+        method.label, row["budget_bytes"], row, schedule, found.found_at, found.own, found.complete,
     )  # fmt: skip
     proved = cell.cost is not None and cell.cost == cell.bound
-    if cell.budget != problem.budget_bytes or (cell.status == "optimal") != proved or not isinstance(cell.bound, int):
+    if cell.budget != problem.budget_bytes or (cell.status == "optimal") != proved:
         raise ValueError
     return cell

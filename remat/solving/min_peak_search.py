@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from remat.backends.base import Status, StopReason, Values
+from remat.backends.base import MOST, Status, StopReason, Values
 from remat.bounds.non_recomputable import held_bound
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
@@ -166,7 +166,7 @@ class MinPeakSearch:
                     step /= 2
                 else:
                     step, rounds, seconds = first, rounds + 1, 2 * seconds
-                seed += 1
+                seed = (seed + 1) % (MOST + 1)
 
     def _ready(self, name: str) -> Heuristic | None:
         """The heuristic, loaded and compiled; None if that takes too long."""

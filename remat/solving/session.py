@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from remat.backends.base import Backend, SolveOptions, Status, StopReason
+from remat.backends.base import MOST, Backend, SolveOptions, Status, StopReason
 from remat.compiled import COMPILING
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
@@ -156,7 +156,9 @@ class Session:
             return
         if self.phase != phase:
             self.enter(phase)
-        run = HeuristicRun(replace(self.call, deadline=deadline, seed=self.call.seed + turn), start, see, self.solver)
+        run = HeuristicRun(
+            replace(self.call, deadline=deadline, seed=(self.call.seed + turn) % (MOST + 1)), start, see, self.solver
+        )
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(self.problem, run)

@@ -215,6 +215,11 @@ def spoil(folder, change):
         (lambda c: c["schedule"].update(steps=[["compute"]]), "step 0 is"),
         (lambda c: c.update(version=2), "not what this program writes"),
         (lambda c: c.update(more=2), "not what this program writes"),
+        (
+            lambda c: c.update(own=1, found_at="5"),
+            r"writes: found_at must be a whole number.*; own must be true or false",
+        ),
+        (lambda c: c["row"].update(bound=2.0), r"writes: row\.bound must be a whole number"),
         (lambda _: [1], "not what this program writes"),
     ],
 )

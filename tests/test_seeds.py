@@ -1,0 +1,27 @@
+"""Seeds that a solver would not take are refused before anything is read or built."""
+
+import pytest
+
+from remat.backends.base import MOST, SolveOptions
+from remat.cli import main
+from remat.errors import ProblemError
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [2**31, 2**63, 10**5000, -1, True, 1.0, "1"],
+    ids=lambda seed: repr(seed)[:9] if not isinstance(seed, int) or seed < 2**64 else "huge",
+)
+def test_odd_seeds(seed: object) -> None:
+    with pytest.raises(ProblemError, match="seed must be ") as caught:
+        SolveOptions(seed=seed)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 200
+
+
+def test_the_largest_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert SolveOptions(seed=MOST).seed == 2**31 - 1
+    for method in ("greedy", "annealing", "auto"):
+        assert main(["solve", "vgg16", "-b", "90%", "-t", "3", "--seed", str(MOST), "--method", method, "-q"]) == 0
+    capsys.readouterr()
+    assert main(["solve", "vgg16", "-b", "90%", "--seed", str(2**31)]) == 2
+    assert "seed must be at most 2,147,483,647" in capsys.readouterr().err
