@@ -16,7 +16,8 @@ from test_isolated import small
 
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes import children
-from remat.backends.processes.isolated import Isolated, family
+from remat.backends.processes.families import family
+from remat.backends.processes.isolated import Isolated
 from remat.deadline import Deadline
 from remat.errors import BackendError
 

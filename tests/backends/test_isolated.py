@@ -17,7 +17,8 @@ from test_highs import best_by_hand, hard, tiny
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.backends.processes.isolated import Isolated, family
+from remat.backends.processes.families import family
+from remat.backends.processes.isolated import Isolated
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, violations

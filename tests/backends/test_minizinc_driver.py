@@ -175,3 +175,17 @@ while :; do sleep 1; done""")
     time.sleep(0.1)
     stat = Path(f"/proc/{child}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_memory_limit_holds_for_driver_and_solver_together(stand_in):
+    """Kept without a process in between, so the formulation's own text is used with it, too."""
+    assert MiniZinc.own_process
+    stand_in(f"""{solution(1, 1)}
+python3 -c "x = bytearray(150 * 2**20); import time; time.sleep(30)" &
+python3 -c "x = bytearray(150 * 2**20); import time; time.sleep(30)"
+""")
+    began = time.monotonic()
+    raw = solve(memory_limit=250 * 2**20)
+    assert time.monotonic() - began < 15
+    assert (raw.status, raw.stop, raw.objective) == (Status.FEASIBLE, StopReason.OTHER, 116)
+    assert raw.message == "MiniZinc's solver 'one' was ended: it needs more memory than its limit of 250 MiB"

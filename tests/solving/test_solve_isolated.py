@@ -9,7 +9,7 @@ import pytest
 
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status, StopReason
-from remat.backends.processes.isolated import family
+from remat.backends.processes.families import family
 from remat.cli import main
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain

@@ -30,6 +30,7 @@ from remat.backends.base import (
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
+from remat.backends.processes.families import too_large
 from remat.backends.processes.guard import temporary_folder
 from remat.backends.processes.running import run_interruptible
 from remat.deadline import Deadline, OverdueError
@@ -78,6 +79,7 @@ class MiniZinc(Backend):
     """
 
     name = "minizinc"
+    own_process = True
     native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent})
 
     @classmethod
@@ -213,6 +215,7 @@ class _Run:
     status: str = ""
     errors: list[str] = field(default_factory=list)
     code: int = 0
+    large: bool = False
     process: GroupProcess | None = None
     program: Program = field(init=False)
 
@@ -227,7 +230,12 @@ class _Run:
             milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
         )  # fmt: skip
         self.process = GroupProcess(
-            line, folder, {**driver.environment(), "TMPDIR": str(folder)}, self._message, self._error_line
+            line,
+            folder,
+            {**driver.environment(), "TMPDIR": str(folder)},
+            self._message,
+            self._error_line,
+            memory_limit=self.options.memory_bytes,
         )
         process = self.process
         try:
@@ -239,6 +247,8 @@ class _Run:
                 self.stop = self.stop or StopReason.INTERRUPTED
         finally:
             process.end()
+        if process.too_large:
+            self.stop, self.large = StopReason.OTHER, True
         if not self.stop and (deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS)):
             self.stop = StopReason.DEADLINE
 
@@ -333,6 +343,9 @@ class _Run:
                 return Status.INFEASIBLE, StopReason.FINISHED, ""
             return Status.ERROR, StopReason.OTHER, f"{self._who} finds no solution, but there is one"
         some = Status.FEASIBLE if best else Status.UNKNOWN
+        limit = self.options.memory_bytes
+        if limit is not None and (self.large or "bad_alloc" in " ".join(self.errors)):
+            return some, StopReason.OTHER, f"{self._who} was ended: {too_large(limit)}"
         if self.stop:
             return some, self.stop, ""
         if self.status in {"UNBOUNDED", "UNSAT_OR_UNBOUNDED"}:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from remat.backends.processes import guard, guard_process
+from remat.backends.processes import families, guard, guard_process
 from remat.deadline import Deadline
 
 #: Seconds between the polite request to end and the one that cannot be refused.
@@ -34,6 +34,8 @@ class GroupProcess:
         Receives each line of standard output, in the thread of :meth:`run`.
     on_error_line : callable, optional
         Receives each line of standard error, likewise.
+    memory_limit : int, optional
+        Bytes that all of them may hold; where they hold more they are ended, and `too_large` is true.
     """
 
     def __init__(
@@ -43,7 +45,11 @@ class GroupProcess:
         environment: Mapping[str, str],
         on_line: Callable[[str], None],
         on_error_line: Callable[[str], None],
+        *,
+        memory_limit: int | None = None,
     ) -> None:
+        self._memory_limit = memory_limit
+        self.too_large = False
         self._lines: queue.SimpleQueue[tuple[Callable[[str], None], str] | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._ended = False
@@ -52,6 +58,8 @@ class GroupProcess:
             stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         guard.watch(self._process.pid)
+        if memory_limit is not None:
+            families.cap(self._process.pid, memory_limit)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._readers = [
@@ -79,7 +87,13 @@ class GroupProcess:
 
     def _follow(self, deadline: Deadline) -> None:
         left = len(self._readers)
+        looked = 0.0
         while left and not self._stop.is_set() and not deadline.expired:
+            if self._memory_limit is not None and time.monotonic() > looked + families.LOOK:
+                looked = time.monotonic()
+                self.too_large = families.memory_of(self._process.pid) > self._memory_limit
+                if self.too_large:
+                    return
             try:
                 item = self._lines.get(timeout=min(0.05, deadline.remaining + 0.001))
             except queue.Empty:

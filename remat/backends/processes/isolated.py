@@ -16,8 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-import psutil
-
 from remat.backends.base import (
     Availability,
     AvailabilityState,
@@ -32,6 +30,7 @@ from remat.backends.base import (
     Values,
 )
 from remat.backends.processes import children, guard, guard_process, isolated_worker, wire
+from remat.backends.processes.families import LOOK, memory_of, too_large
 from remat.errors import BackendError, ModelError
 from remat.interruption import interrupted, interrupts, since
 from remat.modeling import Model
@@ -40,9 +39,8 @@ from remat.modeling import Model
 GRACE = 0.6
 #: Seconds that it may take to end after a callback's wish, and after Ctrl-C.
 PATIENCE, INTERRUPTED_PATIENCE = 10.0, 1.0
-#: Seconds between two looks at it, and at the memory that it holds.
-TICK, LOOK = 0.02, 0.1
-MIB = 2**20
+#: Seconds between two looks at it.
+TICK = 0.02
 
 
 class Isolated(Backend):
@@ -255,13 +253,13 @@ class _Child:
             self._kill(StopReason.INTERRUPTED, f"did not stop within {PATIENCE:g} seconds when asked to and was killed")
         elif self.limit is not None and self.started.is_set() and time.monotonic() > self.memory_seen + LOOK:
             self.memory_seen = time.monotonic()
-            self.most_memory = max(self.most_memory, sum(map(_held, _family(self.process.pid))))
+            self.most_memory = max(self.most_memory, memory_of(self.process.pid))
             if self.most_memory > self.limit:
                 self._kill(StopReason.OTHER, f"was killed: {self._over()}")
 
     def _over(self) -> str:
         assert self.limit is not None
-        return f"it needs more memory than its limit of {self.limit / MIB:,.0f} MiB"
+        return too_large(self.limit)
 
     def _take(self, message: wire.Message) -> None:
         head = message.head
@@ -374,24 +372,3 @@ def _last_line(errors: BinaryIO) -> str:
     errors.seek(max(0, size - 2000))
     lines = errors.read().decode("utf-8", "replace").split("\n")
     return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
-
-
-def family(pid: int) -> list[int]:
-    """The process and all its descendants."""
-    return [process.pid for process in _family(pid)]
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
-def _held(process: psutil.Process) -> int:
-    """Bytes of memory that a process holds; 0 if it is gone."""
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
-from remat.backends.processes.isolated import family
+from remat.backends.processes.families import family
 from remat.backends.processes.running import run_interruptible
 from remat.backends.programs import find_program
 from remat.backends.pyomo.backend import SOLVERS, Pyomo, Solver, program
