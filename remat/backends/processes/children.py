@@ -88,7 +88,9 @@ class _Popen(popen_forkserver.Popen):
         raise BackendError(f"no child process can be started: {fault}")
 
     def _fork(self, modules: tuple[str, ...], message: io.BytesIO) -> None:
-        self.sentinel, into = _server(modules).connect_to_new_process(self._fds)
+        server = _server(modules)
+        self.sentinel, into = server.connect_to_new_process(self._fds)
+        guard.watch(cast(Any, server)._forkserver_pid)  # it ends by itself, but first it may import for seconds
         alive = os.dup(into)  # the child takes the end of this pipe for the end of its parent
         self.finalizer = util.Finalize(self, cast(Any, util).close_fds, (alive, self.sentinel))
         try:

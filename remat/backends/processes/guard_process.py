@@ -33,6 +33,13 @@ def processes() -> dict[int, tuple[int, int]]:
     return found
 
 
+def started(pid: int) -> bytes:
+    """When a process was started, in the words of the system; empty if it is gone or not to be had."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        return file.read().rpartition(b")")[2].split()[19]
+    return b""
+
+
 def members(leaders: Collection[int]) -> set[int]:
     """All processes in the sessions of `leaders`, and all that descends from any of these."""
     table = processes()
@@ -65,16 +72,21 @@ def main() -> None:
     """Listen until the parent is gone, then clear up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    known: dict[str, set] = {"session": set(), "folder": set()}
+    known: dict[str, dict] = {"session": {}, "folder": {}}
     for line in sys.stdin.buffer:
         with contextlib.suppress(ValueError, KeyError):
             what, value = json.loads(line)
             if what[0] == "+":
-                known[what[1:]].add(value)
+                known[what[1:]][value] = started(value) if what == "+session" else b""
             else:
-                known[what[1:]].discard(value)
-    if known["session"]:
-        kill(known["session"])
+                known[what[1:]].pop(value, None)
+    leaders = known["session"]
+    if leaders:
+        kill(leaders)
+    for pid, start in leaders.items():  # those that had no session of their own yet
+        if start and started(pid) == start:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
     for folder in known["folder"]:
         shutil.rmtree(folder, ignore_errors=True)
 
