@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from remat import registry
 from remat.backends.base import DEFAULT_GAP, SolveOptions
 from remat.backends.programs import check_solver_options, check_trusted
+from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
@@ -225,10 +226,12 @@ class Config(_Section):
     def run(
         self,
         on_progress: OnProgress | None = None,
+        *,
         log: Callable[[str], None] | None = None,
         problem: Problem | None = None,
         warm_start: Schedule | None = None,
         write: bool = True,
+        clock: Deadline | None = None,
     ) -> Result:
         """Read what is to be read, solve, and write the schedule and the picture that are asked for.
 
@@ -236,12 +239,12 @@ class Config(_Section):
         ----------
         on_progress, log
             As for :func:`remat.solve`.
-        problem : Problem, optional
-            That of :meth:`make_problem`, where it has been made before.
-        warm_start : Schedule, optional
-            That of the file in ``solve.warm_start``, where it has been read before.
+        problem, warm_start : optional
+            Those of :meth:`make_problem` and of the file in ``solve.warm_start``, where they have been read before.
         write : bool
-            Whether to write them here; False leaves :meth:`write` to the caller.
+            False leaves :meth:`write` to the caller.
+        clock : Deadline, optional
+            Default: the time limit, from here on.
 
         Raises
         ------
@@ -252,13 +255,14 @@ class Config(_Section):
         from remat.solving.solve import solve
 
         chosen, output = self.solve, self.output
+        clock = clock or Deadline.after(chosen.time_limit)
         inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)
         check_outputs((output.schedule, ()), (output.plot, SUFFIXES), inputs=inputs)
         problem = problem or self.make_problem()
         if warm_start is None and chosen.warm_start is not None:
             warm_start = read_schedule(chosen.warm_start, problem.graph)
         result = solve(
-            problem, chosen.method, chosen.backend, stop=chosen.time_limit, warm_start=warm_start,
+            problem, chosen.method, chosen.backend, stop=clock, warm_start=warm_start,
             options=self.solve_options(self.solver_options_of(chosen.backend), log),
             method_options=self.options_of(chosen.method), on_progress=on_progress,
         )  # fmt: skip

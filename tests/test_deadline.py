@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import remat.config
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, StopReason
 from remat.deadline import Deadline, OverdueError
@@ -145,6 +146,23 @@ def test_lns_in_fresh_processes(tmp_path):
         )
         assert done.returncode in (0, 1), done.stderr
         assert done.stderr == ""
+
+
+def test_reading_counts(tmp_path, monkeypatch):
+    """The clock of the shell begins before the graph is read, not after."""
+    read = remat.config.load_graph
+
+    def slowly(path):
+        time.sleep(0.6)
+        return read(path)
+
+    monkeypatch.setattr("remat.config.load_graph", slowly)
+    path = tmp_path / "graph.json"
+    write_graph(layered(60, seed=1), path)
+    options = {"problem": {"graph": str(path), "budget": "80%"}, "solve": {"method": "annealing", "time_limit": 0.5}}
+    result = remat.config.Config.from_mapping({}, "options", overrides=options).run()
+    assert result.stop is StopReason.DEADLINE
+    assert result.source != "annealing"
 
 
 @pytest.mark.parametrize("backend", ["highs", "cp-sat"])

@@ -54,11 +54,13 @@ def command(
 ) -> None:
     """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget."""
     from remat.bounds.report import applies, bounds
+    from remat.deadline import Deadline
     from remat.problem import Problem
 
+    clock = Deadline.after(time_limit)  # reading counts
     loaded = load_graph(graph, costs, device)
     problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
-    found = bounds(problem, time_limit, threads=threads, relaxations=tuple(relaxation or ()))
+    found = bounds(problem, clock, threads=threads, relaxations=tuple(relaxation or ()))
     infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
     if as_json:
         print_json(_facts(problem, found, infeasible))

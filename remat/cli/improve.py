@@ -78,6 +78,7 @@ def command(
     """
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
+    from remat.deadline import Deadline
     from remat.interruption import interrupts
     from remat.schedule.io import read_schedule
 
@@ -94,12 +95,13 @@ def command(
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
     run = base_config(config, graph, options, required=("budget",), allow_solver_files=allow_solver_files)
+    clock = Deadline.after(run.solve.time_limit)  # reading counts
     problem = run.make_problem()
     start = read_schedule(schedule, problem.graph)
     given = validated(problem, start, str(schedule))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
-            result = run.run(keeper, problem=problem, warm_start=start, write=False)
+            result = run.run(keeper, problem=problem, warm_start=start, write=False, clock=clock)
         end_of_solve(result, run.output, ("improved", saving(given, result)), {"given": given.as_dict()})
 
 

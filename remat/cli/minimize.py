@@ -64,12 +64,14 @@ def command(
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper, Outputs
     from remat.cli.signals import writing
+    from remat.deadline import Deadline
     from remat.interruption import interrupts
     from remat.io.files import check_outputs, is_standard_stream
     from remat.problem import Problem
     from remat.schedule.plots import SUFFIXES, save_plot
     from remat.solving.min_peak import minimize
 
+    clock = Deadline.after(time_limit)  # reading counts
     check_outputs((output, ()), (plot, SUFFIXES), inputs=(graph,))
     problem = Problem(
         load_graph(graph, costs, device), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory)
@@ -78,7 +80,7 @@ def command(
     with interrupts():
         with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:
             result = minimize(
-                problem, method, None if backend == "none" else backend, stop=time_limit,
+                problem, method, None if backend == "none" else backend, stop=clock,
                 options=SolveOptions(threads=threads, seed=seed), on_progress=keeper,
             )  # fmt: skip
         writing()

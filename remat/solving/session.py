@@ -25,6 +25,8 @@ from remat.solving.stop import AnyOf, StoppingCriterion
 
 #: Seconds in which a low peak is looked for when a budget is refused.
 LEAST_SECONDS = 1.0
+#: Ops up to which it is looked for even where time is over: beyond, one look at the graph takes seconds.
+LEAST_OPS = 3000
 
 
 @dataclass
@@ -300,6 +302,8 @@ class Session:
         assert self.incumbents.least_peak is not None
         known = self.incumbents.least_peak.certificate.peak
         if self.stop is StopReason.INTERRUPTED:
+            return known
+        if self.call.deadline.expired and len(self.problem.graph.ops) > LEAST_OPS:
             return known
         found = least_known_budget(self.problem, LEAST_SECONDS, self.call.seed)
         other = Incumbents(self.problem)  # a schedule by another method than the one that was asked is no answer
