@@ -23,7 +23,7 @@ from remat.scope import Scope, covers
 from remat.testing.exhaustive import Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import TRIES, USUAL, Effort, fail, require
-from remat.testing.problems import FAMILIES, Family
+from remat.testing.problems import COST_FAMILIES, Family
 
 #: A class of heuristics, or any callable that gives one: ``lambda: MyHeuristic(MyOptions(3))``.
 MakeHeuristic = Callable[[], Heuristic]
@@ -191,7 +191,7 @@ def finds_a_schedule(make: MakeHeuristic, effort: Effort = USUAL) -> None:
 
 def gives_the_same_again(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     """The same seed gives the same schedule, from the same object and from another one."""
-    for family in FAMILIES:
+    for family in COST_FAMILIES:
         try:
             found = list(_problems(make, family, dataclasses.replace(effort, cases=1)))
         except SkipTest:
@@ -252,7 +252,7 @@ def is_no_worse_than_its_start(make: MakeHeuristic, effort: Effort = USUAL) -> N
 
 
 def _starts(make: MakeHeuristic, effort: Effort) -> Iterator[tuple[str, Problem, int, Schedule]]:
-    for family in FAMILIES:
+    for family in COST_FAMILIES:
         try:
             found = list(_problems(make, family, effort))
         except SkipTest:
@@ -324,7 +324,7 @@ def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:
 HEURISTIC_CHECKS: tuple[HeuristicCheck, ...] = (
     says_what_it_is,
     refuses_options,
-    *(_check_of_family(family) for family in FAMILIES),
+    *(_check_of_family(family) for family in COST_FAMILIES),
     finds_a_schedule,
     gives_the_same_again,
     leaves_the_problem_alone,

@@ -14,7 +14,7 @@ from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.problem import Problem
-from remat.schedule import Schedule, validate
+from remat.schedule import Certificate, Schedule, validate
 from remat.testing.kit import (
     USUAL,
     ConformanceError,
@@ -64,21 +64,22 @@ def _solved(case: Case, backend: Backend, effort: Effort, hint: Values | None = 
         )
         return raw
     require(raw.status is Status.OPTIMAL or (raw.status is Status.INFEASIBLE and not case.exact),
-            f"{who}: {raw.status} ({raw.stop}), exhaustive search finds cost {case.best.cost}")  # fmt: skip
+            f"{who}: {raw.status} ({raw.stop}), exhaustive search finds {case.worth}")  # fmt: skip
     require(raw.stop is StopReason.FINISHED, f"{who}: {raw.status}, but stopped by {raw.stop}")
     if raw.values is None or raw.objective is None:
         return raw
-    cost = _certified(who, case.problem, case.formulation.decode(raw.values))
+    certificate = _certified(who, case.problem, case.formulation.decode(raw.values))
+    worth, best = case.measure(certificate), case.measure(_certified(who, case.problem, case.best.schedule))
     # A solver may compute what costs nothing, or leave useless computes to decode(): never more than it claims.
-    require(cost <= raw.objective + 0.5, f"{who}: claims cost {raw.objective}, the schedule costs {cost}")
-    right = close(raw.objective, case.best.cost) and cost == case.best.cost
-    require(right or (not case.exact and cost > case.best.cost),
-            f"{who}: claims optimum {raw.objective} (schedule: {cost}), there is one of {case.best.cost}")  # fmt: skip
+    require(worth <= raw.objective + 0.5, f"{who}: claims {raw.objective}, the schedule is worth {worth}")
+    right = close(raw.objective, best) and worth == best
+    require(right or (not case.exact and worth > best),
+            f"{who}: claims optimum {raw.objective} (schedule: {worth}), there is one of {best}")  # fmt: skip
     again = case.formulation.encode(case.formulation.decode(raw.values))
     wrong = violations(model, again)
     require(not wrong, f"{who}: the answer, encoded again, breaks the model: {'; '.join(wrong[:1])}")
     back = _certified(who, case.problem, case.formulation.decode(again))
-    require(back == cost, f"{who}: decode(encode(s)) costs {back}, s costs {cost}")
+    require(back.cost == certificate.cost, f"{who}: decode(encode(s)) costs {back.cost}, s costs {certificate.cost}")
     for incumbent in raw.incumbents:
         _certified(who, case.problem, case.formulation.decode(incumbent.values))
     bounds = [incumbent.bound for incumbent in raw.incumbents if incumbent.bound is not None]
@@ -88,10 +89,10 @@ def _solved(case: Case, backend: Backend, effort: Effort, hint: Values | None = 
     return raw
 
 
-def _certified(who: str, problem: Problem, schedule: Schedule) -> int:
+def _certified(who: str, problem: Problem, schedule: Schedule) -> Certificate:
     certificate = validate(problem.graph, schedule, problem.rules)
     require(certificate.accepted, f"{who}: the schedule is refused: {certificate.first}")
-    return certificate.cost
+    return certificate
 
 
 def infeasible_stays_infeasible(make: MakeFormulation, backend: Backend, effort: Effort = USUAL) -> None:
@@ -108,8 +109,8 @@ def hints_are_taken(make: MakeFormulation, backend: Backend, effort: Effort = US
         hint = case.formulation.encode(case.best.schedule)
         _solved(case, backend, effort, hint)
         raw = answer(backend, case.formulation.build(), options(effort.patience, relative_gap=0.99), hint)
-        require(raw.objective is not None and raw.objective <= case.best.cost + 1e-6,
-                f"{backend.full_name}, {case}: ends with {raw.objective}, the hint costs {case.best.cost}")  # fmt: skip
+        require(raw.objective is not None and case.worth is not None and raw.objective <= case.worth + 1e-6,
+                f"{backend.full_name}, {case}: ends with {raw.objective}, the hint is worth {case.worth}")  # fmt: skip
 
 
 def _first(
@@ -148,7 +149,7 @@ def deadline_keeps_the_incumbent(make: MakeFormulation, backend: Backend, effort
         who = f"{formulation.name} on {backend.full_name}, {ops} ops"
         require(raw.values is not None, f"{who}: {raw.status}, though a schedule was given as a hint")
         assert raw.values is not None
-        found = _certified(who, problem, formulation.decode(raw.values))
+        found = _certified(who, problem, formulation.decode(raw.values)).cost
         require(found <= cost, f"{who}: ends with cost {found}, the hint had {cost}")
         if raw.status is Status.FEASIBLE:
             require(raw.stop is StopReason.DEADLINE, f"{who}: out of time, but stopped by {raw.stop}")

@@ -10,9 +10,10 @@ from unittest import SkipTest
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
-from remat.problem import Problem
+from remat.problem import Objective, Problem
+from remat.schedule import Certificate
 from remat.scope import Scope
-from remat.testing.exhaustive import FILLED_ONCE, Optimum, optimum
+from remat.testing.exhaustive import FILLED_ONCE, Optimum, least_peak, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import Effort, MakeFormulation, fail
 
@@ -38,6 +39,8 @@ class Family:
     max_computes : int or None
     graph : mapping
         Keywords of :func:`remat.testing.random_graph`.
+    objective : Objective
+        Problems of least peak have no budget.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Family:
     order: str = "fixed"
     max_computes: int | None = None
     graph: Mapping[str, Any] = field(default_factory=dict)
+    objective: Objective = Objective.LEAST_COST
 
 
 PLAIN = Family("plain graphs", "graphs with one output per op and nothing else", graph={"plain": True})
@@ -61,8 +65,18 @@ def in_any_order(family: Family) -> Family:
 
 
 FREE_PLAIN, FREE, FREE_LIMITED, FREE_BUFFERS = map(in_any_order, (PLAIN, FULL, LIMITED, BUFFERS))
+
+
+def of_least_peak(family: Family) -> Family:
+    """The same graphs, of which the least peak is wanted."""
+    about = f"the least peak of {family.about}"
+    return replace(family, name=f"least peak of {family.name}", about=about, objective=Objective.LEAST_PEAK)
+
+
 ONCE = Family("orders alone", "plain graphs in any order without recomputation", "free", 1, {"plain": True})
-FAMILIES = (PLAIN, FULL, LIMITED, BUFFERS, FREE_PLAIN, FREE, FREE_LIMITED, FREE_BUFFERS, ONCE)
+COST_FAMILIES = (PLAIN, FULL, LIMITED, BUFFERS, FREE_PLAIN, FREE, FREE_LIMITED, FREE_BUFFERS, ONCE)
+PEAK_FAMILIES = tuple(map(of_least_peak, (FULL, BUFFERS, FREE, FREE_BUFFERS, ONCE)))
+FAMILIES = (*COST_FAMILIES, *PEAK_FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,7 @@ class Case:
     problem : Problem
     formulation : Formulation
     best : Optimum or None
-        Cheapest schedule in the formulation's scope; None: there is none.
+        Best schedule in the formulation's scope, by the problem's objective; None: there is none.
     exact : bool
         Whether the scope is one that the search knows; otherwise its optimum is only a lower bound.
     """
@@ -84,8 +98,23 @@ class Case:
     best: Optimum | None
     exact: bool
 
+    @property
+    def worth(self) -> int | None:
+        """The optimum: a cost, or bytes."""
+        return None if self.best is None else self.best.peak if self.is_of_peak else self.best.cost
+
+    @property
+    def is_of_peak(self) -> bool:
+        """Whether the least peak is asked for."""
+        return self.problem.objective is Objective.LEAST_PEAK
+
+    def measure(self, certificate: Certificate) -> int:
+        """What a schedule is worth by the problem's objective."""
+        return certificate.peak if self.is_of_peak else certificate.cost
+
     def __str__(self) -> str:
-        return f"graph {self.problem.graph.name!r} with budget {self.problem.budget_bytes}, order {self.problem.order}"
+        graph, budget = self.problem.graph.name, self.problem.budget_bytes
+        return f"graph {graph!r} with budget {budget}, order {self.problem.order}, {self.problem.objective}"
 
 
 def cases(
@@ -120,6 +149,8 @@ def cases(
             continue
         try:
             formulation = make(problem)
+            if problem.objective not in formulation.objectives:
+                raise ProblemError(f"the {formulation.name} formulation does not state {problem.objective}")
         except ProblemError as error:
             refusals.append(str(error))
             if len(refusals) == REFUSALS and not taken:
@@ -152,7 +183,8 @@ def _problem(family: Family, seed: int, most_ops: int) -> Problem | None:
     graph = random_graph(seed, most_ops, **family.graph)
     if len(graph.ops) > most_ops + 1:
         return None
-    return Problem(graph, random_budget(graph, seed), family.order, family.max_computes)
+    budget = None if family.objective is Objective.LEAST_PEAK else random_budget(graph, seed)
+    return Problem(graph, budget, family.order, family.max_computes, objective=family.objective)
 
 
 @lru_cache(maxsize=4096)
@@ -160,11 +192,13 @@ def _best(family: Family, seed: int, most_ops: int, scope: Scope) -> Optimum | N
     """Its optimum, found once for all backends."""
     problem = _problem(family, seed, most_ops)
     assert problem is not None
-    return optimum(problem, scope)
+    return least_peak(problem, scope) if family.objective is Objective.LEAST_PEAK else optimum(problem, scope)
 
 
 def worth_a_search(case: Case) -> bool:
-    """Whether the problem is feasible, but only by computing something again, or else in another order alone."""
+    """Whether there is a schedule, but only by computing something again, or else in another order alone."""
+    if case.is_of_peak:
+        return case.best is not None and case.best.peak < case.problem.graph.reference_peak
     if case.best is None or case.formulation.scope().max_computes != 1:
         return case.best is not None and case.best.cost > case.problem.graph.base_cost
     return case.problem.graph.reference_peak > (case.problem.budget_bytes or 0)

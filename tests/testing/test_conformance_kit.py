@@ -15,7 +15,7 @@ from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.modeling import Linear, Model
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import OrderRule, validate
 from remat.scope import Scope
 from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
@@ -183,7 +183,14 @@ class Refusing(Checkmate):
         raise ProblemError("not today")
 
 
+class Pretender(Checkmate):
+    """It is said to state least peak, and states least cost whatever is asked."""
+
+    objectives = frozenset(Objective)
+
+
 FORMULATION_FAULTS = [
+    (Pretender, "encodes_optimal_schedules"),
     (Tight, "encodes_optimal_schedules"),
     (Forgetful, "encodes_schedules_over_budget"),
     (Growing, "builds_the_same_model_again"),
@@ -203,6 +210,12 @@ def test_broken_formulations_are_found(formulation, check):
 def test_wrong_models_are_found(formulation):
     with pytest.raises(ConformanceError):
         CHECKS["pair"]["plain_graphs"](formulation, CpSat())
+
+
+def test_a_model_of_another_objective_is_found():
+    CHECKS["pair"]["plain_graphs"](Pretender, CpSat(), FEW)
+    with pytest.raises(ConformanceError):
+        CHECKS["pair"]["least_peak_of_full_graphs"](Pretender, CpSat(), FEW)
 
 
 def test_refusals_are_skips_with_the_reason():
