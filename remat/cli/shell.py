@@ -31,6 +31,7 @@ from remat.cli import (
 )
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
 from remat.cli.terminal import guarded
+from remat.compiled.sets import CompilingRemark
 from remat.errors import FormatRemark, RematError
 from remat.io.text import one_line
 
@@ -72,8 +73,8 @@ def run(words: list[str]) -> int:
 
 
 def _remark(others: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
-    """One line on standard error for what is to be known of a file; other warnings go their usual way."""
-    if issubclass(category, FormatRemark):
+    """One line on standard error for what is to be known of a file or of compiling; others go their usual way."""
+    if issubclass(category, FormatRemark | CompilingRemark):
         print(f"remat: remark: {one_line(str(message))}", file=sys.stderr)
     else:
         others(message, category, *rest)

@@ -25,6 +25,11 @@ def command() -> None:
     for one in (flow.KERNELS, SIMULATION):
         sets[one.name] = one
     there = {name: one.compiled() for name, one in sets.items()}
+    if None in there.values() and writable() is None:
+        where = " and ".join(str(folder) for folder, _ in candidates())
+        raise RematError(
+            f"compiled code can be kept nowhere: {where} cannot be used; NUMBA_CACHE_DIR may name a folder"
+        )
     begun = time.monotonic()
     begin(*sets.values())
     for name, one in sets.items():
@@ -35,7 +40,4 @@ def command() -> None:
         else:
             print(f"{name}: ready")
     folders = sorted({str(folder) for one in sets.values() if (folder := one.compiled()) is not None})
-    if folders:
-        print(f"kept in {', '.join(folders)}")
-    elif writable() is None:
-        print(f"kept nowhere: none of {', '.join(str(folder) for folder, _ in candidates())} can be used")
+    print(f"kept in {', '.join(folders)}")

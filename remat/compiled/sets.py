@@ -26,6 +26,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
+class CompilingRemark(UserWarning):
+    """What is to be known of compiled code, and is no error."""
+
+
 class KernelSet:
     """Kernels that are needed together.
 
@@ -200,5 +204,6 @@ def _remark() -> None:
         warnings.warn(
             "compiled code can be kept nowhere, so it is compiled anew each time: no folder for it can be written, or "
             "others may write to all of them; NUMBA_CACHE_DIR may name one",
+            CompilingRemark,
             stacklevel=3,
         )

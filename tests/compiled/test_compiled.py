@@ -159,6 +159,14 @@ def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path) -> Non
     assert "compiling increase_flow" in done.stdout
     assert done.stderr.count("compiled code can be kept nowhere") == 1
     assert "Traceback" not in done.stderr
+    code = "import sys, remat.cli; sys.exit(remat.cli.main())"
+    done = run(code, "bounds", "unet", "-b", "90%", "-t", "1", NUMBA_CACHE_DIR=str(tmp_path / "file" / "below"))
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("remat: remark: compiled code can be kept") for line in done.stderr.splitlines())
+    done = run(code, "warm-up", NUMBA_CACHE_DIR=str(tmp_path / "file" / "below"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("remat: error: compiled code can be kept nowhere: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_process_that_cannot_compile_does_not_stand_in_the_way(tmp_path: Path) -> None:
@@ -178,6 +186,7 @@ def test_what_an_example_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
         KernelSet("faulty", __name__, example).ready()
 
 
+@pytest.mark.slow
 def test_warm_up_compiles_everything_and_says_where(tmp_path: Path) -> None:
     code = "import sys, remat.cli; sys.exit(remat.cli.main(['warm-up']))"
     for compiling in (True, False):

@@ -12,7 +12,7 @@ from remat.compiled import kernel
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import HeuristicRun
-from remat.heuristics.drops.heuristic import Drops, DropsOptions, orders, tables
+from remat.heuristics.drops.heuristic import Drops, DropsOptions, orders, sequence, tables
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
@@ -30,7 +30,7 @@ def problem_of(seed: int, order: str = "fixed") -> Problem:
 
 
 def test_memory_is_that_of_the_simulation() -> None:
-    from remat.heuristics.drops.stages_kernel import ADD, BUDGET, EXCESS, TAKE, change, sequence
+    from remat.heuristics.drops.stages_kernel import ADD, BUDGET, EXCESS, TAKE, change
 
     @kernel
     def changed(net, state, op, stage, what):
@@ -47,9 +47,7 @@ def test_memory_is_that_of_the_simulation() -> None:
             if not again and state.times[op] >= net.limit[op]:
                 continue
             changed(net, state, op, stage, TAKE if again else ADD)
-            found = np.empty(state.times.sum(), dtype=np.int64)
-            sequence(net, state, found)
-            run = simulate(problem.graph, Schedule.of_computes(problem.graph, found))
+            run = simulate(problem.graph, Schedule.of_computes(problem.graph, sequence(net, state)))
             memory = state.memory + np.repeat(state.lazy, 256)[: len(state.memory)]
             assert not run.violations
             assert memory[:-1].max() + problem.graph.arrays.input_bytes == run.peak

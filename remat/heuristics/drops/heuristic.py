@@ -101,7 +101,7 @@ class Drops(Heuristic):
 
 def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) -> Schedule | None:
     """The best schedule of several descents."""
-    from remat.heuristics.drops.stages_kernel import EXCESS, sequence
+    from remat.heuristics.drops.stages_kernel import EXCESS
 
     best: tuple[int, int] | None = None
     schedule = None
@@ -112,9 +112,7 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
             rank = int(state.number[EXCESS]), int(net.cost @ state.times)
             if best is None or rank < best:
                 best = rank
-                found = np.empty(int(state.times.sum()), dtype=np.int64)
-                sequence(net, state, found)
-                schedule = useful_schedule(problem, found, Drops.name)
+                schedule = useful_schedule(problem, sequence(net, state), Drops.name)
                 if rank[0] == 0 and run.tell(schedule):
                     return schedule
             if run.deadline.expired or best == (0, problem.graph.base_cost):
@@ -226,6 +224,13 @@ class Pace:
     def __exit__(self, *_: object) -> None:
         seconds = time.perf_counter() - self._began
         self.steps = max(1, self.steps // 2) if seconds > LOOK else min(2 * self.steps, 100 * BATCH)
+
+
+def sequence(net: StageGraph, state: StagedSchedule) -> Int:
+    """The computes of the schedule, by op: in each stage recomputations by position, and then the stage's own op."""
+    there = np.arange(state.runs.shape[1]) < state.times[:, None]
+    ops = np.nonzero(there)[0]
+    return ops[np.lexsort((net.position[ops], state.runs[there]))]
 
 
 def tables(problem: Problem, order: Int) -> tuple[StageGraph, StagedSchedule]:

@@ -346,18 +346,3 @@ def _unlink(state, op, stage):
         state.node_next[before] = state.node_next[node]
     state.node_next[node] = state.number[FREE]
     state.number[FREE] = node
-
-
-@kernel
-def sequence(net, state, found):
-    """Fill in the computes of the schedule, by op."""
-    place = 0
-    for stage in range(len(net.order) + 1):
-        node = state.first[stage]
-        while node >= 0:
-            found[place] = state.node_op[node]
-            place += 1
-            node = state.node_next[node]
-        if stage < len(net.order):
-            found[place] = net.order[stage]
-            place += 1
