@@ -10,7 +10,7 @@ from remat.errors import FormatError, FormatRemark, GraphError
 from remat.graphs.formats.base import GROUP, graph_formats
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, write_atomic
-from remat.io.formats import Source, recognized
+from remat.io.formats import Source, reading, recognized
 from remat.io.text import expect, one_line
 from remat.registry import attempt
 
@@ -31,6 +31,15 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
         Naming the file, for what is not wrong, and yet to be known, such as ops that say no cost.
     """
     source = Source.of_file(path)
+    with reading():
+        graph = _read(source)
+    for remark in source.remarks:
+        warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=2)
+    return graph
+
+
+def _read(source: Source) -> ComputeGraph:
+    """The graph in a source."""
     faults: list[str] = []
     found, known = recognized(graph_formats(faults), source, faults)
     if found is None:
@@ -40,12 +49,9 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
     if read is None:
         raise FormatError(f"{source.name}: graph format {found.name!r} cannot be read")
     try:
-        graph = attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
+        return attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
     except (FormatError, GraphError) as error:
         raise type(error)(f"{source.name}: {error}") from None
-    for remark in source.remarks:
-        warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=2)
-    return graph
 
 
 def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:

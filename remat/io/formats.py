@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
@@ -14,6 +16,18 @@ from remat.errors import FormatError, RematError
 from remat.io.files import decode_text, parse_json, read_bytes
 from remat.io.text import short
 from remat.registry import load_entry, others, own
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """No search for garbage in cycles meanwhile: there is none, and it would take most of the time of a large file."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 @dataclass(frozen=True)

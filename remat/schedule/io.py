@@ -7,7 +7,7 @@ import os
 from remat.errors import FormatError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
-from remat.io.formats import Source, recognized
+from remat.io.formats import Source, reading, recognized
 from remat.io.text import expect
 from remat.registry import attempt
 from remat.schedule.formats.base import GROUP, schedule_formats
@@ -32,6 +32,12 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
     if graph is not None:
         expect(graph, ComputeGraph, "graph", FormatError)
     source = Source.of_file(path)
+    with reading():
+        return _read(source, graph)
+
+
+def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
+    """The schedule in a source."""
     faults: list[str] = []
     found, known = recognized(schedule_formats(faults), source, faults)
     if found is None:

@@ -124,3 +124,17 @@ def test_ten_thousand_faults_are_one_short_line() -> None:
         graph_from_document(bad)
     assert len(str(caught.value)) < 1000 and str(caught.value).isprintable()
     assert str(caught.value).endswith("and 19,995 more")
+
+
+def test_the_garbage_collector_is_as_before(tmp_path: Path) -> None:
+    import gc
+
+    (tmp_path / "bad.json").write_text('{"format": "remat-graph", "version": 1}')
+    for on in (True, False):
+        (gc.enable if on else gc.disable)()
+        try:
+            with pytest.raises(FormatError):
+                read_graph(tmp_path / "bad.json")
+            assert gc.isenabled() is on
+        finally:
+            gc.enable()
