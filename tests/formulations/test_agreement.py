@@ -38,6 +38,11 @@ def solved(formulation, backend):
     return certificate.cost
 
 
+def some_slow(seeds, quick):
+    """The first seeds are for every run, the others for the slow one."""
+    return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
+
+
 def least_cost(problem, copies=None):
     """By exhaustive search: in stages where the order is fixed, buffers filled once; None: infeasible."""
     best = optimum(problem, Scope(problem.order, problem.order is OrderRule.FIXED, copies, (FILLED_ONCE,)))
@@ -48,7 +53,7 @@ def retention(problem, copies, **options):
     return RetentionIntervals(problem, RetentionIntervalsOptions(copies=copies, **options))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", some_slow(range(200), 80))
 def test_fixed_order(seed):
     """Brute force = Checkmate on both backends = retention intervals with enough copies."""
     graph = random_graph(seed, plain=seed % 2 == 0)
@@ -59,7 +64,7 @@ def test_fixed_order(seed):
     assert solved(retention(problem, len(graph.ops)), CpSat()) == expected
 
 
-@pytest.mark.parametrize("seed", range(0, 200, 4))
+@pytest.mark.parametrize("seed", some_slow(range(0, 200, 4), 25))
 def test_limited_computes(seed):
     """Two computes per op, in both statements of the precedence."""
     graph = random_graph(seed, plain=seed % 8 == 0)
@@ -70,7 +75,7 @@ def test_limited_computes(seed):
     assert solved(retention(problem, 5, precedence="reservoir"), CpSat()) == expected
 
 
-@pytest.mark.parametrize("seed", range(0, 200, 2))
+@pytest.mark.parametrize("seed", some_slow(range(0, 200, 2), 40))
 def test_free_order(seed):
     """Free-order retention intervals = brute force over all orders with the same copies, never above fixed order."""
     graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0)
@@ -97,7 +102,7 @@ def test_retention_intervals_through_bridges(seed):
     assert solved(retention(free, 2), Highs()) == least_cost(free, 2)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", some_slow(range(60), 30))
 def test_accumulation_buffers(seed):
     """Buffers filled once: brute force = both formulations, in both orders."""
     graph = random_graph(seed, most_ops=5, buffers=True)

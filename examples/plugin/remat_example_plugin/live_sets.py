@@ -5,7 +5,8 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations import Formulation, Scope
 from remat.formulations.sequence import Instances, op_sequence, stages_of
-from remat.modeling import Clauses, Linear, Model
+from remat.modeling import Clauses, Model
+from remat.modeling.rows import rows_from
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
@@ -43,19 +44,17 @@ class LiveSets(Formulation):
         writes, uses = np.zeros((2, n, shape[1]), dtype=bool)
         writes[arrays.op_outputs.rows, arrays.op_outputs.indices] = True
         uses[arrays.op_inputs.rows, arrays.op_inputs.indices] = True
-        row, (p, t) = np.arange(self.D.size), np.nonzero(writes[self.op])
-        rows = np.concatenate([row, row[shape[1] :], p * shape[1] + t])
-        columns = np.concatenate([self.D.ravel(), self.D[:-1].ravel(), self.R[p]])
-        model.add(Linear.rows("(2) from before", rows, columns, 1 - 2 * (np.arange(len(rows)) >= len(row)), upper=0))
+        row, (p, t) = np.arange(self.D.size).reshape(shape), np.nonzero(writes[self.op])
+        there = (row, self.D, 1), (row[1:], self.D[:-1], -1), (row[p, t], self.R[p], -1)
+        model.add(rows_from("(2) from before", *there, num_rows=self.D.size, upper=0))
         p, t = np.nonzero(((uses | writes) & ~arrays.is_input)[self.op])
         model.add(Clauses.pairs("(3) there", ~self.R[p], self.D[p, t]))
-        rows = np.concatenate([np.repeat(np.arange(shape[0]), shape[1]), np.arange(shape[0])])
-        weight = np.concatenate([np.tile(arrays.size, shape[0]), arrays.workspace[self.op]])
         held, budget = arrays.input_bytes + problem.constant_bytes, problem.budget_bytes
-        room = np.full(shape[0], np.inf if budget is None else budget - held)
-        model.add(Linear.rows("(4) memory", rows, np.append(self.D, self.R), weight, upper=room))
+        room, slot = np.inf if budget is None else budget - held, np.arange(shape[0])
+        load = (slot[:, None], self.D, arrays.size), (slot, self.R, arrays.workspace[self.op])
+        model.add(rows_from("(4) memory", *load, num_rows=shape[0], upper=room))
         self.limit = np.array([n if limit is None else limit for limit in problem.compute_limits], dtype=float)
-        model.add(Linear.rows("(5) limits", self.op, self.R, 1, upper=self.limit))
+        model.add(rows_from("(5) limits", (self.op, self.R, 1), num_rows=n, upper=self.limit))
 
     def scope(self) -> Scope:
         return Scope(OrderRule.FIXED, True, None if self.limit.max() >= len(self.limit) else int(self.limit.max()))
