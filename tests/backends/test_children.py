@@ -16,7 +16,6 @@ from test_isolated import small
 
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes import children
-from remat.backends.processes.families import family
 from remat.backends.processes.isolated import Isolated
 from remat.deadline import Deadline
 from remat.errors import BackendError
@@ -37,38 +36,6 @@ def server():
     if Sown.preload not in children._servers:
         run("exit")
     return children._servers[Sown.preload]._forkserver_pid
-
-
-@pytest.mark.parametrize(
-    ("variant", "seconds", "stop", "words"),
-    [
-        ("segfault", 60, StopReason.OTHER, "was killed by signal SIGSEGV"),
-        ("exit", 60, StopReason.OTHER, "ended with exit code 7"),
-        ("raise", 60, StopReason.OTHER, "failed: RuntimeError: something broke"),
-        ("hang", 1, StopReason.DEADLINE, "did not stop at the deadline and was killed"),
-    ],
-)
-def test_what_was_found_survives(variant, seconds, stop, words):
-    raw = run(variant, seconds)
-    assert (raw.status, raw.stop, raw.objective) == (Status.FEASIBLE, stop, 9.0)
-    assert raw.message.startswith(f"the process of backend 'fragile:{variant}' {words}")
-
-
-def test_the_whole_family_is_killed():
-    def offspring():
-        return family(server())[1:]
-
-    found = []
-
-    def watch(_):
-        until = time.monotonic() + 5
-        while len(offspring()) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
-        found.extend(offspring())
-
-    run("hang_with_child", 1, on_incumbent=watch)
-    assert len(found) == 2
-    wait_for_the_end_of(found)
 
 
 def test_the_surroundings_are_those_of_now(monkeypatch, tmp_path):
@@ -94,12 +61,6 @@ def test_a_server_that_was_killed_is_replaced():
     os.kill(before, signal.SIGKILL)
     assert run("exit").objective == 9.0
     assert server() != before
-
-
-def test_the_memory_limit():
-    raw = Isolated(Sown("devour"), memory_limit=500 * 2**20).solve(small(), options())
-    assert (raw.status, raw.stop, raw.objective) == (Status.FEASIBLE, StopReason.OTHER, 9.0)
-    assert "it needs more memory than its limit of 500 MiB" in raw.message
 
 
 def test_several_at_once():

@@ -1,5 +1,6 @@
 """The programs as MiniZinc runs them: options, output, deadlines and signals."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from remat.backends.flatzinc import solver_path
@@ -255,3 +257,27 @@ def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path, monkeypatch):
         assert solver_path().parent == tmp_path / f"remat-{os.getuid()}"
     finally:
         solver_path.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux has them")
+@both
+def test_it_ends_when_its_parent_is_killed(program, tmp_path):
+    """A driver that is killed takes nobody along, so the program looks for itself."""
+    path = tmp_path / "model.fzn"
+    path.write_text(hard(150))
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", '"$@" & wait', "sh", *map(str, program), "-i", str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert shell.stdout is not None
+    for line in shell.stdout:
+        if line == "----------\n":
+            break
+    (child,) = psutil.Process(shell.pid).children()
+    shell.kill()
+    shell.wait()
+    try:
+        child.wait(5)  # psutil.TimeoutExpired where it goes on
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+        shell.stdout.close()
