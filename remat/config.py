@@ -26,6 +26,7 @@ from remat.schedule.io import read_schedule, write_schedule
 from remat.solving.progress import OnProgress
 
 if TYPE_CHECKING:
+    from remat.graphs import ComputeGraph
     from remat.schedule import Schedule
     from remat.solving.result import Result
 
@@ -83,6 +84,8 @@ class SolveSection(_Section):
     """What this process may hold, in bytes or with a unit ("4GiB"); means isolate."""
     warm_start: str | None = None
     """Schedule file to start from, in any format that is known."""
+    start: str = "auto"
+    """Of a formulation: "auto", a heuristic's schedule; "none", from nothing; or a schedule file."""
 
 
 class OutputSection(_Section):
@@ -208,13 +211,14 @@ class Config(_Section):
         return {**self.backends.get(backend.partition(":")[0], {}), **self.backends.get(backend, {})}
 
     def solve_options(
-        self, solver: Mapping[str, Any] | None = None, log: Callable[[str], None] | None = None
+        self, graph: ComputeGraph, solver: Mapping[str, Any] | None = None, log: Callable[[str], None] | None = None
     ) -> SolveOptions:
-        """What the ``[solve]`` table says to whatever solves; the time limit is not among it."""
+        """What the ``[solve]`` table says to whatever solves `graph`; the time limit is not among it."""
         chosen = self.solve
+        start: Any = chosen.start if chosen.start in ("auto", "none") else read_schedule(chosen.start, graph)
         return SolveOptions(
             threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
-            isolate=chosen.isolate, memory_limit=chosen.memory_limit,
+            isolate=chosen.isolate, memory_limit=chosen.memory_limit, start=start,
         )  # fmt: skip
 
     def make_problem(self) -> Problem:
@@ -263,7 +267,7 @@ class Config(_Section):
             warm_start = read_schedule(chosen.warm_start, problem.graph)
         result = solve(
             problem, chosen.method, chosen.backend, stop=clock, warm_start=warm_start,
-            options=self.solve_options(self.solver_options_of(chosen.backend), log),
+            options=self.solve_options(problem.graph, self.solver_options_of(chosen.backend), log),
             method_options=self.options_of(chosen.method), on_progress=on_progress,
         )  # fmt: skip
         if write:
@@ -384,11 +388,13 @@ def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from remat.graphs.zoo import ZOO
 
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
-    paths = {"problem": ("graph", "costs"), "solve": ("warm_start",), "output": ("schedule", "plot")}
+    paths = {"problem": ("graph", "costs"), "solve": ("warm_start", "start"), "output": ("schedule", "plot")}
     for section, key in ((section, key) for section, keys in paths.items() for key in keys):
         table = merged.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str):
             path = folder / table[key]
+            if key == "start" and table[key] in ("auto", "none"):
+                continue
             if not is_standard_stream(table[key]) and (key != "graph" or exists(path) or table[key] not in ZOO):
                 table[key] = str(path)
     return merged

@@ -171,7 +171,7 @@ def command(
                         family, memory, method,
                         order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
                         count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
-                        options=run.solve_options(),
+                        options=run.solve_options(family.pattern),
                         on_progress=on_progress, on_probe=on_probe,
                     )  # fmt: skip
                 done.append(answer)

@@ -81,6 +81,13 @@ TimeLimit = Annotated[
 Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 1e-6; 0: prove it.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--start", metavar="auto|none|FILE",
+        help="A formulation starts from a heuristic's schedule (auto, the default), from nothing, or from this.",
+    ),
+]  # fmt: skip
 Isolate = Annotated[bool | None, typer.Option("--isolate/--no-isolate", help="Run the solver in a process of its own.")]
 MemoryLimit = Annotated[
     str | None, typer.Option("--memory-limit", help="What this process may hold (4GiB); means --isolate.")

@@ -28,6 +28,7 @@ from remat.cli.common import (
     Quiet,
     Seed,
     SolveOrder,
+    Start,
     Threads,
     TimeLimit,
     base_config,
@@ -76,6 +77,7 @@ def command(
     gap: Gap = None,
     threads: Threads = None,
     seed: Seed = None,
+    start: Start = None,
     isolate: Isolate = None,
     memory_limit: MemoryLimit = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this JSON file.")] = None,
@@ -101,7 +103,7 @@ def command(
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
                           count_constant_memory=count_constant_memory, costs=costs, device=device),
-        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
                        isolate=isolate, memory_limit=memory_limit),
     }, allow_solver_files=allow_solver_files)  # fmt: skip
     check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
@@ -121,10 +123,11 @@ def command(
         if plot is not None:
             outputs.attempt(plot, lambda where: draw(where, comparison))
 
+    problem = run.make_problem()
     with interrupts():
         done = compare(
-            run.make_problem(), _budgets(budgets, run), methods_of(methods, run),
-            stop=run.solve.time_limit, options=run.solve_options(),
+            problem, _budgets(budgets, run), methods_of(methods, run),
+            stop=run.solve.time_limit, options=run.solve_options(problem.graph),
             watch=Watched(quiet or run.output.quiet), on_run=write,
         )  # fmt: skip
         writing()
@@ -209,8 +212,20 @@ def _table(runs: list[Run]) -> Table:
     )
     table.add_column("method", overflow="fold")
     table.add_column("status", overflow="fold", max_width=50)
-    for word in ("overhead", "bound", "gap", "peak", "best at", "build", "total", "variables", "constraints"):
+    for word in (
+        "overhead",
+        "bound",
+        "gap",
+        "peak",
+        "best at",
+        "build",
+        "phase 1",
+        "total",
+        "variables",
+        "constraints",
+    ):
         table.add_column(word, justify="right", no_wrap=True)
+    table.add_column("schedule by", overflow="fold")
     for run in runs:
         table.add_row(*(Text(cell) for cell in _cells(run)))
     return table
@@ -243,7 +258,9 @@ def _cells(run: Run) -> list[str]:
         count(None if answer.certificate is None else answer.certificate.peak),
         seconds(run.seconds_to_best),
         seconds(answer.timings.get("build")),
+        seconds(answer.timings.get("preliminary")),
         seconds(answer.timings.get("total")),
         count(answer.variables),
         count(answer.constraints),
+        answer.source or "-",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
@@ -31,6 +32,7 @@ from remat.cli.common import (
     Quiet,
     Seed,
     SolveOrder,
+    Start,
     Threads,
     TimeLimit,
     base_config,
@@ -88,6 +90,7 @@ def command(
     gap: Gap = None,
     threads: Threads = None,
     seed: Seed = None,
+    start: Start = None,
     isolate: Isolate = None,
     memory_limit: MemoryLimit = None,
     workers: Annotated[
@@ -123,7 +126,7 @@ def command(
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
                           count_constant_memory=count_constant_memory, costs=costs, device=device),
-        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
                        isolate=isolate, memory_limit=memory_limit),
     }, allow_solver_files=allow_solver_files)  # fmt: skip
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
@@ -132,7 +135,8 @@ def command(
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")
 
-    options = run.solve_options()
+    problem = run.make_problem()
+    options = run.solve_options(problem.graph)
     if workers > 1 and options.threads is None:
         options = replace(options, threads=max(1, available_cpus() // workers))
     outputs = Outputs()
@@ -153,7 +157,7 @@ def command(
         with ExitStack() as stack:
             pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
             found = frontier(
-                run.make_problem(), asked, methods_of(methods, run),
+                problem, asked, methods_of(methods, run),
                 stop=run.solve.time_limit, options=options, state=state, executor=pool,
                 watch=Watched(silent), on_cell=on_cell,
             )  # fmt: skip
@@ -226,6 +230,19 @@ def shown(cell: Cell, base: int | None = None) -> str:
     return text + (" *" if cell.status == "optimal" else "")
 
 
+def schedules_by(found: Frontier) -> list[str]:
+    """For each method, by whom its schedules were found where that is not the method itself, or not it alone."""
+    from remat.experiments.compare import NOBODY
+
+    lines = []
+    for method in found.methods:
+        sources = Counter(cell.source for cell in found.of(method) if cell.schedule is not None)
+        if set(sources) - {method.source, NOBODY}:
+            told = ", ".join(f"{source} ({count})" for source, count in sources.most_common())
+            lines.append(f"{method.label}: schedules by {told}")
+    return lines
+
+
 def print_frontier(found: Frontier) -> None:
     """Print the table, a line for each budget, largest first, and below it the scopes and failures."""
     from rich import box
@@ -262,6 +279,8 @@ def print_frontier(found: Frontier) -> None:
                 notes[what].append(method.label)
     for note, labels in notes.items():
         out.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+    for line in schedules_by(found):
+        out.print(line, soft_wrap=True)
     if found.resumed:
         out.print(f"{found.resumed} of {len(found.cells)} results are from the state folder")
     if found.interrupted:

@@ -28,6 +28,7 @@ from remat.cli.common import (
     Quiet,
     Seed,
     SolveOrder,
+    Start,
     Threads,
     TimeLimit,
     base_config,
@@ -54,6 +55,7 @@ def command(
     gap: Gap = None,
     threads: Threads = None,
     seed: Seed = None,
+    start: Start = None,
     isolate: Isolate = None,
     memory_limit: MemoryLimit = None,
     warm_start: Annotated[
@@ -82,7 +84,7 @@ def command(
             count_constant_memory=count_constant_memory, costs=costs, device=device,
         ),
         "solve": chosen(
-            method=method, backend=backend, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
+            method=method, backend=backend, time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
             isolate=isolate, memory_limit=memory_limit,
             warm_start=warm_start,
         ),

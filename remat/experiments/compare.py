@@ -30,6 +30,10 @@ from remat.solving.stop import Stop, described, stopping
 Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
 
 
+#: The source of a schedule that nobody has to find.
+NOBODY = "the reference order"
+
+
 @dataclass(frozen=True)
 class Method:
     """Who answers: ``auto``, a formulation with a backend, or a heuristic.
@@ -57,6 +61,11 @@ class Method:
     def __post_init__(self) -> None:
         if not self.label:
             object.__setattr__(self, "label", f"{self.name}/{self.backend}" if self.backend else self.name)
+
+    @property
+    def source(self) -> str:
+        """By whom a schedule is found that is the method's own."""
+        return f"{self.name} by {self.backend}" if self.backend else self.name
 
     @classmethod
     def parse(cls, text: str, backend: str = "cp-sat") -> Method:
@@ -182,6 +191,7 @@ class Run:
             "recomputations": None if found is None else found.recomputations,
             "to_best_seconds": self.seconds_to_best,
             "build_seconds": times.get("build"),
+            "preliminary_seconds": times.get("preliminary"),
             "solve_seconds": times.get("solve"),
             "total_seconds": times.get("total"),
             "variables": None if answer is None else answer.variables,
@@ -320,9 +330,12 @@ def run_method(
         As for :func:`remat.solve`.
     """
     try:
+        options = limits.of(method)
+        if warm_start is not None and not isinstance(options.start, str):
+            options = replace(options, start="auto")  # what it had before is the better start
         result = solve(
             problem, method.name, method.backend or "cp-sat", stop=limits.stop, warm_start=warm_start,
-            options=limits.of(method), method_options=method.options, on_progress=on_progress,
+            options=options, method_options=method.options, on_progress=on_progress,
         )  # fmt: skip
     except Exception as error:  # whatever a plug-in does, the others have their turn
         return Run(method, problem, None, one_line(error))

@@ -137,7 +137,8 @@ def frontier(
     methods : sequence of Method or str
         A str is read by :meth:`remat.experiments.compare.Method.parse`.
     stop, options
-        Of each cell, as for :func:`remat.solve`; the clock of each begins anew.
+        Of each cell, as for :func:`remat.solve`; the clock of each begins anew. With ``start="none"`` cells do not
+        start from their neighbours either.
     state : path, optional
         A folder that has, or gets, a file for each cell that is done. What it has is not done again, unless a budget
         that was added below found something cheaper. Its schedules are validated before they count.
@@ -196,7 +197,7 @@ def solve_cell(method: Method, problem: Problem, limits: Limits, below: Cell | N
     more
         ``on_progress``, where the cell runs here.
     """
-    start = None if below is None else below.schedule
+    start = None if below is None or limits.options.start == "none" else below.schedule
     run = run_method(method, problem, limits, warm_start=start, **more)
     budget, result = problem.budget_bytes, run.result
     assert budget is not None
@@ -207,7 +208,7 @@ def solve_cell(method: Method, problem: Problem, limits: Limits, below: Cell | N
         return Cell(method.label, budget, _row(run))
     found_at = None if result.schedule is None else budget
     source = result.source
-    if below is not None and source.startswith("the warm start"):
+    if start is not None and below is not None and source.startswith("the warm start"):
         found_at, source = below.found_at, below.source
     return Cell(
         method.label, budget, {**_row(run), "source": source}, result.schedule, found_at,
@@ -302,7 +303,13 @@ class _Work:
             if known is None:
                 return budget
             below = self._below(method, budget)
-            if below is not None and below.cost is not None and (known.cost is None or known.cost > below.cost):
+            alone = self.limits.options.start == "none"
+            if (
+                not alone
+                and below is not None
+                and below.cost is not None
+                and (known.cost is None or known.cost > below.cost)
+            ):
                 _check(below, known)
                 return budget  # done before there was a neighbour with something cheaper
             self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)

@@ -227,9 +227,10 @@ def _cell(document: Any, method: Method, problem: Problem) -> Cell:
     if found.method != _described(method):
         raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(found.method), 40)})")
     schedule, keys = None, Run(method, problem, None).row()
-    if set(found.row) != set(keys):
+    row = {"preliminary_seconds": None, **found.row}  # which older files do not have
+    if set(row) != set(keys):
         raise ValueError
-    row = {key: found.row[key] for key in keys}
+    row = {key: row[key] for key in keys}
     if found.schedule is not None:
         schedule = schedule_from_document(found.schedule)
         certificate = validate(problem.graph, schedule, problem.rules)

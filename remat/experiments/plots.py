@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from remat.experiments.compare import Comparison, Run
+from remat.experiments.compare import NOBODY, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
 from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
@@ -207,7 +207,11 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
                       markerfacecolor=colour if proved else "white", zorder=3)  # fmt: skip
     # An empty line for the legend: one entry for line and marks.
     failed = ": failed" if not found and any(cell.status == "failed" for cell in cells) else ""
-    axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width, label=plain_text(label) + failed)
+    source = frontier.methods[number].source
+    others = sorted({cell.source for cell in cells if cell.schedule is not None} - {source, NOBODY})
+    by = f" (schedules also by {', '.join(others)})" if others else ""
+    axes.plot([], [], color=colour, marker=marker, markersize=size, linewidth=width,
+              label=plain_text(label + by) + failed)  # fmt: skip
     bounds = [(cell.budget / scale, bound) for cell in cells if (bound := frontier.bound(cell)) is not None]
     if any(bound > base for _, bound in bounds):
         axes.step([x for x, _ in bounds], [height(bound) for _, bound in bounds], where="pre", color=colour,
@@ -245,13 +249,14 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
     end = max([run.result.timings["total"], *(point.time for point in points)])
     found = [(point.time, height(point.objective)) for point in points if point.objective is not None]
     status = str(run.result.status)
+    by = "" if run.result.source in (run.method.source, NOBODY) else f", schedule by {run.result.source}"
     if found:
         # a marker where something better came, and the line on to the end of the run
         fresh = [k for k, (_, y) in enumerate(found) if k == 0 or y < found[k - 1][1]]
         axes.step(
             [x for x, _ in found] + [end], [y for _, y in found] + [found[-1][1]], where="post", color=colour,
             marker=_MARKERS[number % len(_MARKERS)], markersize=5, markevery=fresh,
-            label=f"{label}: {status}, {found[-1][1]:.4g}{' %' if base else ''}",
+            label=f"{label}: {status}, {found[-1][1]:.4g}{' %' if base else ''}{plain_text(by)}",
         )  # fmt: skip
     bounds = [(0.0, height(base)), *((point.time, height(point.bound)) for point in points)]
     bounds.append((end, height(run.result.bound)))

@@ -245,7 +245,7 @@ def test_the_picture_has_a_panel_for_each_budget(matrix):
     above, middle, below = figure.axes
     assert "budget 90%" in above.get_title()
     words = [text.get_text() for text in above.get_legend().get_texts()]
-    assert words[0] == "retention-intervals/cp-sat: optimal, 11.11 %"
+    assert words[0] == "retention-intervals/cp-sat: optimal, 11.11 %, schedule by greedy"
     steps = [line for line in above.lines if line.get_label() == words[0]]
     assert list(steps[0].get_ydata()) == pytest.approx([100 / 9] * len(steps[0].get_ydata()))
     dashed = [line for line in above.lines if line.get_linestyle() == "--"]
@@ -269,3 +269,22 @@ def test_a_graph_that_costs_nothing_is_drawn_by_cost(tmp_path):
 def test_a_picture_of_another_kind_is_refused(matrix, tmp_path):
     with pytest.raises(FormatError, match=r"\.png or \.svg"):
         save_comparison_plot(matrix, tmp_path / "x.bmp")
+
+
+def test_by_whom_a_schedule_is_found_is_said(chain, capsys):
+    """Greedy's schedule under the name of a formulation used to look like the formulation's."""
+    from remat.cli.compare import print_comparison
+
+    told = compare(chain, ["90%"], ["checkmate/highs"], stop=60, options=ONE)
+    alone = compare(chain, ["90%"], ["checkmate/highs"], stop=60, options=SolveOptions(threads=1, start="none"))
+    assert [run.result.source for run in (*told.runs, *alone.runs)] == ["greedy", "checkmate by highs"]
+    assert (told.limits.get("start"), alone.limits["start"]) == (None, "none")
+    print_comparison(told)
+    shown = capsys.readouterr().out
+    assert "schedule by" in shown
+    assert "phase 1" in shown
+    assert any(line.rstrip().endswith("greedy") for line in shown.splitlines())
+    (label, *_) = [text.get_text() for text in plot_comparison(told).axes[0].get_legend().get_texts()]
+    assert label.endswith(", schedule by greedy")
+    (label, *_) = [text.get_text() for text in plot_comparison(alone).axes[0].get_legend().get_texts()]
+    assert "schedule by" not in label

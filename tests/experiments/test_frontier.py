@@ -359,6 +359,21 @@ def test_the_picture(exact, tmp_path):
     bottom, top = axes.get_ylim()
     assert all(0 < line.get_ydata()[0] < -bottom / (top - bottom) for line in crosses), "below the axis"
     words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert words == [EXACT, "greedy", "below the structural bound"]
+    assert words == [f"{EXACT} (schedules also by greedy)", "greedy", "below the structural bound"]
     save_frontier_plot(frontier(CHAIN, [8], ["greedy"], options=ONE), tmp_path / "one.svg")
     assert "unit-chain-6" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+
+
+def test_by_whom_schedules_are_found_is_said_and_without_a_start_it_is_the_method():
+    from remat.cli.frontier import schedules_by
+
+    told = frontier(CHAIN, [4, 5], [EXACT], stop=60, options=ONE)
+    alone = frontier(CHAIN, [4, 5], [EXACT], stop=60, options=SolveOptions(threads=1, start="none"))
+    assert {cell.source for cell in alone.of(EXACT)} == {EXACT.replace("/", " by ")}
+    assert schedules_by(alone) == []
+    assert [cell.cost for cell in told.of(EXACT)] == [cell.cost for cell in alone.of(EXACT)]
+    others = {cell.source for cell in told.of(EXACT)} - {EXACT.replace("/", " by "), "the reference order"}
+    assert others
+    assert all(source in schedules_by(told)[0] for source in others)
+    text = "".join(entry.get_text() for entry in plot_frontier(told).legends[0].get_texts())
+    assert f"schedules also by {sorted(others)[0]}" in text
