@@ -210,9 +210,7 @@ class Config(_Section):
         """What is passed to that solver untouched."""
         return {**self.backends.get(backend.partition(":")[0], {}), **self.backends.get(backend, {})}
 
-    def solve_options(
-        self, graph: ComputeGraph, solver: Mapping[str, Any] | None = None, log: Callable[[str], None] | None = None
-    ) -> SolveOptions:
+    def solve_options(self, graph: ComputeGraph, solver: Any = None, log: Any = None) -> SolveOptions:
         """What the ``[solve]`` table says to whatever solves `graph`; the time limit is not among it."""
         chosen = self.solve
         start: Any = chosen.start if chosen.start in ("auto", "none") else read_schedule(chosen.start, graph)
