@@ -186,9 +186,8 @@ class Config(_Section):
             raise FormatError(f"{name}: {_shown(place, fault)}") from None
         for group in registry.GROUPS:
             known = registry.Registered(group)
-            for word in getattr(config, group):
-                if word.partition(":")[0] not in known:
-                    raise FormatError(f"{name}: {_unknown(f'{group}.{word}', word, list(known))}")
+            for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
+                raise FormatError(f"{name}: {_unknown(f'{group}.{word}', word, list(known))}")
         if "backend" not in (overrides or {}).get("solve", {}):
             check_trusted(config.solve.backend, f"{name}: ")
         for backend, given in config.backends.items():
@@ -202,7 +201,7 @@ class Config(_Section):
     # -- running -----------------------------------------------------------------------------------------------------
 
     def options_of(self, method: str) -> Any:
-        """The options of a formulation or heuristic, None where none are given."""
+        """The options of a method, None where none are given."""
         given = (self.formulations | self.heuristics | self.methods).get(method)
         return make_options(method, given) if given else None
 
@@ -226,15 +225,10 @@ class Config(_Section):
         return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
 
     def run(
-        self,
-        on_progress: OnProgress | None = None,
-        *,
-        log: Callable[[str], None] | None = None,
-        problem: Problem | None = None,
-        warm_start: Schedule | None = None,
-        write: bool = True,
-        clock: Deadline | None = None,
-    ) -> Result:
+        self, on_progress: OnProgress | None = None, *, log: Callable[[str], None] | None = None,
+        problem: Problem | None = None, warm_start: Schedule | None = None,
+        write: bool = True, clock: Deadline | None = None,
+    ) -> Result:  # fmt: skip
         """Read what is to be read, solve, and write the schedule and the picture that are asked for.
 
         Parameters
@@ -254,6 +248,7 @@ class Config(_Section):
             As :func:`remat.solve`, and for files that cannot be read or written; the latter before the solve.
         """
         from remat.schedule.plots import SUFFIXES
+        from remat.solving.method import make_method
         from remat.solving.solve import solve
 
         chosen, output = self.solve, self.output
@@ -263,10 +258,11 @@ class Config(_Section):
         problem = problem or self.make_problem()
         if warm_start is None and chosen.warm_start is not None:
             warm_start = read_schedule(chosen.warm_start, problem.graph)
+        given = self.options_of(chosen.method)
+        solver = self.solver_options_of(chosen.backend) if make_method(chosen.method, given).needs_backend else {}
         result = solve(
-            problem, chosen.method, chosen.backend, stop=clock, warm_start=warm_start,
-            options=self.solve_options(problem.graph, self.solver_options_of(chosen.backend), log),
-            method_options=self.options_of(chosen.method), on_progress=on_progress,
+            problem, chosen.method, chosen.backend, stop=clock, warm_start=warm_start, method_options=given,
+            options=self.solve_options(problem.graph, solver, log), on_progress=on_progress,
         )  # fmt: skip
         if write:
             self.write(result)

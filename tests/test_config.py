@@ -334,3 +334,15 @@ def test_the_schema_refuses_what_the_reader_refuses(wrong: dict[str, object]) ->
 
 def test_the_schema_is_json() -> None:
     assert json.loads(json.dumps(schema(), allow_nan=False)) == schema()
+
+
+def test_options_of_a_solver_wait_for_a_method_that_has_one(run: Path) -> None:
+    """A table of a solver stands in many files; a heuristic has none, and refuses what is given to it itself."""
+    text = run.read_text(encoding="utf-8")
+    assert "retention-intervals" in text
+    run.write_text(
+        text.replace('method = "retention-intervals"', 'method = "greedy"').partition("[formulations")[0]
+        + "\n[backends.cp-sat]\nlinearization_level = 2\n",
+        encoding="utf-8",
+    )
+    assert Config.from_file(run).run(write=False).method == "greedy"
