@@ -37,6 +37,9 @@ class HeuristicRun:
         Receives better schedules as they are found; True means that the search may stop.
     backend : Backend or None
         For heuristics that solve models (`uses_backend`); None: their own choice.
+    horizon : Deadline or None
+        When the last of several turns ends, where this run is one of them: the same object will be asked again, and
+        may go on where it stopped.
 
     Examples
     --------
@@ -48,6 +51,7 @@ class HeuristicRun:
     start: Schedule | None = None
     on_schedule: OnSchedule | None = None
     backend: Backend | None = None
+    horizon: Deadline | None = None
 
     @property
     def deadline(self) -> Deadline:

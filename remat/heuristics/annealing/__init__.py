@@ -1,5 +1,6 @@
 """Simulated annealing of order and recomputation together."""
 
-from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions
+from remat.heuristics.annealing.heuristic import Annealing
+from remat.heuristics.annealing.options import AnnealingOptions
 
 __all__ = ["Annealing", "AnnealingOptions"]

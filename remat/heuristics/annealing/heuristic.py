@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.heuristics import grouping
+from remat.heuristics.annealing.options import AnnealingOptions
 from remat.heuristics.base import Heuristic, HeuristicRun
-from remat.heuristics.options import check_types
+from remat.heuristics.turns import Turns
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
@@ -48,52 +50,18 @@ PIECE = 20_000
 MET = ((0.02, 0.15), (0.3, 0.6))
 #: The first temperature is at least so many times the mean cost of an op.
 HOT = 2.5
+#: The kinds of rounds: from the start and at a temperature that forgets it, or on from the best schedule.
+HOT_ROUND, WARM_ROUND = "hot", "warm"
+#: First temperatures of warm rounds, in mean costs of an op, in turn.
+WARM = (0.5, 2.5)
+#: Moves for each op below which a hot round does not come near a schedule that is there already.
+LEAST_HOT = 2_000
+#: Share of the time up to the horizon that rounds are planned for, where this run is one turn of several.
+SHARE = 0.6
 #: A round is heated up again if the overhead it came to is at most so many times the least.
 WORTH = 1.15
 #: Seconds between two schedules that are told.
 TELL = 0.5
-
-
-@dataclass(frozen=True)
-class AnnealingOptions:
-    """Options of :class:`Annealing`.
-
-    Attributes
-    ----------
-    moves : int or None
-        Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
-    heat : float
-        First temperature, as a share of the base cost, but no less than some mean costs of an op; every fourth round
-        begins at a tenth of it.
-    cold : float
-        Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
-    soft, hard : float
-        First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
-    again : float
-        Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
-    groups : float
-        Share of the time that goes first to the graph with ops fused into groups; `moves` is then for each part.
-    """
-
-    moves: int | None = None
-    heat: float = 1e-2
-    cold: float = 0.2
-    soft: float = 1e-2
-    hard: float = 2e-4
-    again: float = 0.2
-    groups: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if not (
-            (self.moves is None or self.moves >= 1)
-            and self.heat > 0
-            and self.cold > 0
-            and 0 < self.hard <= self.soft
-            and 0 <= self.again <= 1
-            and 0 <= self.groups < 1
-        ):
-            raise ProblemError(f"options of annealing are out of range: {self}")
 
 
 def _example() -> None:
@@ -101,7 +69,7 @@ def _example() -> None:
     graph.op("a", size=2)
     graph.op("b", inputs=["a"], size=1)
     run = HeuristicRun(SolveOptions(threads=1))
-    _Search(Problem(graph.build(), 2, OrderRule.FREE), AnnealingOptions(moves=1), run).round(1, 0)
+    _Search(Problem(graph.build(), 2, OrderRule.FREE), AnnealingOptions(moves=1), run).go()
 
 
 #: The compiled moves.
@@ -123,9 +91,13 @@ class Annealing(Heuristic):
     with d tensors.
 
     A round is one anneal, heated up again from its best schedule some times; rounds differ by their seeds, run in
-    threads of their own, and grow. Without a deadline the same seed walks the same way. With the fixed order first
-    computes stay in the reference order, and recomputations may be anywhere. Ops that write accumulation buffers are
-    not recomputed. Where the run has a start, that is where rounds begin.
+    threads of their own, and grow. Hot rounds begin from the start or the reference order and forget it; warm ones go
+    on from the best schedule and do not. Both kinds take turns by what they brought. Without a deadline the same seed
+    walks the same way. With the fixed order first computes stay in the reference order, and recomputations may be
+    anywhere. Ops that write accumulation buffers are not recomputed.
+
+    A run with a horizon is one turn of several: the next run of the same object on the same problem goes on in the
+    middle of the round, with what it is given as a start if that is better than what it has.
 
     Examples
     --------
@@ -143,14 +115,23 @@ class Annealing(Heuristic):
 
     kernels = (KERNELS,)
 
+    def __init__(self, options: AnnealingOptions | None = None) -> None:
+        super().__init__(options)
+        self._search: _Search | None = None
+
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        if self.options.groups:
+        if self.options.groups and self._search is None:
             run = grouping.begin(Annealing(replace(self.options, groups=0.0)), problem, run, self.options.groups)
-        search = _Search(problem, self.options, run)
+        search = self._search
+        if run.horizon is None or search is None or search.problem is not problem:
+            search = _Search(problem, self.options, run)
+        else:
+            search.resume(run)
+        self._search = None if run.horizon is None else search
         search.go()
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
 
@@ -226,10 +207,12 @@ class _Search:
             arrays.op_successors.indptr, arrays.op_successors.indices,
             problem.kept, limit.astype(np.int64), arrays.order, arrays.position,
         )  # fmt: skip
-        self.begin = self._start(limit)
+        self.limit = limit
+        self.begin = self._start()
         self.width = 1 << math.ceil(math.log2(4 * max(num_ops, len(self.begin)) + 8))
         self.batch = max(BATCH, 2 * num_ops)
         base = max(1, problem.graph.base_cost)
+        self.mean = base / num_ops
         cheap = arrays.cost[arrays.cost > 0]
         self.heat = base * max(options.heat, HOT / num_ops)
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
@@ -242,10 +225,13 @@ class _Search:
         self.untold = self.enough = False
         self.lock = threading.Lock()
         self.rate = 0.0
+        self.kinds = Turns({HOT_ROUND: 1.0, WARM_ROUND: 1.0})
+        self.numbers, self.warm = count(), 0
+        self.walks: list[Iterator[None]] = []
         if self.call.start is not None:
             self._take_start()
 
-    def _start(self, limit: Int) -> Int:
+    def _start(self) -> Int:
         """The op sequence that rounds begin with."""
         order = self.problem.graph.arrays.order
         if self.call.start is None:
@@ -256,44 +242,59 @@ class _Search:
             return order
         known = np.bincount(given, minlength=len(order))
         first = given[np.sort(np.unique(given, return_index=True)[1])]
-        if (known > np.maximum(limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):
+        if (known > np.maximum(self.limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):
             return order
         return given
 
+    def resume(self, run: HeuristicRun) -> None:
+        """Go on in another turn, from a better schedule where there is one."""
+        self.call, self.enough = run, False
+        if run.start is not None:
+            self.begin = self._start()
+            self._take_start()
+
     def _take_start(self) -> None:
-        """Count what rounds begin with as found, where it keeps the budget."""
+        """Count what rounds begin with as found, where it keeps the budget and is better than what there is."""
         from remat.heuristics.annealing.slots_kernel import COST, HIGHEST
 
         state = self._state(self.begin)
-        if state.tree[1, HIGHEST] <= self.budget:
-            self.best, self.best_cost = self.begin, int(state.number[COST])
+        cost = int(state.number[COST])
+        if state.tree[1, HIGHEST] <= self.budget and (self.best_cost is None or cost < self.best_cost):
+            self.best, self.best_cost = self.begin, cost
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
         """Run rounds until time or moves are over, or nothing can be better."""
         total = self._moves()
-        if self.call.threads == 1 or math.isfinite(total):
-            number = 0
-            while total > 0 and not self._over():
-                total -= self.round(total, number)
-                number += 1
+        threads = 1 if math.isfinite(total) else self.call.threads
+        while len(self.walks) < threads:
+            self.walks.append(self._walk(total))
+        if threads == 1:
+            self._go_on(self.walks[0])
             return
-        numbers = iter(range(10**9))
-        with ThreadPoolExecutor(self.call.threads) as pool:
-
-            def work() -> None:
-                while not self._over():
-                    with self.lock:
-                        number = next(numbers)
-                    self.round(math.inf, number)
-
-            threads = [pool.submit(work) for _ in range(self.call.threads)]
+        with ThreadPoolExecutor(threads) as pool:
+            running = [pool.submit(self._go_on, walk) for walk in self.walks]
             try:
-                for thread in threads:
+                for thread in running:
                     thread.result()
             finally:  # after Ctrl-C, too
                 self.enough = True
+
+    def _go_on(self, walk: Iterator[None]) -> None:
+        """Go on with rounds until there is a reason to stop; they stay where they are."""
+        while not self._over():
+            if next(walk, self) is self:
+                return
+
+    def _walk(self, most: float) -> Iterator[None]:
+        """Rounds of at most `most` moves together, a batch at a time."""
+        while most > 0:
+            with self.lock:
+                number = next(self.numbers)
+            for moves in self.round(most, number):
+                most -= moves
+                yield
 
     def _moves(self) -> float:
         """Moves of all rounds together."""
@@ -304,8 +305,8 @@ class _Search:
     def _over(self) -> bool:
         return self.enough or self.call.deadline.expired or self.best_cost == self.problem.graph.base_cost
 
-    def round(self, most: float, number: int) -> float:
-        """One round of at most `most` moves; returns how many it took."""
+    def round(self, most: float, number: int) -> Iterator[int]:
+        """One round of at most `most` moves; gives the moves of each batch."""
         from remat.heuristics.annealing.slots_kernel import BEST
 
         num_ops = len(self.net.cost)
@@ -314,15 +315,15 @@ class _Search:
             length = ROUND_MOVES * num_ops * 2 ** ((number - 1) // ROUNDS)
         # All of a round is to fit into what is left.
         left = most
-        if self.rate and math.isfinite(self.call.deadline.seconds):
-            left = min(most, 0.95 * self.rate * self.call.deadline.remaining)
+        if self.rate:
+            left = min(most, self.rate * self._planned())
         whole = 1 + REHEATS * REHEATED
         reheats = 0 if number == 0 or left < STEPS * self.batch * whole else REHEATS
         length = min(length, left / (whole if reheats else 1))
         steps = max(1, int(length / self.batch))
-        hot = self.heat * (0.1 if number % 4 == 2 else 1.0)
+        kind, begin, hot, before = self._kind(number, left)
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
-        state, done, way = self._state(self.begin), 0, _Way(self.per_byte, MET[number % 2])
+        state, done, way = self._state(begin), 0, _Way(self.per_byte, MET[number % 2])
         for turn in range(1 + reheats):
             if turn > 0 and not self._worth(int(state.number[BEST])):
                 break
@@ -334,9 +335,29 @@ class _Search:
             again = round(steps * REHEATED) if turn else steps
             for step in range(steps - again, steps):
                 done += self._step(state, int(seeds[turn, step]), step / max(1, steps - 1), hot, way)
-                if self._over():
-                    return done
-        return done
+                yield self.batch
+        cost = int(state.number[BEST])
+        with self.lock:
+            self.kinds.add(kind, done, 0.0 if cost < 0 or before is None else float(max(0, before - cost)))
+
+    def _planned(self) -> float:
+        """Seconds of moves that are still to come."""
+        if self.call.horizon is not None:
+            return SHARE * self.call.horizon.remaining
+        return 0.95 * self.call.deadline.remaining
+
+    def _kind(self, number: int, left: float) -> tuple[str, Int, float, int | None]:
+        """What round comes next: its kind, where it begins, its first temperature, and the cost it is to beat."""
+        with self.lock:
+            best, cost = self.best, self.best_cost
+            kind = self.kinds.next()
+            if best is None:
+                return HOT_ROUND, self.begin, self.heat, cost
+            if number > 0 and kind == HOT_ROUND and left >= LEAST_HOT * len(self.net.cost):
+                return HOT_ROUND, self.begin, self.heat, cost
+            warm = WARM[self.warm % len(WARM)] * self.mean
+            self.warm += 1
+            return WARM_ROUND, best, max(self.cold, min(self.heat, warm)), cost
 
     def _worth(self, cost: int) -> bool:
         """Whether a round that came to this cost (-1: none) is worth being heated up again."""
