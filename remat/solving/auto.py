@@ -10,10 +10,11 @@ from remat.backends.base import Backend, StopReason
 from remat.bounds import flow
 from remat.bounds.base import Bound
 from remat.bounds.report import best_bound
-from remat.compiled import begin
+from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.heuristics.base import Heuristic
+from remat.heuristics.turns import Turns
 from remat.ordering.best_first import Aim, explore
 from remat.registry import backends, formulations, heuristics, load, make_backend
 from remat.schedule import OrderRule, Schedule
@@ -24,20 +25,27 @@ from remat.solving.session import Session
 
 #: The name of the method.
 AUTO = "auto"
-#: Shares of the time left for each quick heuristic, the bounds, annealing and each whole model, in the first turn.
-QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.1, 0.2, 0.2, 0.2
+#: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
+DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
+#: Share of the time left in which there is to be some schedule before anything else is done.
+FIRST_SHARE = 0.4
 #: Seconds for each op that quick heuristics and bounds are given at most, and at least.
 PER_OP, LEAST = 0.02, 3.0
-#: Ops up to which greedy and eviction, which are not compiled, are of use; share of the time that drops have beyond.
-GREEDY_OPS, LARGE_SHARE = 3000, 0.4
+#: Share of the time left, and most seconds, that compiled code is waited for while there is something else to do.
+WAIT_SHARE, WAIT = 0.2, 2.0
+#: Ops up to which quick heuristics that are not compiled run beside drops, their most seconds then, and where there is
+#: no schedule yet, ops and seconds.
+BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
+WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
 #: Ops up to which models for bounds and of neighbourhoods fit into memory.
 BOUND_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
-#: Share of what is left after the bounds that a turn of large neighbourhood search takes; annealing has the rest.
-LNS_SHARE = 0.3
-#: Seconds of one turn of annealing and of large neighbourhood search, once both have begun; they grow.
-TURN, GROWTH = 20.0, 1.5
+#: Shares of the time that steps begin with once they take turns; what they bring moves them.
+SHARES = {"annealing": 0.6, "lns": 0.2, "bounds": 0.2}
+#: Seconds of a turn: share of the time left, at most, and by how much it grows while turns bring nothing. Annealing
+#: goes on where its last turn ended, the others begin anew.
+TURN_SHARE, TURN, GROWTH = 0.1, 10.0, 1.5
 #: Ops up to which everything is searched, and more than any schedule costs.
 EXHAUSTIVE_OPS, MOST_COST = 24, 2**62
 #: Whole models by backend family, in order: formulation, its options, and the backend where it is another one.
@@ -50,7 +58,8 @@ OTHER_MODELS = (("stages", {"ahead": False}, ""),)
 class Auto:
     """The method ``auto`` on one session.
 
-    1. Quick heuristics: greedy rematerialization for the fixed order, and eviction; for thousands of ops drops instead.
+    1. Quick heuristics: drops, and for some hundred ops eviction and greedy rematerialization (fixed order only). What
+       has to be compiled first is tried again later.
     2. Exhaustive search, where there are few ops.
     3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
        every schedule the problem allows. Bounds come again later, with more time, if they are open.
@@ -58,7 +67,8 @@ class Auto:
     5. Whole models, where they are small enough, from the best schedule. With CP-SAT these are the stage formulation by
        HiGHS, which is at its best on training graphs, and retention intervals. What is proved of a narrower scope is a
        remark; the bound of the result stays one for all schedules.
-    6. While there is time: bounds, large neighbourhood search and annealing in turns.
+    6. While there is time: bounds, large neighbourhood search and annealing in turns (:mod:`remat.heuristics.turns`):
+       more for those that bring more. Annealing goes on where it was.
 
     It ends when the cost of the best schedule is the bound, and at the deadline; without a deadline, after step 5.
     """
@@ -68,31 +78,74 @@ class Auto:
         self.problem, self.clock = session.problem, session.call.deadline
         self.fixed = self.problem.order is OrderRule.FIXED
         self.num_ops = len(self.problem.graph.ops)
-        self.turns = 0
+        self.seeds = 0
+        self.kept: dict[str, Heuristic] = {}
+        """Heuristics that ran before, or are still being compiled."""
+        self.waiting: list[str] = []
 
     def run(self) -> None:
         """Go through the steps until the session is decided or time is up."""
-        small = self.num_ops <= GREEDY_OPS
-        self._compile(*(("annealing",) if small else ("drops", "annealing")))
-        for name in (("greedy", "eviction") if self.fixed else ("eviction",)) if small else ("drops",):
-            self._heuristic(name, self._share(QUICK_SHARE if small else LARGE_SHARE, PER_OP * self.num_ops))
-        self._exhaust(self._share(BOUND_SHARE))
-        if self.session.best is None:  # something soon, before what proves how good it is
-            self._heuristic("annealing", self._share(QUICK_SHARE, PER_OP * self.num_ops))
-        self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
-        self._heuristic("annealing", self._share(ANNEALING_SHARE))
-        self._bounds(self._share(BOUND_SHARE))
-        if self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]:
-            models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
-            for name, options, backend in models:
-                self._model(name, options, backend, self._share(MODEL_SHARE))
-        turn = TURN
-        while math.isfinite(self.clock.seconds) and not self._over():
-            before = self.session.cost
-            self._bounds(self._share(BOUND_SHARE, turn))
-            self._heuristic("lns", self._share(LNS_SHARE, LNS_SHARE * turn))
-            self._heuristic("annealing", self._share(1.0, turn))
-            turn *= GROWTH if self.session.cost == before else 1.0
+        self._compile("drops", "annealing")
+        try:
+            self._quick()
+            self._exhaust(self._share(BOUND_SHARE))
+            if self.session.best is None:  # something soon, before what proves how good it is
+                self._heuristic("annealing", self._share(QUICK_SHARE, PER_OP * self.num_ops))
+            self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
+            small = self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]
+            endless = math.isinf(self.clock.seconds)
+            self._try_again()
+            if small or endless:
+                self._heuristic("annealing", self._share(ANNEALING_SHARE))
+                self._bounds(self._share(BOUND_SHARE))
+            if small:
+                models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
+                for name, options, backend in models:
+                    self._try_again()
+                    self._model(name, options, backend, self._share(MODEL_SHARE))
+            if not endless:
+                self._in_turns()
+        finally:
+            for name in self.waiting:
+                self.session.note(f"{name} was not compiled in time")
+
+    def _quick(self) -> None:
+        """Find a first schedule: by drops, and by what needs no compiled code."""
+        tiny = self.num_ops <= EXHAUSTIVE_OPS  # what is compiled would be waited for longer than the search takes
+        self._heuristic(
+            "drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=0.0 if tiny else None
+        )
+        for name, (ops, seconds) in (WITHOUT_DROPS if self.session.best is None else BESIDE_DROPS).items():
+            if self.num_ops <= ops and (self.fixed or name != "greedy"):
+                self._heuristic(name, self._share(QUICK_SHARE, seconds))
+        if self.session.best is None and self.num_ops > EXHAUSTIVE_OPS:
+            wait = FIRST_SHARE * self.clock.remaining
+            self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
+
+    def _in_turns(self) -> None:
+        """Give turns to those that bring the most, until time is up."""
+        turns, session = Turns(SHARES), self.session
+        while not self._over() and turns.arms:
+            self._try_again()
+            ready = [name for name in turns.arms if self._loaded(name)]
+            name = turns.next(ready or None)
+            seconds = max(1.0, min(TURN, TURN_SHARE * self.clock.remaining)) * GROWTH ** turns.arms[name].idle
+            cost, bound, began = session.cost, session.bound, self.clock.elapsed
+            deadline = self._share(1.0, seconds)
+            if name == "bounds":
+                went = self._bounds(deadline)
+            else:
+                went = self._heuristic(name, deadline, wait=WAIT if ready else math.inf)
+            spent = self.clock.elapsed - began
+            # Bounds that end before their time have no more to say.
+            if (not went and name not in self.waiting) or (
+                name == "bounds" and spent < 0.5 * (deadline.seconds - began)
+            ):
+                del turns.arms[name]
+                continue
+            before = 2 * self.problem.graph.base_cost if cost is None else cost
+            saved = 0 if session.cost is None else max(0, before - session.cost)
+            turns.add(name, max(spent, 0.01), saved + session.bound - bound)
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
         """A deadline after a share of the time left, and after `most` seconds."""
@@ -113,33 +166,60 @@ class Auto:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _heuristic(self, name: str, deadline: Deadline) -> None:
-        """Let a heuristic improve the best schedule."""
+    def _heuristic(self, name: str, deadline: Deadline, *, wait: float | None = None) -> bool:
+        """Let a heuristic improve the best schedule, unless loading it takes over `wait` seconds; whether it ran.
+
+        Without a deadline nothing comes later, so it is waited for.
+        """
         if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > BOUND_OPS):
-            return
+            return False
         session, kind = self.session, load("heuristics", name)
-        options: Any = self._options_of_lns(kind) if name == "lns" else None
-        heuristic: Heuristic = kind(options)
+        if name not in self.kept:
+            self.kept[name] = kind(self._options_of_lns(kind) if name == "lns" else None)
+        heuristic = self.kept[name]
+        if wait is None:
+            remaining = self.clock.remaining
+            wait = min(WAIT, WAIT_SHARE * remaining) if math.isfinite(remaining) else math.inf
         best = session.best.schedule if session.best is not None else self.warm_start
         with session.step(name):
+            began = self.clock.elapsed
+            if not heuristic.prepared(self.clock.earlier(wait), lambda: session.enter(f"{name}: {COMPILING}")):
+                self.waiting += [name] if name not in self.waiting else []
+                return False
+            self.waiting = [other for other in self.waiting if other != name]
+            session.enter(name)
+            # What loading took is not taken from the turn.
+            deadline = self.clock.earlier(deadline.remaining + self.clock.elapsed - began)
             try:
-                session.improve(heuristic, deadline, best, self.turns)
-                self.turns += 1  # another turn is another seed
+                session.improve(heuristic, deadline, best, self.seeds, self.clock)
+                self.seeds += 1  # another turn is another seed
             except (ProblemError, BackendError) as error:
                 session.note(f"{name} was left out: {error}")
+                return False
+        return True
+
+    def _try_again(self) -> None:
+        """Run what had not been loaded when its time came."""
+        for name in self.waiting:
+            if self._loaded(name):
+                self._heuristic(name, self._share(DROPS_SHARE))
+
+    def _loaded(self, name: str) -> bool:
+        """Whether a heuristic could run at once."""
+        return name not in self.waiting or self.kept[name].prepared(Deadline(0.0))
 
     def _options_of_lns(self, kind: Any) -> Any:
         name, given, _ = MODELS.get(self.backend.name, OTHER_MODELS)[-1] if self.fixed else INTERVALS
         return kind.options_type(formulation=name, formulation_options=given)
 
-    def _bounds(self, deadline: Deadline) -> None:
-        """Raise the bound on all schedules."""
+    def _bounds(self, deadline: Deadline) -> bool:
+        """Raise the bound on all schedules; whether there was anything to do."""
         if self._over() or self.problem.budget_bytes is None:
-            return
+            return False
         session = self.session
         if self.num_ops > BOUND_OPS:
             session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
-            return
+            return False
 
         def take(bound: Bound) -> bool:
             if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
@@ -153,6 +233,7 @@ class Auto:
 
         with session.step("bounds"):
             take(best_bound(self.problem, deadline, threads=session.call.threads, enough=session.cost, on_bound=take))
+        return True
 
     def _exhaust(self, deadline: Deadline) -> None:
         """Search everything."""

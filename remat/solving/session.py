@@ -145,8 +145,14 @@ class Session:
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
-    def improve(self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0) -> None:
-        """Let a heuristic look for something better, with a seed for each `turn`; all it finds is checked."""
+    def improve(
+        self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0,
+        horizon: Deadline | None = None,
+    ) -> None:  # fmt: skip
+        """Let a heuristic look for something better, with a seed for each `turn`; all it finds is checked.
+
+        With a `horizon`, its last run may be gone on with.
+        """
 
         def see(schedule: Schedule) -> bool:
             self.incumbents.see(schedule, heuristic.name)
@@ -158,9 +164,8 @@ class Session:
             return
         if self.phase != phase:
             self.enter(phase)
-        run = HeuristicRun(
-            replace(self.call, deadline=deadline, seed=(self.call.seed + turn) % (MOST + 1)), start, see, self.solver
-        )
+        call = replace(self.call, deadline=deadline, seed=(self.call.seed + turn) % (MOST + 1))
+        run = HeuristicRun(call, start, see, self.solver, horizon)
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(self.problem, run)

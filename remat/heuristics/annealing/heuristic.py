@@ -300,7 +300,8 @@ class _Search:
         """Moves of all rounds together."""
         if self.options.moves is not None:
             return float(self.options.moves)
-        return math.inf if math.isfinite(self.call.deadline.seconds) else MOVES_PER_OP * len(self.net.cost)
+        clock = self.call.horizon or self.call.deadline
+        return math.inf if math.isfinite(clock.seconds) else MOVES_PER_OP * len(self.net.cost)
 
     def _over(self) -> bool:
         return self.enough or self.call.deadline.expired or self.best_cost == self.problem.graph.base_cost

@@ -1,0 +1,66 @@
+"""How the default method shares its time: drops first, what is not loaded later, and never far behind its best step."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+import remat.solving.auto
+from remat import Problem, layered, solve
+from remat.backends.base import SolveOptions
+from remat.deadline import Deadline
+from remat.heuristics.drops import Drops
+
+ONE = SolveOptions(threads=1)
+
+
+def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
+    """Greedy and eviction, which would take seconds for nothing here, do not come first."""
+    result = solve(Problem(layered(1000, seed=1), "80%"), stop=1.5, options=ONE)
+    names = [step.name for step in result.steps]
+    assert names[0] == "drops"
+    assert result.steps[0].objective is not None
+    assert "greedy" not in names
+    assert result.objective is not None
+    assert result.objective <= result.steps[0].objective
+
+
+def test_what_is_not_loaded_yet_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a fresh machine, where compiling takes longer than anybody waits."""
+    began, ready = time.monotonic(), Drops.prepared
+    waits: list[float] = []
+
+    def prepared(self: Drops, deadline: Deadline, on_wait: Callable[[], None] | None = None) -> bool:
+        waits.append(deadline.remaining)
+        return time.monotonic() > began + 1.0 and ready(self, deadline, on_wait)
+
+    monkeypatch.setattr(Drops, "prepared", prepared)
+    result = solve(Problem(layered(300, seed=1), "70%"), stop=4, options=ONE)
+    assert len(waits) > 1
+    assert "drops was not compiled in time" not in result.message
+    ran = [step for step in result.steps if step.name == "drops"]
+    assert len(ran) > 1
+    assert result.objective is not None
+
+
+def test_what_is_never_loaded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drops, "prepared", lambda *_: False)
+    monkeypatch.setattr(remat.solving.auto, "WAIT", 0.1)
+    result = solve(Problem(layered(100, seed=1), "80%"), stop=1, options=ONE)
+    assert result.message.count("drops was not compiled in time") == 1
+    assert result.objective is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ops", "budget", "order"), [(100, "70%", "fixed"), (1000, "80%", "free"), (3000, "90%", "fixed")]
+)
+def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: str) -> None:
+    """Given the whole time: within 10 % of the overhead, and as much again for one seed of a noisy search."""
+    problem = Problem(layered(ops, seed=1), budget, order)
+    found = {}
+    for name in ("auto", "drops", "annealing"):
+        certificate = solve(problem, name, stop=10, options=ONE).certificate
+        found[name] = float("inf") if certificate is None else certificate.overhead
+    assert found["auto"] <= 1.2 * min(found.values()) + 1e-3, found
+    assert found["auto"] < float("inf")
