@@ -17,8 +17,8 @@ class AnnealingOptions:
     moves : int or None
         Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
     heat : float
-        First temperature, as a share of the base cost, but no less than some mean costs of an op; every fourth round
-        begins at a tenth of it.
+        First temperature, as a share of the base cost, but no less than some mean costs of an op; of rounds that
+        do not go on from the best schedule.
     cold : float
         Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
     soft, hard : float
