@@ -31,11 +31,11 @@ def measure(problem: Problem, method: str, seconds: float, seed: int) -> tuple[f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--sizes", default="100,1000,3000,10000,20000")
+    parser.add_argument("--sizes", default="100,1000,3000")
     parser.add_argument("--zoo", default="")
-    parser.add_argument("--budgets", default="90,80,70")
+    parser.add_argument("--budgets", default="90,70")
     parser.add_argument("--orders", default="fixed,free")
     parser.add_argument("--steps", default="drops,annealing,lns")
     given = parser.parse_args()
