@@ -21,6 +21,7 @@ from remat.formulations.sequence import op_sequence, standing_buffers, useful_sc
 from remat.graphs import GraphBuilder
 from remat.heuristics import grouping
 from remat.heuristics.annealing.options import AnnealingOptions
+from remat.heuristics.annealing.penalty_weight import PenaltyWeight
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
 from remat.problem import Problem
@@ -324,7 +325,7 @@ class _Search:
         steps = max(1, int(length / self.batch))
         kind, begin, hot, before = self._kind(number, left)
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
-        state, done, way = self._state(begin), 0, _Way(self.per_byte, MET[number % 2])
+        state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, MET[number % 2])
         for turn in range(1 + reheats):
             if turn > 0 and not self._worth(int(state.number[BEST])):
                 break
@@ -365,7 +366,7 @@ class _Search:
         base = self.problem.graph.base_cost
         return cost >= 0 and (self.best_cost is None or cost - base <= WORTH * (self.best_cost - base))
 
-    def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: _Way) -> int:
+    def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: PenaltyWeight) -> int:
         """One batch of moves, `along` the way from hot to cold (0 .. 1)."""
         from remat.heuristics.annealing.moves_kernel import anneal
         from remat.heuristics.annealing.slots_kernel import BEST
@@ -433,21 +434,6 @@ class _Search:
         state.number[BEST] = -1
         fill(net, state, self.budget, self.narrow)
         return state
-
-
-class _Way:
-    """The weight of memory above the budget along one round."""
-
-    def __init__(self, per_byte: float, met: tuple[float, float]) -> None:
-        self.per_byte, self.met = per_byte, met
-        self.least, self.most = per_byte / 100, per_byte * 100
-
-    def follow(self, met: float) -> None:
-        """Adapt to the share of moves that met the budget."""
-        if met < self.met[0]:
-            self.per_byte = min(self.most, self.per_byte * 1.25)
-        elif met > self.met[1]:
-            self.per_byte = max(self.least, self.per_byte / 1.25)
 
 
 def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:
