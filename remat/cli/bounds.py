@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import (
+    INTERRUPTED,
     NO,
     Budget,
     ConstantMemory,
@@ -52,27 +53,35 @@ def command(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget."""
+    """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget.
+
+    Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds found by then.
+    """
     from remat.bounds.report import applies, bounds
     from remat.deadline import Deadline
+    from remat.interruption import interrupted, interrupts
     from remat.problem import Problem
 
     clock = Deadline.after(time_limit)  # reading counts
     loaded = load_graph(graph, costs, device)
     problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
-    found = bounds(problem, clock, threads=threads, relaxations=tuple(relaxation or ()))
-    infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
-    if as_json:
-        print_json(_facts(problem, found, infeasible))
-    else:
-        print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])
-        for bound in found:
-            if bound.note:
-                print(f"{bound.kind.removeprefix('the ')}: {bound.note}")
-        if infeasible:
-            print("no schedule keeps the budget")
-    if infeasible:
-        raise typer.Exit(NO)
+    with interrupts():
+        found = bounds(problem, clock, threads=threads, relaxations=tuple(relaxation or ()))
+        infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
+        cut_short = interrupted()
+        if as_json:
+            print_json(_facts(problem, found, infeasible))
+        else:
+            print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])
+            for bound in found:
+                if bound.note:
+                    print(f"{bound.kind.removeprefix('the ')}: {bound.note}")
+            if infeasible:
+                print("no schedule keeps the budget")
+            if cut_short:
+                print("interrupted: with more time the bounds may be better")
+    if infeasible or cut_short:
+        raise typer.Exit(NO if infeasible else INTERRUPTED)
 
 
 def _row(problem: Problem, bound: Bound) -> tuple[str, ...]:

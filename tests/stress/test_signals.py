@@ -19,6 +19,7 @@ import pytest
 from processes import Command, Ended, commands, count, graphs
 
 from remat.cli import main
+from remat.registry import make_backend
 
 pytestmark = pytest.mark.skipif(os.name != "posix" or not Path("/proc").exists(), reason="needs Linux")
 #: Seconds within which nearly all must end, and all.
@@ -26,6 +27,13 @@ SOON, LATEST = 2.0, 5.0
 #: Longest time that a command runs before its signal, in seconds.
 RUNS = 5.0
 SEED = count("SEED", 0)
+
+
+#: Programs that are not always there.
+MORE_METHODS = tuple(
+    method for backend, method in (("minizinc", "retention-intervals/minizinc:gecode"), ("pyomo:cbc", "checkmate/pyomo:cbc"))
+    if make_backend(backend).ready().ready
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +76,7 @@ def _show(number: int, command: Command, ended: Ended, faults: list[str]) -> str
 def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, late = [], []
     choice = random.Random(SEED)
-    for turn, arguments in zip(range(number), commands(where, choice), strict=False):
+    for turn, arguments in zip(range(number), commands(where, choice, MORE_METHODS), strict=False):
         command = Command(folder / str(turn), *arguments)
         kind = choice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
         command.listens()
@@ -105,7 +113,7 @@ def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.Ca
     """Of the command, or of one of its children: then the command ends by itself, in good order."""
     wrong = []
     choice = random.Random(SEED + 1)
-    for turn, arguments in zip(range(count("KILLS", 100)), commands(where, choice), strict=False):
+    for turn, arguments in zip(range(count("KILLS", 100)), commands(where, choice, MORE_METHODS), strict=False):
         arguments = [word if word != "60" else "6" for word in arguments]
         if arguments[0] == "solve" and "--isolate" not in arguments and choice.random() < 0.5:
             arguments.append("--isolate")
