@@ -30,10 +30,8 @@ SEED = count("SEED", 0)
 
 
 #: Programs that are not always there.
-MORE_METHODS = tuple(
-    method for backend, method in (("minizinc", "retention-intervals/minizinc:gecode"), ("pyomo:cbc", "checkmate/pyomo:cbc"))
-    if make_backend(backend).ready().ready
-)  # fmt: skip
+OTHERS = {"minizinc": "retention-intervals/minizinc:gecode", "pyomo:cbc": "checkmate/pyomo:cbc"}
+MORE_METHODS = tuple(method for backend, method in OTHERS.items() if make_backend(backend).ready().ready)
 
 
 @pytest.fixture(scope="session")
