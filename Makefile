@@ -63,6 +63,7 @@ demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, che
 	@echo "picture:  $(OUT)/resnet50.png"
 
 test: solvers lint docs  ## all checks: style, types, documentation, tests (without the slow ones)
+	$(BIN)/remat warm-up
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the slow tests only
