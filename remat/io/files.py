@@ -157,9 +157,9 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
                 file.write(data)
         else:
             _replace(_target(path), data)
-    except BrokenPipeError:
-        raise
     except (OSError, ValueError) as error:
+        if isinstance(error, BrokenPipeError) and is_standard_stream(path):
+            raise  # who reads what we print has gone, which is no error
         raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
 
 

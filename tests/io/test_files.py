@@ -82,6 +82,14 @@ def test_pipes_and_devices_are_written_in_place(tmp_path: Path) -> None:
         write_atomic("/dev/full", "x")
 
 
+def test_a_pipe_whose_reader_goes_away(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    threading.Thread(target=lambda: fifo.open("rb").close(), daemon=True).start()
+    with pytest.raises(FormatError, match="fifo: cannot be written: Broken pipe"):
+        write_atomic(fifo, b"x" * 10_000_000)
+
+
 def test_what_is_read_from_a_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
