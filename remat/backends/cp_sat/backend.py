@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from remat.backends.base import (
     Availability,
     Backend,
-    Incumbent,
     OnBound,
     OnIncumbent,
     RawResult,
@@ -23,6 +22,7 @@ from remat.backends.base import (
     unbuilt,
     wheel_availability,
 )
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.resources import available_cpus
 from remat.deadline import OverdueError
@@ -85,7 +85,7 @@ class CpSat(Backend):
             try:
                 interrupted = run_interruptible(run.work, run.stop, options.deadline)
             except LeftBehindError as late:
-                run.left_behind, interrupted = True, late.interrupted
+                run.books.closed, interrupted = True, late.interrupted
         return run.result(interrupted, built, time.monotonic() - started, versions)
 
 
@@ -98,13 +98,9 @@ class _Run:
         from ortools.sat.python import cp_model
 
         self.compiled, self.options = compiled, options
-        self.on_incumbent, self.on_bound = on_incumbent, on_bound
         self.solver = cp_model.CpSolver()
-        self.incumbents: list[Incumbent] = []
-        self.bound: float | None = None
+        self.books = Bookkeeping("CP-SAT", compiled.model, options.deadline, on_incumbent, on_bound, self.stop)
         self.stopped = False
-        self.left_behind = False  # it missed its deadline: what it still says is not heard
-        self.failure: Exception | None = None
         self.status: Any = None
         self._set_parameters()
         outer = self
@@ -126,7 +122,7 @@ class _Run:
         """Suggest `hint`; one that satisfies the model must survive even if the solver never comes to look at it."""
         self.compiled.hint(hint)
         if not violations(self.compiled.model, hint):
-            self._found(hint)
+            self.books.found(hint)
 
     def work(self) -> None:
         if math.isfinite(self.options.deadline.seconds):
@@ -138,78 +134,33 @@ class _Run:
         self.solver.stop_search()
 
     def new_solution(self, response: Any) -> None:
-        if self.left_behind:
-            return
-        self._note_bound(response.best_objective_bound)
-        self._found(self.compiled.values(response.solution))
-
-    def _found(self, values: Values) -> None:
-        """Take a solution if it is better than the last; the solver may find the hint anew."""
-        objective = self.compiled.model.objective.value(values)
-        if self.incumbents and objective >= self.incumbents[-1].objective:
-            return
-        incumbent = Incumbent(self.options.deadline.elapsed, objective, self.bound, values)
-        self.incumbents.append(incumbent)
-        self._call(self.on_incumbent, incumbent)
+        self.books.raise_bound(self.compiled.bound(response.best_objective_bound), tell=False)
+        self.books.found(self.compiled.values(response.solution))
 
     def new_bound(self, bound: float) -> None:
-        if not self.left_behind and self._note_bound(bound):
-            self._call(self.on_bound, self.options.deadline.elapsed, self.bound)
-
-    def _note_bound(self, solver_bound: float) -> bool:
-        bound = self.compiled.bound(solver_bound)
-        better = bound is not None and (self.bound is None or bound > self.bound)
-        if better:
-            self.bound = bound
-        return better
-
-    def _call(self, callback: Any, *arguments: Any) -> None:
-        """Call back; a true answer stops the solver, and so does an exception, which is raised after it ended."""
-        if callback is None or self.failure is not None:
-            return
-        try:
-            if callback(*arguments):
-                self.stop()
-        except Exception as error:  # the solver's C++ thread must not see it
-            self.failure = error
-            self.stop()
+        self.books.raise_bound(self.compiled.bound(bound))
 
     def result(self, interrupted: bool, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
         from ortools.sat.python import cp_model
 
-        if self.failure is not None:
-            raise self.failure
-        if self.status == cp_model.MODEL_INVALID:
+        if self.books.failure is None and self.status == cp_model.MODEL_INVALID:
             raise BackendError(f"CP-SAT refuses the model: {self.compiled.cp_model.validate()[:300]}")
-        status = {
+        said = {
             cp_model.OPTIMAL: Status.OPTIMAL,
             cp_model.FEASIBLE: Status.FEASIBLE,
             cp_model.INFEASIBLE: Status.INFEASIBLE,
         }.get(self.status, Status.UNKNOWN)
-        if status in (Status.OPTIMAL, Status.FEASIBLE):
-            self._note_bound(self.solver.response_proto.best_objective_bound)
-            self._found(self.compiled.values(self.solver.response_proto.solution))
-        best = self.incumbents[-1] if self.incumbents else None
-        values, objective = (best.values, best.objective) if best else (None, None)
-        if best and status is Status.INFEASIBLE:
-            raise BackendError("CP-SAT says that the model is infeasible, but there is a solution")
-        if best and status is Status.UNKNOWN:
-            status = Status.FEASIBLE
-        if (
-            status is Status.OPTIMAL
-            and self.options.relative_gap > 0
-            and (self.bound is None or self.bound < (objective or 0))
-        ):
-            status, stop = Status.FEASIBLE, StopReason.GAP
-        elif status in (Status.OPTIMAL, Status.INFEASIBLE):
-            stop = StopReason.FINISHED
-        elif interrupted or self.stopped:
+        if said in (Status.OPTIMAL, Status.FEASIBLE):
+            self.new_solution(self.solver.response_proto)
+        if interrupted or self.stopped:
             stop = StopReason.INTERRUPTED
         else:
             stop = StopReason.DEADLINE if self.options.deadline.remaining < 0.5 else StopReason.OTHER
-        bound = None if status is Status.INFEASIBLE else self.bound
+        status, stop, bound = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
+        best = self.books.best
+        values, objective = (best.values, best.objective) if best else (None, None)
         return RawResult(
-            status, stop, objective, bound, values, tuple(self.incumbents), built, solved, versions
+            status, stop, objective, bound, values, tuple(self.books.incumbents), built, solved, versions
         )  # fmt: skip
 
 

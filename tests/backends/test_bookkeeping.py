@@ -1,0 +1,74 @@
+"""The books that backends keep: what is found only gets better, and callbacks never raise into a solver."""
+
+import numpy as np
+import pytest
+
+from remat.backends.base import Status, StopReason
+from remat.backends.bookkeeping import Bookkeeping
+from remat.deadline import Deadline
+from remat.errors import BackendError
+from remat.modeling import Model
+
+
+def books(on_incumbent=None, on_bound=None):
+    model = Model("one")
+    x = model.integers("x", 1, 0, 9)
+    model.minimize(x.index, 1)
+    asked = []
+    return Bookkeeping("S", model, Deadline(), on_incumbent, on_bound, lambda: asked.append(1)), asked
+
+
+def test_only_better_ones_are_taken():
+    seen, told = [], []
+    kept, asked = books(lambda found: seen.append(found.objective), lambda _, bound: told.append(bound))
+    for value in (5, 7, 5, 3):
+        kept.found(np.array([float(value)]))
+    for bound in (None, 0.0, -1.0, 2.0, 1.0):
+        kept.raise_bound(bound)
+    assert (seen, told, kept.best.objective, asked) == ([5, 3], [0.0, 2.0], 3, [])
+    kept.closed = True
+    kept.found(np.array([1.0]))
+    kept.raise_bound(3.0)
+    assert (kept.best.objective, kept.bound) == (3, 2.0)
+
+
+def test_a_callback_stops_the_solver_and_its_exception_is_raised_at_the_end():
+    kept, asked = books(lambda _: True)
+    kept.found(np.array([5.0]))
+    assert asked == [1]
+    kept, asked = books(lambda _: 1 / 0)
+    kept.found(np.array([5.0]))
+    kept.found(np.array([4.0]))
+    assert asked == [1]
+    with pytest.raises(ZeroDivisionError):
+        kept.conclude(Status.OPTIMAL, StopReason.OTHER, relative_gap=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "bound", "gap", "expected"),
+    [
+        (Status.OPTIMAL, 4.0, 0.1, (Status.OPTIMAL, StopReason.FINISHED, 4.0)),
+        (Status.OPTIMAL, 9.0, 0.1, (Status.OPTIMAL, StopReason.FINISHED, 4.0)),
+        (Status.OPTIMAL, 0.0, 0.1, (Status.FEASIBLE, StopReason.GAP, 0.0)),
+        (Status.FEASIBLE, 2.0, 0.0, (Status.FEASIBLE, StopReason.DEADLINE, 2.0)),
+        (Status.UNKNOWN, None, 0.0, (Status.FEASIBLE, StopReason.DEADLINE, None)),
+    ],
+)
+def test_the_verdict_with_a_solution(said, bound, gap, expected):
+    kept, _ = books()
+    kept.found(np.array([4.0]))
+    kept.raise_bound(bound)
+    assert kept.conclude(said, StopReason.DEADLINE, relative_gap=gap) == expected
+    with pytest.raises(BackendError, match="S says that the model is infeasible, but there is a solution"):
+        kept.conclude(Status.INFEASIBLE, StopReason.OTHER, relative_gap=0)
+
+
+def test_the_verdict_without_one():
+    kept, _ = books()
+    assert kept.conclude(Status.INFEASIBLE, StopReason.OTHER, relative_gap=0) == (
+        Status.INFEASIBLE,
+        StopReason.FINISHED,
+        None,
+    )
+    kept.raise_bound(1.0)
+    assert kept.conclude(Status.UNKNOWN, StopReason.OTHER, relative_gap=0) == (Status.UNKNOWN, StopReason.OTHER, 1.0)
