@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -22,7 +23,7 @@ class Scope:
     max_computes : int or None
         Largest number of computes of one op; None: not limited (beyond what stages allow).
     notes : tuple of str
-        Further restrictions, in words.
+        Further restrictions: members of :class:`Restriction`, or words where one has a number in it.
     """
 
     order: OrderRule
@@ -40,10 +41,19 @@ class Scope:
         return ", ".join([*parts, *self.notes])
 
 
+class Restriction(StrEnum):
+    """A restriction of a scope beyond order, stages and computes; its value is how it is said."""
+
+    OWN_LIMITS = "limits of computes by op"
+    """Those of the problem itself, where they differ from op to op: no restriction for that problem."""
+    FILLED_ONCE = "each accumulation buffer filled once"
+    """No buffer is dropped and filled again."""
+    NO_AHEAD = "recomputation in the stage that needs it"
+    """Nothing is recomputed in an earlier stage than the one that reads it."""
+
+
 #: What holds for every schedule of the graph, whatever the rules.
 EVERY_SCHEDULE = Scope(OrderRule.FREE, staged=False)
-#: The note of claims that hold within the problem's own limits of computes, where these differ from op to op.
-OWN_LIMITS = "limits of computes by op"
 
 
 def own_scope(problem: Problem) -> Scope:
@@ -55,9 +65,15 @@ def own_scope(problem: Problem) -> Scope:
     >>> str(own_scope(Problem(unit_chain(2), max_computes=2)))
     'fixed order, ≤ 2 computes per op'
     """
+    return scope_within_limits(problem, OrderRule(problem.order))
+
+
+def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:
+    """All schedules with that rule of order within the limits of computes of `problem`."""
     limit = problem.max_computes
-    notes = () if limit is None or isinstance(limit, int) else (OWN_LIMITS,)
-    return Scope(OrderRule(problem.order), False, limit if isinstance(limit, int) else None, notes)
+    if limit is None or isinstance(limit, int):
+        return Scope(order, False, limit)
+    return Scope(order, False, None, (Restriction.OWN_LIMITS,))
 
 
 def covers(scope: Scope, problem: Problem) -> bool:
@@ -66,4 +82,4 @@ def covers(scope: Scope, problem: Problem) -> bool:
         limit is None or limit > scope.max_computes for limit in problem.compute_limits
     )
     narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
-    return not (scope.staged or set(scope.notes) - {OWN_LIMITS} or limited or narrower)
+    return not (scope.staged or set(scope.notes) - {Restriction.OWN_LIMITS} or limited or narrower)

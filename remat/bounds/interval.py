@@ -22,7 +22,7 @@ from remat.modeling.rows import rows_from
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import scope_within_limits
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -69,9 +69,7 @@ def interval_bound(
     began = time.monotonic()
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
     base = problem.graph.base_cost
-    limit = problem.max_computes
-    notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
-    scope = Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes)
+    scope = scope_within_limits(problem, OrderRule.FIXED)
     name = ("the interval relaxation" + " with requests" * requests) + " (linear)" * (not integer)
 
     def found(

@@ -18,7 +18,7 @@ from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import scope_within_limits
 
 Int = NDArray[np.int64]
 #: Ops with the largest cuts for which multipliers are tried, and multipliers tried for each in a first round.
@@ -94,12 +94,10 @@ def joint_bound(
             break
         if result.bound is not None:
             extra = max(extra, unit * math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
-    limit = problem.max_computes
-    notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
     return Bound(
         None if infeasible else base + extra,
         "the joint bound" + " (Lagrangian)" * (not integer),
-        Scope(OrderRule.FREE, False, limit if isinstance(limit, int) else None, notes),
+        scope_within_limits(problem, OrderRule.FREE),
         base,
         infeasible,
         seconds=time.monotonic() - began,

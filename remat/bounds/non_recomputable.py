@@ -14,7 +14,7 @@ from remat.bounds.structural import structural_bound
 from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import Restriction, Scope
 
 Int = NDArray[np.int64]
 
@@ -64,7 +64,7 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
     budget, limit = problem.budget_bytes, problem.max_computes
     scope = Scope(OrderRule.FREE, staged=False)
     if kind != first.kind:
-        notes = ("limits of computes by op",) if isinstance(limit, Mapping) else ()
+        notes = (Restriction.OWN_LIMITS,) if isinstance(limit, Mapping) else ()
         scope = Scope(OrderRule(problem.order), False, limit if isinstance(limit, int) else None, notes)
     return Bound(
         best,

@@ -21,7 +21,7 @@ from remat.bounds.stage_relaxation import StageRelaxation
 from remat.deadline import Deadline, OverdueError
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import scope_within_limits
 
 #: Linear relaxations tried in a row without success, and the share of the time for all of them.
 LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
@@ -107,12 +107,10 @@ class _Search:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        limit = problem.max_computes
-        notes = () if limit is None or isinstance(limit, int) else ("limits of computes by op",)
         self.best = Bound(
             problem.graph.base_cost,
             "the stage bound",
-            Scope(OrderRule.FIXED, False, limit if isinstance(limit, int) else None, notes),
+            scope_within_limits(problem, OrderRule.FIXED),
             problem.graph.base_cost,
         )
         self.memory = step_memory(problem)

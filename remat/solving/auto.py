@@ -220,6 +220,8 @@ class Auto:
         if self.num_ops > BOUND_OPS:
             session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
             return False
+        if session.call.isolate:
+            session.note("bounds are solved in this process, not isolated and without the memory limit")
 
         def take(bound: Bound) -> bool:
             if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Scope
+from remat.scope import Restriction, Scope
 
 #: The restriction of scopes in which no accumulation buffer is dropped and filled again.
-FILLED_ONCE = "each accumulation buffer filled once"
+FILLED_ONCE = Restriction.FILLED_ONCE
 
 
 @dataclass(frozen=True)

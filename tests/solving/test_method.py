@@ -12,6 +12,8 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.drops import Drops
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.lns import Lns
+from remat.schedule import OrderRule
+from remat.scope import Restriction, Scope, covers, own_scope
 from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod, Method, known_methods, make_method
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, FirstFeasible, Gap, MaxSeconds, NoImprovement, TargetCost, stopping
@@ -168,3 +170,17 @@ def test_deadlines_and_gaps_of_criteria_reach_the_options() -> None:
     ):
         with pytest.raises(ProblemError):
             wrong()
+
+
+def test_restrictions_of_scopes_are_data_and_read_as_before() -> None:
+    limited = Problem(unit_chain(3), 4, max_computes={"f0": 2})
+    assert own_scope(limited).notes == (Restriction.OWN_LIMITS,)
+    assert str(own_scope(limited)) == "fixed order, any number of computes, limits of computes by op"
+    assert covers(own_scope(limited), limited)
+    narrower = Scope(OrderRule.FIXED, False, None, (Restriction.FILLED_ONCE,))
+    assert not covers(narrower, CHAIN)
+
+
+def test_what_is_not_isolated_is_said() -> None:
+    result = solve(Problem(unit_chain(30), 8), stop=3, options=SolveOptions(threads=1, isolate=True))
+    assert "bounds are solved in this process, not isolated" in result.message

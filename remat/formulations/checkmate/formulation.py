@@ -23,7 +23,7 @@ from remat.modeling.rows import expand, rows_from, sums_without
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Scope
+from remat.scope import Restriction, Scope
 
 Int = NDArray[np.int64]
 
@@ -111,7 +111,7 @@ class Checkmate(Formulation):
         if not self.layout.frontier:
             notes: tuple[str, ...] = (f"at most {self.layout.T} stages, each in the reference order",)
             return Scope(OrderRule.FREE, False, most, notes)
-        notes = ("each accumulation buffer filled once",) if self.layout.is_buffer.any() else ()
+        notes = (Restriction.FILLED_ONCE,) if self.layout.is_buffer.any() else ()
         return Scope(OrderRule.FIXED, True, most, notes)
 
     def estimate(self) -> ModelSize:

@@ -23,7 +23,7 @@ from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.schedule import OrderRule, Schedule, simulate
-from remat.scope import Scope
+from remat.scope import Restriction, Scope
 
 Int = NDArray[np.int64]
 
@@ -145,7 +145,7 @@ class RetentionIntervals(Formulation):
 
     def scope(self) -> Scope:
         most = max(self.options.copies if limit is None else limit for limit in self.problem.compute_limits)
-        notes = ("each accumulation buffer filled once",) if len(self.layout.buffers) else ()
+        notes = (Restriction.FILLED_ONCE,) if len(self.layout.buffers) else ()
         return Scope(OrderRule(self.problem.order), self.grid is not None, most, notes)
 
     def estimate(self) -> ModelSize:
