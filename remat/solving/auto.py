@@ -115,9 +115,10 @@ class Auto:
         self._heuristic(
             "drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=0.0 if tiny else None
         )
-        for name, (ops, seconds) in (WITHOUT_DROPS if self.session.best is None else BESIDE_DROPS).items():
+        others, share = (WITHOUT_DROPS, FIRST_SHARE) if "drops" in self.waiting else (BESIDE_DROPS, QUICK_SHARE)
+        for name, (ops, seconds) in others.items():
             if self.num_ops <= ops and (self.fixed or name != "greedy"):
-                self._heuristic(name, self._share(QUICK_SHARE, seconds))
+                self._heuristic(name, self._share(share, seconds))
         if self.session.best is None and self.num_ops > EXHAUSTIVE_OPS:
             wait = FIRST_SHARE * self.clock.remaining
             self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
