@@ -9,9 +9,17 @@ import remat.solving.auto
 from remat import Problem, layered, solve
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
+from remat.heuristics.annealing import Annealing
 from remat.heuristics.drops import Drops
 
 ONE = SolveOptions(threads=1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """Only the tests that say so begin without compiled code."""
+    assert Drops().prepared()
+    assert Annealing().prepared()
 
 
 def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
