@@ -99,12 +99,14 @@ def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_signals_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_signals(tmp_path, where, count("SIGNALS", 200), capsys)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:

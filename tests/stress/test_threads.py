@@ -83,6 +83,7 @@ def run_many(number: int, threads: int, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_a_thousand_solves_in_fourteen_threads() -> None:
     before = list(warnings.filters)
