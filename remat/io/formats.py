@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,16 +19,41 @@ from remat.io.text import short
 from remat.registry import load_entry, others, own
 
 
+class _Collector:
+    """The garbage collector of the process, off while at least one reader, of whichever thread, wants it to be."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers = 0
+        self._was_on = False
+
+    def pause(self) -> None:
+        """Switch it off, if nobody has."""
+        with self._lock:
+            if not self._readers:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._readers += 1
+
+    def resume(self) -> None:
+        """Put it back as it was before the first, if nobody else is reading."""
+        with self._lock:
+            self._readers -= 1
+            if not self._readers and self._was_on:
+                gc.enable()
+
+
+_COLLECTOR = _Collector()
+
+
 @contextmanager
 def reading() -> Iterator[None]:
     """No search for garbage in cycles meanwhile: there is none, and it would take most of the time of a large file."""
-    on = gc.isenabled()
-    gc.disable()
+    _COLLECTOR.pause()
     try:
         yield
     finally:
-        if on:
-            gc.enable()
+        _COLLECTOR.resume()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Documents by models: all faults at once, exact types, schemas that are what readers do, keys that may be left out."""
 
 import json
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,33 @@ def test_the_garbage_collector_is_as_before(tmp_path: Path) -> None:
             assert gc.isenabled() is on
         finally:
             gc.enable()
+
+
+def test_overlapping_readers_leave_the_garbage_collector_off_and_then_as_before() -> None:
+    import gc
+
+    from remat.io.formats import reading
+
+    inside, first_left = threading.Barrier(2, timeout=10), threading.Event()
+    seen: list[bool] = []
+
+    def second() -> None:
+        with reading():
+            inside.wait()
+            first_left.wait(10)
+            seen.append(gc.isenabled())
+
+    for on in (True, False):
+        (gc.enable if on else gc.disable)()
+        try:
+            first_left.clear()
+            with reading():
+                other = threading.Thread(target=second)
+                other.start()
+                inside.wait()
+            first_left.set()
+            other.join()
+            assert gc.isenabled() is on
+        finally:
+            gc.enable()
+    assert seen == [False, False]  # the first to leave does not switch it on under the other
