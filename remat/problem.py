@@ -146,7 +146,13 @@ class Problem:
             raise ProblemError(f"objective {short(self.objective)} is not one of {known}") from None
         if isinstance(self.keep, str):
             raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}")
-        put(self, "keep", frozenset(self.keep))
+        if not isinstance(self.keep, Iterable):
+            raise ProblemError(f"keep must be a list of tensor names, not {short(self.keep)}")
+        names = tuple(self.keep)
+        for name in names:
+            if not isinstance(name, str):
+                raise ProblemError(f"keep must be names of tensors, not {short(name)}")
+        put(self, "keep", frozenset(names))
         for name in self.keep:
             if name not in self.graph.tensor_index:
                 raise ProblemError(f"tensor {name!r} to keep is not in graph {self.graph.name!r}")
@@ -157,7 +163,9 @@ class Problem:
             if name != "every op" and name not in self.graph.op_index:
                 raise ProblemError(f"op {name!r} with a limit of computes is not in graph {self.graph.name!r}")
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-                raise ProblemError(f"the limit of computes for {name} must be a whole number from 1, not {limit!r}")
+                raise ProblemError(
+                    f"the limit of computes for {name} must be a whole number from 1, not {short(limit)}"
+                )
         self.budget_bytes  # noqa: B018  (an unreadable budget is refused here)
 
     @property

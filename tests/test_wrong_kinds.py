@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from remat.bounds import bounds
 from remat.errors import FormatError, GraphError, ProblemError, RematError, ScheduleError
 from remat.experiments.compare import csv_text
 from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, read_graph
@@ -37,6 +38,14 @@ CALLS: dict[str, tuple[Callable[[], object], type[RematError], str]] = {
     "validate, a budget": (lambda: validate(CHAIN, PLAN, 80), ScheduleError, "a Rules is needed, not 80"),
     "simulate, a list": (lambda: simulate(CHAIN, ["a"]), ScheduleError, "a Schedule is needed, not a list"),
     "simulate, keep a name": (lambda: simulate(CHAIN, PLAN, keep="loss"), ProblemError, "not the single name 'loss'"),
+    "problem, keep a name": (lambda: Problem(CHAIN, keep="f0"), ProblemError, "not the single name 'f0'"),
+    "problem, keep a number": (lambda: Problem(CHAIN, keep=5), ProblemError, "a list of tensor names, not 5"),
+    "problem, keep bytes": (lambda: Problem(CHAIN, keep=b"f0"), ProblemError, "keep must be names of tensors, not 102"),
+    "problem, keep a list in a list": (lambda: Problem(CHAIN, keep=[["f0"]]), ProblemError, "keep must be names of te"),
+    "problem, limits for a list": (lambda: Problem(CHAIN, max_computes=["f0"]), ProblemError, "from 1, not a list"),
+    "bounds, relaxations a name": (
+        lambda: bounds(Problem(CHAIN, 4), relaxations="stages"), ProblemError, "not the single name 'stages'",
+    ),
     "rules, keep a name": (
         lambda: validate(CHAIN, PLAN, Rules(keep="loss")), ProblemError, "not the single name 'loss'",
     ),

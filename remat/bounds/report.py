@@ -13,6 +13,8 @@ from remat.bounds.lp import lp_relaxation
 from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.structural import structural_bound
 from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.io.text import short
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import Scope
@@ -84,6 +86,8 @@ def bounds_in_turn(
 
     Nothing is computed before it is asked for, so whoever has seen enough just stops asking.
     """
+    if isinstance(relaxations, str):
+        raise ProblemError(f"relaxations must be a list of formulations, not the single name {short(relaxations)}")
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
     first = structural_bound(problem)
     yield first
