@@ -150,13 +150,13 @@ def test_lns_in_fresh_processes(tmp_path):
 
 def test_reading_counts(tmp_path, monkeypatch):
     """The clock of the shell begins before the graph is read, not after."""
-    read = remat.config.load_graph
+    read = remat.config.configuration.load_graph
 
     def slowly(path):
         time.sleep(0.6)
         return read(path)
 
-    monkeypatch.setattr("remat.config.load_graph", slowly)
+    monkeypatch.setattr("remat.config.configuration.load_graph", slowly)
     path = tmp_path / "graph.json"
     write_graph(layered(60, seed=1), path)
     options = {"problem": {"graph": str(path), "budget": "80%"}, "solve": {"method": "annealing", "time_limit": 0.5}}

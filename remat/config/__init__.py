@@ -1,0 +1,10 @@
+"""A run in a file: everything that solve() takes, read from TOML and checked before any work is done."""
+
+from remat.config.configuration import METHODS, Config, draw
+from remat.config.description import example, schema
+from remat.config.method_options import make_options
+from remat.config.sections import OutputSection, ProblemSection, SolveSection
+
+__all__ = [
+    "METHODS", "Config", "OutputSection", "ProblemSection", "SolveSection", "draw", "example", "make_options", "schema",
+]  # fmt: skip

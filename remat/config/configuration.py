@@ -1,0 +1,240 @@
+"""A run in a file: everything that solve() takes, read from TOML and checked before any work is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from remat import registry
+from remat.backends.base import SolveOptions
+from remat.backends.programs import check_solver_options, check_trusted
+from remat.config.faults import first_fault, shown, unknown
+from remat.config.method_options import make_options
+from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
+from remat.deadline import Deadline
+from remat.errors import FormatError
+from remat.graphs.io import load_graph
+from remat.graphs.profiles import load_profiled
+from remat.io.files import check_outputs, exists, is_standard_stream
+from remat.io.toml import read_toml
+from remat.problem import Problem
+from remat.schedule.io import read_schedule, write_schedule
+from remat.solving.progress import OnProgress
+
+if TYPE_CHECKING:
+    from remat.graphs import ComputeGraph
+    from remat.schedule import Schedule
+    from remat.solving.result import Result
+
+#: The groups of the registry that ``solve.method`` may name.
+METHODS = ("formulations", "heuristics", "methods")
+
+
+class Config(Section):
+    """Everything that a run needs.
+
+    Attributes
+    ----------
+    problem : ProblemSection
+    solve : SolveSection
+    output : OutputSection
+    formulations, heuristics, methods : mapping of name to mapping
+        Options of methods; only those of the one that is named in ``solve.method`` have an effect.
+    backends : mapping of name or name:variant to mapping
+        Passed to that solver untouched, by the names of its manual; what is said of a variant goes before what is said
+        of the whole family.
+
+    Examples
+    --------
+    >>> config = Config.from_mapping({"problem": {"graph": "vgg16"}, "solve": {"method": "checkmate"}})
+    >>> config.solve.backend
+    'cp-sat'
+    >>> Config.from_mapping({"problem": {"graph": "vgg16"}, "solve": {"backnd": "highs"}})
+    Traceback (most recent call last):
+    remat.errors.FormatError: configuration: unknown key 'solve.backnd'; did you mean 'backend'?
+    """
+
+    problem: ProblemSection
+    solve: SolveSection = SolveSection()
+    output: OutputSection = OutputSection()
+    formulations: dict[str, dict[str, Any]] = {}
+    heuristics: dict[str, dict[str, Any]] = {}
+    methods: dict[str, dict[str, Any]] = {}
+    backends: dict[str, dict[str, Any]] = {}
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        allow_solver_files: bool = False,
+    ) -> Config:
+        """The configuration in a TOML file; its paths are relative to its folder.
+
+        Parameters
+        ----------
+        overrides : mapping of section to mapping of key to value, optional
+            Take the place of what the file says; their paths are relative to the current folder.
+        allow_solver_files : bool
+            Whether options for solvers may name files.
+
+        Raises
+        ------
+        FormatError
+            Naming the file and the line or the key; for an unknown key also the nearest one that is known.
+        ProblemError
+            For options that the formulation refuses.
+        RematError
+            For a formulation or heuristic that is not registered.
+        """
+        return cls.from_mapping(read_toml(path), str(path), Path(path).parent, overrides, allow_solver_files)
+
+    @classmethod
+    def from_mapping(
+        cls,
+        mapping: Mapping[str, Any],
+        name: str = "configuration",
+        folder: str | os.PathLike[str] = "",
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        allow_solver_files: bool = False,
+    ) -> Config:
+        """The same from a mapping of sections; `name` stands in errors, `folder` is what paths are relative to."""
+        merged = _resolved(mapping, Path(folder))
+        for section, values in (overrides or {}).items():
+            table = merged.setdefault(section, {})
+            if isinstance(table, dict):
+                table.update(values)
+        try:
+            config = cls.model_validate(merged)
+        except ValidationError as error:
+            place, fault = first_fault(error, merged)
+            if len(place) > 1 and place[1] in (overrides or {}).get(place[0], {}):
+                raise FormatError(f"option --{place[1].replace('_', '-')} {fault}") from None
+            raise FormatError(f"{name}: {shown(cls, place, fault)}") from None
+        for group in registry.GROUPS:
+            known = registry.Registered(group)
+            for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
+                raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, list(known))}")
+        if "backend" not in (overrides or {}).get("solve", {}):
+            check_trusted(config.solve.backend, f"{name}: ")
+        for backend, given in config.backends.items():
+            check_trusted(backend, f"{name}: ")
+            if not allow_solver_files:
+                check_solver_options(backend, given, f"{name}: ")
+        for method, given in (config.formulations | config.heuristics | config.methods).items():
+            make_options(method, given, f"{name}: ")
+        return config
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def options_of(self, method: str) -> Any:
+        """The options of a method, None where none are given."""
+        given = (self.formulations | self.heuristics | self.methods).get(method)
+        return make_options(method, given) if given else None
+
+    def solver_options_of(self, backend: str) -> dict[str, Any]:
+        """What is passed to that solver untouched."""
+        return {**self.backends.get(backend.partition(":")[0], {}), **self.backends.get(backend, {})}
+
+    def solve_options(self, graph: ComputeGraph, solver: Any = None, log: Any = None) -> SolveOptions:
+        """What the ``[solve]`` table says to whatever solves `graph`; the time limit is not among it."""
+        chosen = self.solve
+        start: Any = chosen.start if chosen.start in ("auto", "none") else read_schedule(chosen.start, graph)
+        return SolveOptions(
+            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
+            isolate=chosen.isolate, memory_limit=chosen.memory_limit, start=start,
+        )  # fmt: skip
+
+    def make_problem(self) -> Problem:
+        """The graph, read, with budget and rules."""
+        p = self.problem
+        graph = load_profiled(load_graph(p.graph), p.costs, p.device)
+        return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
+
+    def run(
+        self, on_progress: OnProgress | None = None, *, log: Callable[[str], None] | None = None,
+        problem: Problem | None = None, warm_start: Schedule | None = None,
+        write: bool = True, clock: Deadline | None = None,
+    ) -> Result:  # fmt: skip
+        """Read what is to be read, solve, and write the schedule and the picture that are asked for.
+
+        Parameters
+        ----------
+        on_progress, log
+            As for :func:`remat.solve`.
+        problem, warm_start : optional
+            Those of :meth:`make_problem` and of the file in ``solve.warm_start``, where they have been read before.
+        write : bool
+            False leaves :meth:`write` to the caller.
+        clock : Deadline, optional
+            Default: the time limit, from here on.
+
+        Raises
+        ------
+        RematError
+            As :func:`remat.solve`, and for files that cannot be read or written; the latter before the solve.
+        """
+        from remat.schedule.plots import SUFFIXES
+        from remat.solving.method import make_method
+        from remat.solving.solve import solve
+
+        chosen, output = self.solve, self.output
+        clock = clock or Deadline.after(chosen.time_limit)
+        inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)
+        check_outputs((output.schedule, ()), (output.plot, SUFFIXES), inputs=inputs)
+        problem = problem or self.make_problem()
+        if warm_start is None and chosen.warm_start is not None:
+            warm_start = read_schedule(chosen.warm_start, problem.graph)
+        given = self.options_of(chosen.method)
+        solver = self.solver_options_of(chosen.backend) if make_method(chosen.method, given).needs_backend else {}
+        result = solve(
+            problem, chosen.method, chosen.backend, stop=clock, warm_start=warm_start, method_options=given,
+            options=self.solve_options(problem.graph, solver, log), on_progress=on_progress,
+        )  # fmt: skip
+        if write:
+            self.write(result)
+        return result
+
+    def write(self, result: Result) -> None:
+        """Write the schedule of `result`, and its picture, where there is one and they are asked for."""
+        if result.schedule is None:
+            return
+        if self.output.schedule is not None:
+            write_schedule(result.schedule, self.output.schedule)
+        if self.output.plot is not None:
+            draw(result, self.output.plot)
+
+
+def draw(result: Result, path: str | os.PathLike[str]) -> None:
+    """Draw the schedule of `result`, which has one, into a file."""
+    from remat.schedule.plots import save_plot
+
+    assert result.schedule is not None
+    problem = result.problem
+    save_plot(
+        problem.graph, result.schedule, path, problem.budget_bytes,
+        keep=problem.keep, count_constant_memory=problem.count_constant_memory,
+    )  # fmt: skip
+
+
+def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy with the paths of the file relative to the current folder; names of the zoo are no paths."""
+    from remat.graphs.zoo import ZOO
+
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
+    paths = {"problem": ("graph", "costs"), "solve": ("warm_start", "start"), "output": ("schedule", "plot")}
+    for section, key in ((section, key) for section, keys in paths.items() for key in keys):
+        table = merged.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            path = folder / table[key]
+            if key == "start" and table[key] in ("auto", "none"):
+                continue
+            if not is_standard_stream(table[key]) and (key != "graph" or exists(path) or table[key] not in ZOO):
+                table[key] = str(path)
+    return merged

@@ -1,0 +1,64 @@
+"""What a configuration may say: its JSON Schema, and an example with every key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from remat import registry
+from remat.config.configuration import METHODS, Config
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration, with the options of every formulation that is installed."""
+    result = Config.model_json_schema(by_alias=True)
+    for part in (result, *result["$defs"].values()):
+        part["description"] = _summary(part["description"])
+    for group in METHODS:
+        tables: dict[str, Any] = {}
+        for name, kind in sorted(registry.Registered(group).usable().items()):
+            if kind.options_type is not None:
+                about = f"Options of the {registry.GROUPS[group]} {name}."
+                table = {**TypeAdapter(kind.options_type).json_schema(), "description": about}
+                tables[name] = {**table, "additionalProperties": False}
+        result["properties"][group].update(properties=tables, additionalProperties=False)
+    families = "|".join(sorted(registry.backends()))
+    result["properties"]["backends"]["propertyNames"] = {"pattern": f"^({families})(:.+)?$"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result}
+
+
+#: Keys of the example that are shown with another value than the default, and those that are only a comment.
+_GIVEN = {"graph": "vgg16", "budget": "90%", "time_limit": 60}
+_SHOWN = {"costs": "costs.csv", "device": "gpu", "max_computes": 2, "threads": 2,
+          "keep": ["tensor"], "memory_limit": "4GiB", "warm_start": "start.json",
+          "schedule": "schedule.json", "plot": "schedule.png"}  # fmt: skip
+
+
+def example() -> str:
+    """A configuration with every key and its meaning; it is itself valid."""
+    lines = ["# A run of `remat solve --config FILE`. Keys after a # are examples, all others have their default."]
+    for section in ("problem", "solve", "output"):
+        kind: Any = Config.model_fields[section].annotation
+        lines += ["", f"# {_summary(kind.__doc__)}", f"[{section}]"]
+        for name, entry in kind.model_fields.items():
+            key = entry.alias or name
+            value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
+            lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
+    lines += ["", "# Options of methods: those of the chosen one count, the others wait for their turn."]
+    for group in METHODS:
+        for name, member in sorted(registry.Registered(group).usable().items()):
+            if member.options_type is not None:
+                lines += [f"[{group}.{name}]"]
+                for key, value in vars(member.options_type()).items():
+                    lines += [f"# {key} =" if value is None else f"{key} = {json.dumps(value)}"]
+                lines += [""]
+    lines += ["# Passed to solvers untouched, by the names of their manuals.", "[backends.cp-sat]"]
+    lines += ["# linearization_level = 2", "", "[backends.highs]", "# mip_heuristic_effort = 0.1"]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(text: str) -> str:
+    """The first clause of a docstring, as a sentence."""
+    return text.partition("\n")[0].partition(";")[0].rstrip(".") + "."

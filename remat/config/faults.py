@@ -1,0 +1,63 @@
+"""What pydantic finds wrong in a configuration, in the words of its file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+#: pydantic's words for types, in those of TOML.
+_WORDS = {
+    "Input should be a valid string": "a string",
+    "Input should be a valid integer": "a whole number",
+    "Input should be a valid number": "a number",
+    "Input should be a valid boolean": "true or false",
+    "Input should be a valid dictionary": "a table",
+    "Input should be a valid tuple": "a list",
+}
+
+
+def first_fault(error: ValidationError, given: Any) -> tuple[list[str], str]:
+    """Keys and description of the first fault in `given`, unknown keys before others."""
+    faults = [(_place(fault, given), fault) for fault in error.errors(include_url=False)]
+    strange = [(place, fault) for place, fault in faults if fault["type"] == "extra_forbidden"]
+    if strange:
+        return strange[0][0], "is not known"
+    # A union has a fault for each of its members; the deepest is the one that was meant.
+    place = max((place for place, _ in faults if place[:2] == faults[0][0][:2]), key=len)
+    here = [fault for where, fault in faults if where == place]
+    if here[0]["type"] == "missing":
+        return place, "is missing"
+    if here[0]["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return place, "must be a table"
+    wanted = dict.fromkeys(_WORDS.get(fault["msg"], fault["msg"].removeprefix("Input should be ")) for fault in here)
+    return place, f"should be {' or '.join(wanted)}, not {repr(here[0]['input'])[:60]}"
+
+
+def shown(kind: Any, place: list[str], fault: str) -> str:
+    """A fault in a model `kind` with its key, and the nearest one that is known."""
+    if fault != "is not known":
+        return f"{'.'.join(place)!r} {fault}"
+    for word in place[:-1]:
+        kind = kind.model_fields[word].annotation
+    return unknown(".".join(place), place[-1], [field.alias or name for name, field in kind.model_fields.items()])
+
+
+def _place(fault: Any, given: Any) -> list[str]:
+    """The keys of a fault; pydantic also names members of unions, which are no keys."""
+    place = []
+    for word in fault["loc"]:
+        inside = isinstance(given, Mapping) and word in given
+        inside |= isinstance(given, list | tuple) and isinstance(word, int) and word < len(given)
+        if inside:
+            given = given[word]
+            place.append(str(word))
+    return [*place, str(fault["loc"][-1])] if fault["type"] == "missing" else place
+
+
+def unknown(key: str, word: str, known: list[str]) -> str:
+    """That there is no `key`, whose last word is `word`; and the nearest of those that are known, or all of them."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")

@@ -1,0 +1,48 @@
+"""Options of methods from names and values."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from remat import registry
+from remat.config.faults import first_fault, unknown
+from remat.errors import FormatError, ProblemError
+
+
+def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
+    """The options of a formulation or heuristic from names and values.
+
+    Raises
+    ------
+    FormatError
+        Beginning with `where`, for an option that the method does not have or a value of the wrong type.
+    ProblemError
+        For a value that the options refuse themselves.
+    RematError
+        If there is no such method.
+
+    Examples
+    --------
+    >>> make_options("retention-intervals", {"copies": 3})
+    RetentionIntervalsOptions(copies=3, precedence='cover')
+    """
+    group = next((group for group in ("methods", "heuristics") if method in registry.Registered(group)), "formulations")
+    options_type: Any = registry.load(group, method).options_type
+    if options_type is None:
+        raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options")
+    known = [field.name for field in dataclasses.fields(options_type)]
+    for key in given:
+        if key not in known:
+            raise FormatError(where + unknown(f"{group}.{method}.{key}", key, known))
+    try:  # by way of JSON, whose strict reading takes lists for tuples and words for enums, but "3" not for 3
+        return TypeAdapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
+    except ValidationError as error:
+        place, fault = first_fault(error, given)
+        raise FormatError(f"{where}{'.'.join([group, method, *place])!r} {fault}") from None
+    except ProblemError as error:
+        raise ProblemError(f"{where}{group}.{method}: {error}") from None

@@ -1,0 +1,76 @@
+"""The tables of a configuration file: the problem, who solves it, and where the answer goes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from remat.backends.base import DEFAULT_GAP
+
+_Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A table of the file: immutable, nothing converted silently, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class ProblemSection(Section):
+    """The question: a graph, a budget and rules; see :class:`remat.problem.Problem`."""
+
+    graph: str
+    """Graph file, or the name of a zoo graph."""
+    costs: str | None = None
+    """Profile (CSV or JSON) whose costs take the place of the graph's own."""
+    device: str | None = None
+    """Which device's costs, where the profile has several."""
+    budget: str | int | float | None = None
+    """Bytes (123456, "10GiB") or a share of the reference peak ("80%", 0.8); absent: as much as needed."""
+    order: Literal["fixed", "free"] = "fixed"
+    """Whether first computations follow the reference order."""
+    max_computes: _Positive | dict[str, _Positive] | None = None
+    """Limit of computes for every op, or a table of limits by op."""
+    keep: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Tensors to be alive at the end, besides the graph's outputs."""
+    count_constant_memory: bool = False
+    """Count the graph's constant memory in peak and budget."""
+
+
+class SolveSection(Section):
+    """Who answers, and how long it may take; see :func:`remat.solve`."""
+
+    method: str = "auto"
+    """"auto", or a formulation or heuristic."""
+    backend: str = "cp-sat"
+    """Solver, as name or name:variant; not used by heuristics."""
+    time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Seconds for everything; absent: until it is proved."""
+    gap: Annotated[float, Field(ge=0, lt=1)] = DEFAULT_GAP
+    """Stop at this relative gap; 0: prove optimality."""
+    threads: _Positive | None = None
+    """Absent: as many as the machine has."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of everything random."""
+    isolate: bool = False
+    """Run the solver in a process of its own, which is killed if it misses the deadline."""
+    memory_limit: str | _Positive | None = None
+    """What this process may hold, in bytes or with a unit ("4GiB"); means isolate."""
+    warm_start: str | None = None
+    """Schedule file to start from, in any format that is known."""
+    start: str = "auto"
+    """Of a formulation: "auto", a heuristic's schedule; "none", from nothing; or a schedule file."""
+
+
+class OutputSection(Section):
+    """Where the answer goes."""
+
+    schedule: str | None = None
+    """Schedule file to write."""
+    plot: str | None = None
+    """Picture to write (.png, .svg)."""
+    json_: Annotated[bool, Field(alias="json")] = False
+    """Print the result as JSON."""
+    quiet: bool = False
+    """Show no progress."""
