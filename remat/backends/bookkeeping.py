@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat.backends.base import Incumbent, OnBound, OnIncumbent, Status, StopReason, Values
+from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
 from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.modeling import Model
@@ -30,7 +30,7 @@ class Bookkeeping:
         Each better than the last.
     bound : float or None
         The largest so far.
-    failure : Exception or None
+    failure : BaseException or None
         The first one from a callback, for the caller to raise when the solver has ended.
     closed : bool
         Set where the solver is left behind: what it still says is not heard.
@@ -44,7 +44,7 @@ class Bookkeeping:
     stop: Callable[[], object]
     incumbents: list[Incumbent] = field(default_factory=list)
     bound: float | None = None
-    failure: Exception | None = None
+    failure: BaseException | None = None
     closed: bool = False
 
     @property
@@ -52,13 +52,24 @@ class Bookkeeping:
         """The best solution so far."""
         return self.incumbents[-1] if self.incumbents else None
 
-    def found(self, values: Values) -> None:
+    @property
+    def proved(self) -> bool:
+        """Whether the bound says that nothing is better than the best solution, but for rounding."""
+        best = self.best
+        return (
+            best is not None
+            and self.bound is not None
+            and best.objective - self.bound <= 1e-6 + 1e-9 * abs(best.objective)
+        )
+
+    def found(self, values: Values, *, tell: bool = True) -> None:
         """Take a solution if it is better than the last; a solver may find a hint anew."""
         objective = self.model.objective.value(values)
         if self.closed or (self.incumbents and objective >= self.incumbents[-1].objective):
             return
         self.incumbents.append(Incumbent(self.clock.elapsed, objective, self.bound, values))
-        self._call(self.on_incumbent, self.incumbents[-1])
+        if tell:
+            self._call(self.on_incumbent, self.incumbents[-1])
 
     def raise_bound(self, bound: float | None, *, tell: bool = True) -> None:
         """Take a bound if it is better than the last."""
@@ -74,9 +85,13 @@ class Bookkeeping:
         try:
             if callback(*arguments):
                 self.stop()
-        except Exception as error:  # a solver's own thread must not see it
-            self.failure = error
-            self.stop()
+        except BaseException as error:  # a solver's own thread must not see it
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Keep an exception for the end, unless there is one already, and ask the solver to stop."""
+        self.failure = self.failure or error
+        self.stop()
 
     def conclude(
         self, said: Status, stop: StopReason, *, relative_gap: float
@@ -86,7 +101,7 @@ class Bookkeeping:
         Parameters
         ----------
         said : Status
-            By the backend's table of its solver's statuses; `OPTIMAL` may be meant within the gap.
+            By the backend's table of its solver's statuses; `OPTIMAL` may be meant within the gap. `ERROR` stays.
         stop : StopReason
             Where nothing is proved.
 
@@ -94,7 +109,7 @@ class Bookkeeping:
         ------
         BackendError
             If it says that there is no solution, and there is one.
-        Exception
+        BaseException
             What a callback raised.
         """
         if self.failure is not None:
@@ -105,10 +120,23 @@ class Bookkeeping:
                 raise BackendError(f"{self.solver} says that the model is infeasible, but there is a solution")
             return said, StopReason.FINISHED, None
         if best is None:
-            return Status.UNKNOWN, stop, self.bound
+            return (said if said is Status.ERROR else Status.UNKNOWN), stop, self.bound
         bound = None if self.bound is None else min(self.bound, best.objective)
         if said is Status.OPTIMAL:
             if relative_gap > 0 and (bound is None or bound < best.objective):
                 return Status.FEASIBLE, StopReason.GAP, bound
             return Status.OPTIMAL, StopReason.FINISHED, bound
-        return Status.FEASIBLE, stop, bound
+        return (said if said is Status.ERROR else Status.FEASIBLE), stop, bound
+
+    def result(
+        self,
+        verdict: tuple[Status, StopReason, float | None],
+        seconds: tuple[float, float],
+        versions: Mapping[str, str],
+        message: str = "",
+    ) -> RawResult:
+        """All of it, with a verdict of :meth:`conclude`, and the seconds of building and of solving."""
+        status, stop, bound = verdict
+        best = self.best
+        values, objective = (best.values, best.objective) if best else (None, None)
+        return RawResult(status, stop, objective, bound, values, tuple(self.incumbents), *seconds, versions, message)

@@ -236,6 +236,32 @@ def test_an_expired_deadline():
     assert result.values is result.bound is None
 
 
+def test_handing_a_large_model_over_does_not_outlast_the_deadline(monkeypatch):
+    import highspy
+
+    hand_over, handed = highspy.Highs.passModel, threading.Event()
+
+    def slow(self, *arguments):
+        handed.wait(8)
+        return hand_over(self, *arguments)
+
+    monkeypatch.setattr(highspy.Highs, "passModel", slow)
+    model, clock = hard(), Deadline.after(0.5)
+    hint = np.zeros(model.num_vars)
+    result = Highs().solve(model, SolveOptions(deadline=clock, threads=1), hint=hint)
+    handed.set()
+    assert clock.elapsed < 5
+    assert (result.status, result.stop, result.objective) == (Status.FEASIBLE, StopReason.DEADLINE, 0)
+
+
+def test_a_model_that_is_not_taken_is_an_error(monkeypatch):
+    import highspy
+
+    monkeypatch.setattr(highspy.Highs, "passModel", lambda self, *_: highspy.HighsStatus.kError)
+    with pytest.raises(BackendError, match="HiGHS does not take model 'hard'"):
+        Highs().solve(hard(), options(10))
+
+
 def test_the_gap_is_a_reason_to_stop():
     result = Highs().solve(hard(), options(60, relative_gap=0.2))
     assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.GAP)

@@ -156,12 +156,8 @@ class _Run:
             stop = StopReason.INTERRUPTED
         else:
             stop = StopReason.DEADLINE if self.options.deadline.remaining < 0.5 else StopReason.OTHER
-        status, stop, bound = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
-        best = self.books.best
-        values, objective = (best.values, best.objective) if best else (None, None)
-        return RawResult(
-            status, stop, objective, bound, values, tuple(self.books.incumbents), built, solved, versions
-        )  # fmt: skip
+        verdict = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
+        return self.books.result(verdict, (built, solved), versions)
 
 
 def _common(parameters: Any, options: SolveOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from remat.backends.base import (
     Availability,
     Backend,
-    Incumbent,
     OnBound,
     OnIncumbent,
     RawResult,
@@ -25,6 +24,7 @@ from remat.backends.base import (
     unbuilt,
     wheel_availability,
 )
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.highs.threads import SCHEDULER
 from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.resources import available_cpus
@@ -77,7 +77,6 @@ class Highs(Backend):
             clock = options.deadline
             lowered = lower(model, self.native, deadline=clock)
             run = _Run(lowered, to_matrix(lowered.model, clock), options, on_incumbent, on_bound)
-            run.load()
             if values is not None:
                 clock.check()
                 run.start_from(values)
@@ -149,15 +148,16 @@ class _Run:
     options: SolveOptions
     on_incumbent: OnIncumbent | None
     on_bound: OnBound | None
-    incumbents: list[Incumbent] = field(default_factory=list)
-    bound: float | None = None
     stop: StopReason | None = None
-    failure: BaseException | None = None
-    left_behind: bool = False  # it missed its deadline: what it still says is not heard
+    hint: Values | None = None
 
     def __post_init__(self) -> None:
         import highspy
 
+        self.books = Bookkeeping(
+            "HiGHS", self.lowered.source, self.options.deadline, self.on_incumbent, self.on_bound,
+            lambda: self._ask_to_stop(StopReason.INTERRUPTED),
+        )  # fmt: skip
         self._highspy = highspy
         self._solver = highspy.Highs()
         self._step = _common_step(self.lowered.source)
@@ -166,11 +166,11 @@ class _Run:
         self._mip_kinds = {self._improving, int(kinds.kCallbackMipInterrupt)}
         self._objective_gone = False
         self._log_rest = ""
+        self._set_options()
 
     # -- before ----------------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Set the options and hand the matrix over."""
+    def _set_options(self) -> None:
         log = self.options.log is not None
         self._solver.setCallback(self._called, None)
         if log:  # before output_flag, or the first lines go to the console
@@ -185,6 +185,9 @@ class _Run:
             settings["mip_abs_gap"] = 0.99 * self._step  # no solution lies between
         for name, value in {**settings, **self.options.solver}.items():
             self._set(name, value)
+
+    def _load(self) -> None:
+        """Hand the matrix over, which takes seconds for a large one, and the hint."""
         matrix = self.matrix
         rows, columns = matrix.shape
         lower, upper, cost, integral = matrix.lower, matrix.upper, matrix.cost, matrix.integral
@@ -198,6 +201,14 @@ class _Run:
         )  # fmt: skip
         if status == self._highspy.HighsStatus.kError:
             raise BackendError(f"HiGHS does not take model {self.lowered.source.name!r}")
+        if self.hint is None or self.options.deadline.expired:
+            return
+        values = self.lowered.extend(self.hint)
+        known = ~np.isnan(values)
+        known[known] = (values[known] >= matrix.lower[known]) & (values[known] <= matrix.upper[known])
+        index = np.flatnonzero(known).astype(np.int32)
+        if len(index):
+            self._solver.setSolution(len(index), index, values[known])
 
     def _set(self, name: str, value: Any) -> None:
         if self._solver.getOptionType(name)[0] == self._highspy.HighsStatus.kError:
@@ -206,18 +217,13 @@ class _Run:
             raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
 
     def start_from(self, hint: Values) -> None:
-        """Hand over a starting solution; what is NaN or out of bounds is left to the solver.
+        """Have a starting solution handed over; what is NaN or out of bounds is left to the solver.
 
         A hint that satisfies the model is an incumbent at once: it must survive even if the solver never looks at it.
         """
+        self.hint = hint
         if not violations(self.lowered.source, hint):
-            self._found(hint, None)
-        values = self.lowered.extend(hint)
-        known = ~np.isnan(values)
-        known[known] = (values[known] >= self.matrix.lower[known]) & (values[known] <= self.matrix.upper[known])
-        index = np.flatnonzero(known).astype(np.int32)
-        if len(index):
-            self._solver.setSolution(len(index), index, values[known])
+            self._found(hint)
 
     # -- during ----------------------------------------------------------------------------------------------------
 
@@ -238,16 +244,18 @@ class _Run:
             if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
                 self.stop = self.stop or StopReason.INTERRUPTED
         except LeftBehindError as late:
-            self.left_behind = True
+            self.books.closed = True
             self.stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE
         if self._log_rest and self.options.log:
             self.options.log(self._log_rest)
-        if self.failure:
-            raise self.failure
 
     def _work(self) -> None:
         try:
-            self._run()
+            self._load()
+            if self.options.deadline.expired:
+                self._ask_to_stop(StopReason.DEADLINE)
+            if not self.stop:
+                self._run()
         finally:  # in the solver's own thread, which may have been left behind
             SCHEDULER.leave()
             self._solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
@@ -274,7 +282,7 @@ class _Run:
     def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
         """Every callback of the solver; runs in its thread."""
         try:
-            if self.left_behind:
+            if self.books.closed:
                 self._ask_to_stop(StopReason.DEADLINE)
             elif kind == self._logging:
                 self._log(message)
@@ -283,8 +291,7 @@ class _Run:
             if self.options.deadline.expired:
                 self._ask_to_stop(StopReason.DEADLINE)
         except BaseException as error:  # must not pass through the solver; raised when it has ended
-            self.failure = self.failure or error
-            self._ask_to_stop(StopReason.OTHER)
+            self.books.fail(error)
         if self.stop and data_in is not None:
             data_in.user_interrupt = True
 
@@ -292,26 +299,16 @@ class _Run:
         """Note a better bound or a better solution."""
         if kind not in self._mip_kinds:
             return
-        bound = self._outer_bound(out.mip_dual_bound)
-        if bound is not None and (self.bound is None or bound > self.bound):
-            self.bound = bound
-            if self.on_bound:
-                self.on_bound(self.options.deadline.elapsed, bound)
+        self.books.raise_bound(self._outer_bound(out.mip_dual_bound))
         if kind == self._improving:
-            self._found(np.array(out.mip_solution), self.bound)
+            self._found(np.array(out.mip_solution))
 
-    def _found(self, values: Values, bound: float | None) -> str:
+    def _found(self, values: Values) -> str:
         """Take a solution if it is better than the last; what is wrong with it, if anything."""
-        source = self.lowered.source
-        values, wrong = rounded(source, values, "HiGHS")
-        if wrong:
-            return wrong
-        objective = source.objective.value(values)
-        if not self.incumbents or objective < self.incumbents[-1].objective:
-            self.incumbents.append(Incumbent(self.options.deadline.elapsed, objective, bound, values))
-            if self.on_incumbent and self.on_incumbent(self.incumbents[-1]):
-                self._ask_to_stop(StopReason.INTERRUPTED)
-        return ""
+        values, wrong = rounded(self.lowered.source, values, "HiGHS")
+        if not wrong:
+            self.books.found(values)
+        return wrong
 
     def _outer_bound(self, bound: float) -> float | None:
         """The solver's bound as one of the model's objective, rounded up where that is sound."""
@@ -332,76 +329,54 @@ class _Run:
 
     def result(self, build_seconds: float, solve_seconds: float, versions: Mapping[str, str]) -> RawResult:
         """What the solver found, in the words of all backends."""
-        message = ""
-        if self.left_behind:
-            best = self.incumbents[-1] if self.incumbents else None
-            status, stop = Status.FEASIBLE if best else Status.UNKNOWN, self.stop or StopReason.DEADLINE
-        else:
-            status, stop, best, message = self._last_words()
-        return RawResult(
-            status=status,
-            stop=stop,
-            objective=best.objective if best else None,
-            bound=self.bound,
-            values=best.values if best else None,
-            incumbents=tuple(self.incumbents),
-            build_seconds=build_seconds,
-            solve_seconds=solve_seconds,
-            versions=versions,
-            message=message,
-        )
+        said, stop, message = Status.UNKNOWN, self.stop or StopReason.DEADLINE, ""
+        if not self.books.closed and self.books.failure is None:
+            said, stop, message = self._last_words()
+        verdict = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
+        return self.books.result(verdict, (build_seconds, solve_seconds), versions, message)
 
-    def _last_words(self) -> tuple[Status, StopReason, Incumbent | None, str]:
-        """Status, reason, best solution and complaint of a solver that has ended."""
-        solver, statuses = self._solver, self._highspy.HighsModelStatus
+    def _last_words(self) -> tuple[Status, StopReason, str]:
+        """What a solver that has ended says, why it ended, and a complaint."""
+        solver, statuses, books = self._solver, self._highspy.HighsModelStatus, self.books
         model_status, info = solver.getModelStatus(), solver.getInfo()
-        message = ""
+        wrong = ""
         if info.primal_solution_status == self._highspy.kSolutionStatusFeasible and not self._objective_gone:
-            message = self._found(np.array(solver.getSolution().col_value), self.bound)
-        best = self.incumbents[-1] if self.incumbents else None
-        self._last_bound(model_status, info, best)
-        status, stop = self._verdict(model_status, best)
-        if status is Status.ERROR and not message:
-            message = f"HiGHS ended with status {solver.modelStatusToString(model_status)!r}"
-            if model_status == statuses.kInfeasible:
-                message += ", but there is a solution"
-            elif model_status == statuses.kUnbounded or self._objective_gone:
-                message = "the objective is unbounded"
-        return status, stop, best, message
-
-    def _last_bound(self, model_status: Any, info: Any, best: Incumbent | None) -> None:
-        statuses = self._highspy.HighsModelStatus
+            wrong = self._found(np.array(solver.getSolution().col_value))
         if self._objective_gone or model_status in {statuses.kInfeasible, statuses.kNotset}:
-            self.bound = None
-            return
-        if self.matrix.integral.any():
-            bound = self._outer_bound(info.mip_dual_bound)
-            self.bound = bound if self.bound is None else max(self.bound, bound if bound is not None else -np.inf)
-        elif model_status == statuses.kOptimal and best:
-            self.bound = best.objective
-        if best and self.bound is not None:
-            self.bound = min(self.bound, best.objective)
+            books.bound = None
+        elif self.matrix.integral.any():
+            books.raise_bound(self._outer_bound(info.mip_dual_bound), tell=False)
+        elif model_status == statuses.kOptimal and books.best:
+            books.raise_bound(books.best.objective, tell=False)
+        if books.proved and books.best:
+            books.bound = books.best.objective
+            return Status.OPTIMAL, StopReason.FINISHED, wrong
+        said, stop = self._said(model_status)
+        if said is Status.ERROR and not wrong:
+            wrong = f"HiGHS ended with status {solver.modelStatusToString(model_status)!r}"
+            if model_status == statuses.kInfeasible:
+                wrong += ", but there is a solution"
+            elif model_status == statuses.kUnbounded or self._objective_gone:
+                wrong = "the objective is unbounded"
+        return said, stop, wrong
 
-    def _verdict(self, model_status: Any, best: Incumbent | None) -> tuple[Status, StopReason]:
-        statuses = self._highspy.HighsModelStatus
-        if best and self.bound is not None and best.objective - self.bound <= 1e-6 + 1e-9 * abs(best.objective):
-            self.bound = best.objective
-            return Status.OPTIMAL, StopReason.FINISHED
+    def _said(self, model_status: Any) -> tuple[Status, StopReason]:
+        """The table of HiGHS's statuses, where the gap is open."""
+        statuses, best = self._highspy.HighsModelStatus, self.books.best
         if model_status == statuses.kInfeasible:
-            return (Status.ERROR, StopReason.OTHER) if best else (Status.INFEASIBLE, StopReason.FINISHED)
+            return (Status.ERROR if best else Status.INFEASIBLE), StopReason.OTHER
         if model_status == statuses.kUnbounded:
             return Status.ERROR, StopReason.OTHER
-        some = Status.FEASIBLE if best else Status.UNKNOWN
         if self.stop:
-            return some, self.stop
-        if model_status == statuses.kTimeLimit:
-            return some, StopReason.DEADLINE
-        if model_status == statuses.kInterrupt:
-            return some, StopReason.INTERRUPTED
-        if model_status == statuses.kOptimal and best and not self._objective_gone:
-            return some, StopReason.GAP
+            return Status.UNKNOWN, self.stop
+        ended = {
+            statuses.kTimeLimit: StopReason.DEADLINE,
+            statuses.kInterrupt: StopReason.INTERRUPTED,
+            **({statuses.kOptimal: StopReason.GAP} if best and not self._objective_gone else {}),
+        }
         limits = {
             statuses.kObjectiveBound, statuses.kObjectiveTarget, statuses.kIterationLimit,
             statuses.kSolutionLimit, statuses.kMemoryLimit, statuses.kUnknown,
         }  # fmt: skip
-        return (some if best or model_status in limits else Status.ERROR), StopReason.OTHER
+        known = best or model_status in limits or model_status in ended
+        return (Status.UNKNOWN if known else Status.ERROR), ended.get(model_status, StopReason.OTHER)
