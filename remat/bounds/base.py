@@ -9,6 +9,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.backends.highs import Highs
+from remat.backends.resources import available_memory
+from remat.modeling import Linear, Model
+from remat.modeling.size import ModelSize
 from remat.scope import Scope
 
 
@@ -82,3 +86,11 @@ class Bound:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
             what = f"cost ≥ {self.value:,}{share}"
         return f"{what} for {self.scope}; by {self.kind}" + (f" ({self.note})" if self.note else "")
+
+
+def lacks_memory(model: Model, memory_limit: int | None) -> str:
+    """Why a linear programme is not handed to HiGHS: what it needs, and what there is; empty where it may fit."""
+    entries = sum(len(record.value) for record in model.records if isinstance(record, Linear))
+    size = ModelSize(model.num_vars, model.num_constraints, entries)
+    why = size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)
+    return f"its model has {size} and {why}" if why else ""

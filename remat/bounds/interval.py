@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.backends.resources import available_memory
-from remat.bounds.base import Bound
+from remat.bounds.base import Bound, lacks_memory
 from remat.bounds.retention_gaps import Gaps
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.modeling import Linear, Model
 from remat.modeling.rows import rows_from
-from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
@@ -40,6 +39,7 @@ def interval_bound(
     integer: bool = True,
     deadline: float | Deadline | None = None,
     threads: int | None = None,
+    memory_limit: int | None = None,
 ) -> Bound:
     """A bound on cost for the reference order of first computes; see :class:`IntervalRelaxation`.
 
@@ -54,6 +54,9 @@ def interval_bound(
         Seconds for building and solving, or a deadline whose clock runs already. The solver's dual bound of that
         moment counts.
     threads : int, optional
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
+        bound says so in its note.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def interval_bound(
         seconds = time.monotonic() - began
         return Bound(value, name, scope, base, extra is None, relaxed, seconds, versions=versions or {}, note=note)
 
-    relaxation = IntervalRelaxation(problem, requests)
+    relaxation = IntervalRelaxation(problem, requests, memory_limit)
     if relaxation.infeasible:
         return found(None)
     if relaxation.trivial or clock.expired:
@@ -87,8 +90,8 @@ def interval_bound(
     unit, call = relaxation.unit, SolveOptions(clock, threads)
     try:
         model = relaxation.build(clock)
-        if why := _size(model).lacks_memory(available_memory(), Highs.nonzero_bytes):
-            return found(0, note=f"its model has {_size(model)} and {why}")
+        if why := lacks_memory(model, memory_limit):
+            return found(0, note=why)
         linear = Highs().relax(model, call)
     except OverdueError:
         return found(0)
@@ -107,11 +110,6 @@ def interval_bound(
             # Whole numbers below 2^53 times the unit, so that only the solver's tolerance is to be taken off.
             extra = max(extra, math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
     return found(unit * extra, relaxed, versions)
-
-
-def _size(model: Model) -> ModelSize:
-    entries = sum(len(record.value) for record in model.records if isinstance(record, Linear))
-    return ModelSize(model.num_vars, model.num_constraints, entries)
 
 
 @dataclass
@@ -156,6 +154,8 @@ class IntervalRelaxation:
     problem : Problem
     requests : bool
         Whether constraints (3) and (4) are there.
+    memory_limit : int or None
+        Bytes that its parts may take while it is built.
     infeasible : bool
         Whether (1) fails even if everything is dropped that may be.
     trivial : bool
@@ -166,6 +166,7 @@ class IntervalRelaxation:
 
     problem: Problem
     requests: bool = True
+    memory_limit: int | None = None
     infeasible: bool = field(init=False, default=False)
     trivial: bool = field(init=False, default=False)
     unit: int = field(init=False, default=1)
@@ -278,7 +279,7 @@ class IntervalRelaxation:
         segments: dict[int, _Segments] = {}
         asked: list[tuple[int, int, int]] = []
         owner: list[int] = []
-        most = int(min(available_memory(), 2**50) / REQUEST_BYTES)
+        most = int(min(available_memory(self.memory_limit), 2**50) / REQUEST_BYTES)
         for op in clock.each(arrays.order[::-1].tolist(), 16):
             if len(asked) + len(owner) > most:
                 raise ProblemError(f"more than {most:,} requests of inputs, more than fit into memory")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound
+from remat.bounds.base import Bound, lacks_memory
 from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
 from remat.deadline import Deadline
@@ -34,6 +34,7 @@ def joint_bound(
     most_ops: int = INTEGER_OPS,
     deadline: float | Deadline | None = None,
     threads: int | None = None,
+    memory_limit: int | None = None,
 ) -> Bound:
     """A bound on cost for any order and any recomputation.
 
@@ -54,6 +55,9 @@ def joint_bound(
     deadline : float, Deadline or None
         When it is over, the best value so far is the bound.
     threads : int, optional
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
+        bound says so in its note.
 
     Returns
     -------
@@ -69,7 +73,7 @@ def joint_bound(
     began = time.monotonic()
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
     base = problem.graph.base_cost
-    extra, versions = 0, dict[str, str]()
+    extra, versions, note = 0, dict[str, str](), ""
     infeasible = False
     network = BoundaryNetwork(problem, clock)
     ranked: list[tuple[int, int]] = []
@@ -87,7 +91,10 @@ def joint_bound(
     for _, op in ranked[:most_ops] if integer and not infeasible else []:
         if clock.expired:
             break
-        result = Highs().solve(joint_programme(problem, op), SolveOptions(clock, threads))
+        model = joint_programme(problem, op)
+        if note := lacks_memory(model, memory_limit):
+            break
+        result = Highs().solve(model, SolveOptions(clock, threads))
         versions = dict(result.versions)
         if result.status is Status.INFEASIBLE:
             infeasible = True
@@ -102,6 +109,7 @@ def joint_bound(
         infeasible,
         seconds=time.monotonic() - began,
         versions=versions,
+        note=note,
     )
 
 

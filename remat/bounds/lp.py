@@ -24,6 +24,7 @@ def lp_relaxation(
     algorithm: str = "simplex",
     deadline: float | Deadline | None = None,
     threads: int | None = None,
+    memory_limit: int | None = None,
     options: Any = None,
     solver_options: Mapping[str, Any] | None = None,
 ) -> Bound:
@@ -41,6 +42,9 @@ def lp_relaxation(
     deadline : float, Deadline or None
         Seconds for building and solving, or a deadline whose clock runs already.
     threads : int, optional
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
+        bound says so in its note.
     options : optional
         Options of the formulation.
     solver_options : mapping, optional
@@ -73,7 +77,7 @@ def lp_relaxation(
     try:
         stated.deadline = clock
         size = stated.estimate()
-        why = "" if size is None else size.lacks_memory(available_memory(), Highs.nonzero_bytes)
+        why = "" if size is None else size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)
         if why:
             return Bound(
                 base, name, scope, base, seconds=time.monotonic() - began, note=f"its model has {size} and {why}"

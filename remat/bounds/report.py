@@ -25,6 +25,7 @@ def bounds(
     deadline: float | Deadline | None = None,
     *,
     threads: int | None = None,
+    memory_limit: int | None = None,
     relaxations: Sequence[str] = (),
     enough: int | None = None,
 ) -> list[Bound]:
@@ -40,6 +41,9 @@ def bounds(
     deadline : float, Deadline or None
         Seconds for all of them, or a deadline whose clock runs already.
     threads : int, optional
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
+        bound says so in its note.
     relaxations : sequence of str
         Formulations whose linear relaxations are to be bounds, too; mind that those of staged formulations speak of
         staged schedules only.
@@ -69,7 +73,9 @@ def bounds(
     cost ≥ 26 (overhead 52.94 %) for fixed order, any number of computes; by the stage bound
     """
     found: dict[str, Bound] = {}
-    for bound in bounds_in_turn(problem, deadline, threads=threads, relaxations=relaxations, enough=enough):
+    for bound in bounds_in_turn(
+        problem, deadline, threads=threads, memory_limit=memory_limit, relaxations=relaxations, enough=enough
+    ):
         found[bound.kind] = bound
     return list(found.values())
 
@@ -79,6 +85,7 @@ def bounds_in_turn(
     deadline: float | Deadline | None = None,
     *,
     threads: int | None = None,
+    memory_limit: int | None = None,
     relaxations: Sequence[str] = (),
     enough: int | None = None,
 ) -> Iterator[Bound]:
@@ -95,18 +102,20 @@ def bounds_in_turn(
     some = problem.budget_bytes is not None and not first.infeasible
     fixed = some and problem.order is OrderRule.FIXED
     if fixed:
-        once.append(partial(interval_bound, problem, requests=False, threads=threads))
+        once.append(partial(interval_bound, problem, requests=False, threads=threads, memory_limit=memory_limit))
     if some:
-        once.append(partial(joint_bound, problem, threads=threads))
+        once.append(partial(joint_bound, problem, threads=threads, memory_limit=memory_limit))
     if fixed:
-        once.append(partial(interval_bound, problem, threads=threads))
+        once.append(partial(interval_bound, problem, threads=threads, memory_limit=memory_limit))
     if some:
-        once += [partial(lp_relaxation, problem, name, threads=threads) for name in relaxations]
+        once += [
+            partial(lp_relaxation, problem, name, threads=threads, memory_limit=memory_limit) for name in relaxations
+        ]
     weight = len(once) * (2 if fixed else 1)
     for left, make in zip(range(weight, 0, -1), once, strict=False):
         yield make(deadline=clock.earlier(clock.remaining / left))
     if fixed:
-        yield from stage_bounds(problem, enough=enough, deadline=clock, threads=threads)
+        yield from stage_bounds(problem, enough=enough, deadline=clock, threads=threads, memory_limit=memory_limit)
 
 
 def best_bound(
@@ -114,6 +123,7 @@ def best_bound(
     deadline: float | Deadline | None = None,
     *,
     threads: int | None = None,
+    memory_limit: int | None = None,
     enough: int | None = None,
     on_bound: Callable[[Bound], bool | None] | None = None,
 ) -> Bound:
@@ -124,6 +134,9 @@ def best_bound(
     deadline : float, Deadline or None
         Seconds for all of them, or a deadline whose clock runs already.
     threads : int, optional
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
+        bound says so in its note.
     enough : int, optional
         Cost of a schedule that is known: no more is to be proved than that none is cheaper.
     on_bound : callable, optional
@@ -144,7 +157,7 @@ def best_bound(
     best = Bound(base, "computing each op once", Scope(OrderRule.FREE, staged=False), base)
     if enough is not None and base >= enough:
         return best
-    for bound in bounds_in_turn(problem, deadline, threads=threads, enough=enough):
+    for bound in bounds_in_turn(problem, deadline, threads=threads, memory_limit=memory_limit, enough=enough):
         if not applies(bound, problem):
             continue
         if bound.infeasible:

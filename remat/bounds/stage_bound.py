@@ -13,12 +13,13 @@ import numpy as np
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound
+from remat.bounds.base import Bound, lacks_memory
 from remat.bounds.cut import step_memory
 from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.deadline import Deadline, OverdueError
+from remat.modeling import Model
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
@@ -38,6 +39,7 @@ def stage_bound(
     enough: int | None = None,
     deadline: float | Deadline | None = None,
     threads: int | None = None,
+    memory_limit: int | None = None,
 ) -> Bound:
     """The last of :func:`stage_bounds`, which is the best.
 
@@ -47,7 +49,9 @@ def stage_bound(
     >>> stage_bound(Problem(unit_chain(8), 4)).value  # the optimum; the interval relaxation says 23
     26
     """
-    *_, last = stage_bounds(problem, integer=integer, enough=enough, deadline=deadline, threads=threads)
+    *_, last = stage_bounds(
+        problem, integer=integer, enough=enough, deadline=deadline, threads=threads, memory_limit=memory_limit
+    )
     return last
 
 
@@ -58,6 +62,7 @@ def stage_bounds(
     enough: int | None = None,
     deadline: float | Deadline | None = None,
     threads: int | None = None,
+    memory_limit: int | None = None,
 ) -> Iterator[Bound]:
     """Better and better bounds on cost for the reference order of first computes.
 
@@ -77,6 +82,9 @@ def stage_bounds(
         Seconds for all, or a deadline whose clock runs already; without one, each integer programme has
         :data:`PATIENCE` seconds.
     threads : int, optional
+    memory_limit : int, optional
+        Bytes that a linear programme may take. One that would take more, or more than there is, is not solved, and the
+        bound says so in its note.
 
     Yields
     ------
@@ -84,7 +92,7 @@ def stage_bounds(
         Each better than the one before; at least one, if only the base cost.
     """
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
-    search = _Search(problem, enough, clock, threads)
+    search = _Search(problem, enough, clock, threads, memory_limit)
     yield search.best
     if problem.budget_bytes is None or not search.peaks:
         return
@@ -93,6 +101,8 @@ def stage_bounds(
             yield from search.linear()
         if integer:
             yield from search.integer()
+    if search.best.note:
+        yield search.best
 
 
 @dataclass(eq=False)
@@ -103,6 +113,7 @@ class _Search:
     enough: int | None
     clock: Deadline
     threads: int | None
+    memory_limit: int | None
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -141,7 +152,7 @@ class _Search:
             relaxation = StageRelaxation(self.problem, events)
             limit = share if self.events else self.clock
             try:
-                found = Highs().relax(relaxation.build(limit), SolveOptions(limit, self.threads))
+                found = Highs().relax(self._built(relaxation, limit), SolveOptions(limit, self.threads))
             except OverdueError:
                 break
             if found.infeasible:
@@ -157,6 +168,14 @@ class _Search:
                 events = sorted({*self.events, waiting.pop(0)})
             else:
                 events = self._neighbour(rng, over, excess)
+
+    def _built(self, relaxation: StageRelaxation, deadline: Deadline) -> Model:
+        """The model; one that does not fit into memory is as good as one that is not ready in time."""
+        model = relaxation.build(deadline)
+        if why := lacks_memory(model, self.memory_limit):
+            self.best = replace(self.best, note=why)
+            raise OverdueError
+        return model
 
     def _neighbour(self, rng: random.Random, over: list[int], excess: list[int]) -> list[int]:
         """The best events so far with one more, one moved, or one less."""
@@ -190,7 +209,7 @@ class _Search:
             relaxation = StageRelaxation(self.problem, events)
             base, unit = self.best.base_cost, relaxation.unit
             try:
-                model = relaxation.build(call.deadline)
+                model = self._built(relaxation, call.deadline)
                 linear = None if self.enough is None else Highs().relax(model, call)
             except OverdueError:
                 continue

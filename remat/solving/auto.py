@@ -222,7 +222,7 @@ class Auto:
             session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
             return False
         if session.call.isolate:
-            session.note("bounds are solved in this process, not isolated and without the memory limit")
+            session.note("bounds are solved in this process, not isolated; their models are refused by their size")
 
         def take(bound: Bound) -> bool:
             if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
@@ -235,7 +235,13 @@ class Auto:
             return session.enough
 
         with session.step("bounds"):
-            take(best_bound(self.problem, deadline, threads=session.call.threads, enough=session.cost, on_bound=take))
+            call = session.call
+            take(
+                best_bound(
+                    self.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=session.cost,
+                    on_bound=take,
+                )
+            )  # fmt: skip
         return True
 
     def _exhaust(self, deadline: Deadline) -> None:

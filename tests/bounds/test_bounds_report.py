@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from remat.backends.highs import Highs
 from remat.bounds import Measure, best_bound, bounds, cut_bound, interval, interval_bound, joint_bound
 from remat.bounds.report import applies
 from remat.cli import main
@@ -156,9 +157,21 @@ def test_entries_do_not_grow_with_the_length_of_gaps():
     assert len(memory.value) < 20 * len(graph.ops)
 
 
-def test_bounds_that_do_not_fit_into_memory_say_so(monkeypatch):
-    monkeypatch.setattr(interval, "available_memory", lambda *_: 10_000.0)
+def test_bounds_that_do_not_fit_into_memory_say_so():
     for requests in (False, True):
-        bound = interval_bound(Problem(layered(40, seed=1), "60%"), requests=requests)
+        bound = interval_bound(Problem(layered(40, seed=1), "60%"), requests=requests, memory_limit=10_000)
         assert bound.value == bound.base_cost
         assert "memory" in bound.note or "are to be had" in bound.note
+
+
+def test_every_bound_by_linear_programmes_keeps_to_the_memory_limit_of_the_call(monkeypatch):
+    problem = Problem(layered(40, seed=1), "60%")
+    asked = []
+    monkeypatch.setattr(Highs, "relax", lambda *_, **__: asked.append("relax"))
+    monkeypatch.setattr(Highs, "solve", lambda *_, **__: asked.append("solve"))
+    found = bounds(problem, 60, relaxations=("checkmate",), memory_limit=10_000)
+    assert not asked
+    noted = [bound for bound in found if bound.note]
+    assert len(noted) == 5  # two interval relaxations, the joint and the stage bound, and the relaxation asked for
+    assert all(bound.value >= bound.base_cost and not bound.infeasible for bound in noted)
+    assert best_bound(problem, 60, memory_limit=10_000).value >= problem.graph.base_cost
