@@ -125,12 +125,12 @@ def _told(task: Task, outcome: Outcome, shelf: Shelf, improved: list[Cell], rais
 
 
 def _methods(text: str) -> list[str]:
-    from remat.experiments.compare import Method
+    from remat.experiments.contestant import Contestant
 
     methods = [word.strip() for word in text.split(",") if word.strip()]
     for method in methods:
         if method not in OWN:
-            Method.parse(method)  # an unknown name is an error before the first run
+            Contestant.parse(method)  # an unknown name is an error before the first run
     return methods
 
 

@@ -111,6 +111,38 @@ def attempt(call: Callable[[], T], fault: str, group: str = "") -> T:
         raise _error(group, f"{fault}: {type(error).__name__}: {error}") from error
 
 
+def import_class(text: str, group: str) -> type[Any]:
+    """The class that ``module:Class`` names, whether or not it is registered; importing it runs its module.
+
+    Only what a person has typed should come here: a configuration that came with a graph must not import anything
+    (:meth:`remat.config.Config.from_file`).
+
+    Parameters
+    ----------
+    group : {"formulations", "backends", "heuristics", "methods"}
+        What it is wanted for, for errors.
+
+    Raises
+    ------
+    RematError
+        If it is not a module and a class, cannot be imported (whatever the import raises, an exit included), or is no
+        class; a BackendError for backends.
+
+    Examples
+    --------
+    >>> import_class("remat.heuristics.greedy:Greedy", "methods").__name__
+    'Greedy'
+    """
+    module, _, name = text.partition(":")
+    kind, group_name = GROUPS[group], f"remat.{group}"
+    if not all(part.isidentifier() for path in (module, name) for part in path.split(".")):
+        raise _error(group_name, f"{kind} {text!r} is neither a name that is registered nor MODULE:CLASS")
+    found = attempt(EntryPoint(text, text, group_name).load, f"{kind} {text!r} cannot be loaded", group_name)
+    if not isinstance(found, type):
+        raise _error(group_name, f"{kind} {text!r} is not a class")
+    return found
+
+
 def own(group: str, built_in: Mapping[str, str]) -> list[EntryPoint]:
     """Entry points of this package by name and ``module:attribute``, whether or not its metadata is installed."""
     return [EntryPoint(name, value, group) for name, value in built_in.items()]
@@ -181,6 +213,19 @@ def load(group: str, name: str) -> type[Any]:
     if name not in registered:
         raise registered.unknown(name)
     return registered[name]
+
+
+def names_class(text: str, group: str) -> bool:
+    """Whether a word is ``module:Class`` (:func:`import_class`), and not the name of a backend with its variant.
+
+    Examples
+    --------
+    >>> names_class("checkmate", "methods"), names_class("minizinc:org.gecode.gecode", "backends")
+    (False, False)
+    >>> names_class("my_package.solver:MySolver", "backends")
+    True
+    """
+    return ":" in text and text.partition(":")[0] not in Registered(group)
 
 
 def make(group: str, name: str, *arguments: Any) -> Any:

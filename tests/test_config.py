@@ -178,6 +178,9 @@ def test_a_configuration_is_immutable(run: Path) -> None:
          "should be 'cover' or 'reservoir', not 'covr'"),
         ("[formulations.chekmate]\na = 1", "unknown key 'formulations.chekmate'; did you mean 'checkmate'?"),
         ("[formulations.greedy]\na = 1", "unknown key 'formulations.greedy'; known are"),
+        ("[formulations.greedy]\na = 1", "known are heuristics.greedy, "),
+        ("[methods.gredy]\na = 1", "known are heuristics.greedy, "),
+        ("[solve]\nmethod = 'gredy'", "there is no method 'gredy'; known are greedy, "),
         ("[backends.cpsat]\na = 1", "unknown key 'backends.cpsat'; did you mean 'cp-sat'?"),
         ("[solve]\nthreads = 0", "'solve.threads' should be greater than or equal to 1, not 0"),
         ("[solve]\nthreads = 'all'", "'solve.threads' should be a whole number, not 'all'"),
@@ -346,3 +349,64 @@ def test_options_of_a_solver_wait_for_a_method_that_has_one(run: Path) -> None:
         encoding="utf-8",
     )
     assert Config.from_file(run).run(write=False).method == "greedy"
+
+
+# -- classes and objectives ------------------------------------------------------------------------------------------
+
+MINE = """
+from pathlib import Path
+Path("imported").touch()
+from remat.heuristics.greedy import Greedy
+from remat.backends.highs import Highs
+class Mine(Greedy):
+    name = "mine"
+class MySolver(Highs):
+    pass
+"""
+
+
+def test_a_configuration_imports_nothing_unless_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_of_test_config.py").write_text(MINE)
+    tables = {"problem": {"graph": "vgg16", "budget": "90%"}, "solve": {"method": "mine_of_test_config:Mine"}}
+    with pytest.raises(
+        FormatError, match=r"configuration: solve.method 'mine_\w+:Mine' is to be imported.*--allow-imports"
+    ):
+        Config.from_mapping(tables)
+    with pytest.raises(FormatError, match="is to be imported"):
+        Config.model_validate(tables).run(write=False)
+    solver = {"method": "checkmate", "backend": "mine_of_test_config:MySolver"}
+    with pytest.raises(FormatError, match=r"solve\.backend 'mine_"):
+        Config.from_mapping({**tables, "solve": solver})
+    assert not (tmp_path / "imported").exists()
+    assert Config.from_mapping(tables, allow_imports=True).run(write=False).method == "mine"
+    assert (tmp_path / "imported").exists()
+    typed = Config.from_mapping({"problem": tables["problem"]}, overrides={"solve": tables["solve"]})
+    assert typed.run(write=False).method == "mine"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("nowhere.at_all:Mine", "method 'nowhere.at_all:Mine' cannot be loaded: ModuleNotFoundError"),
+        ("remat.errors:Mine", "method 'remat.errors:Mine' cannot be loaded: AttributeError"),
+        ("remat.deadline:time", "method 'remat.deadline:time' is not a class"),
+        ("remat.errors:RematError", "a method is a name or a class of Method"),
+        ("x y:z", "is neither a name that is registered nor MODULE:CLASS"),
+    ],
+)
+def test_a_class_that_is_none(word: str, message: str) -> None:
+    with pytest.raises(RematError, match=message):
+        Config.from_mapping(
+            {"problem": {"graph": "vgg16", "budget": "90%"}}, overrides={"solve": {"method": word}}
+        ).run()
+
+
+def test_the_objective(tmp_path: Path) -> None:
+    write_graph(unit_chain(4), tmp_path / "chain.json")
+    tables = {"problem": {"graph": str(tmp_path / "chain.json"), "objective": "least-peak"}, "solve": {"threads": 1}}
+    found = Config.from_mapping(tables).run(write=False)
+    assert (found.peak, found.proved) == (3, True)
+    with pytest.raises(FormatError, match=r"'problem\.objective' should be 'least-cost' or 'least-peak', not 'peak'"):
+        Config.from_mapping({"problem": {"graph": "vgg16", "objective": "peak"}})

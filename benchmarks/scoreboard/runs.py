@@ -15,7 +15,7 @@ from remat.backends.base import SolveOptions
 from remat.bounds.report import best_bound
 from remat.deadline import Deadline
 from remat.errors import FormatError
-from remat.experiments.compare import Method
+from remat.experiments.contestant import Contestant
 from remat.io.files import parse_json, read_text
 from remat.ordering.best_first import Aim, explore
 from remat.problem import Problem
@@ -156,10 +156,10 @@ def _solve(problem: Problem, task: Task, folder: Path) -> Outcome:
     start = None
     if known is not None and known.found is not None:
         start = to_schedule(graph, known.found.ops, task.cell.name)
-    method = Method.parse(task.method)
+    method = Contestant.parse(task.method)
     result = solve(
         problem,
-        method.name,
+        method.method,
         method.backend or "cp-sat",
         stop=task.seconds,
         warm_start=start,

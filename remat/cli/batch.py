@@ -16,6 +16,7 @@ from remat.cli.common import (
     INTERRUPTED,
     NO,
     OK,
+    AllowImports,
     AllowSolverFiles,
     BaseConfig,
     Costs,
@@ -56,13 +57,14 @@ def command(
     memory: Annotated[str, typer.Option("--memory", help="Bytes (123456, 16GiB).")],
     config: BaseConfig = None,
     allow_solver_files: AllowSolverFiles = False,
+    allow_imports: AllowImports = False,
     methods: Annotated[
         list[str] | None,
         typer.Option(
             "--methods",
             "--method",
             "-m",
-            metavar="FORMULATION[/BACKEND]|HEURISTIC",
+            metavar="METHOD[/BACKEND]",
             help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
         ),
     ] = None,
@@ -129,7 +131,7 @@ def command(
     run = base_config(config, names[0] if names else None, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, threads=threads, seed=seed, isolate=isolate, memory_limit=memory_limit),
-    }, allow_solver_files=allow_solver_files)  # fmt: skip
+    }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
     names = names or [run.problem.graph]
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
     check_outputs(*files, inputs=(*names, *(others or ()), config))

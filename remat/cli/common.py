@@ -58,6 +58,17 @@ BaseConfig = Annotated[
 AllowSolverFiles = Annotated[
     bool, typer.Option("--allow-solver-files", help="Let solver options in the configuration name files.")
 ]
+AllowImports = Annotated[
+    bool,
+    typer.Option("--allow-imports", help="Let the configuration name method and backend as MODULE:CLASS."),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        "--objective", metavar="least-cost|least-peak",
+        help="The least cost within the budget (the default), or the least peak, which needs no budget.",
+    ),
+]  # fmt: skip
 Budget = Annotated[
     str | None,
     typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%)."),
@@ -66,13 +77,13 @@ Method = Annotated[
     str | None,
     typer.Option(
         "--formulation", "--method", "-f",
-        help="auto (the default), or a formulation or heuristic; `remat backends` lists them.",
+        help="auto (the default), a formulation, heuristic or method (`remat backends` lists them), or MODULE:CLASS.",
     ),
 ]  # fmt: skip
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--backend", help="Solver, NAME or NAME:VARIANT; `remat backends` lists them. Default: cp-sat."
+        "--backend", help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat."
     ),
 ]  # fmt: skip
 TimeLimit = Annotated[
@@ -121,6 +132,7 @@ def base_config(
     required: tuple[str, ...] = (),
     *,
     allow_solver_files: bool,
+    allow_imports: bool = False,
 ) -> Config:
     """The configuration in the file, where there is one, with the options in place of what it says.
 
@@ -134,14 +146,34 @@ def base_config(
     from remat.config import Config
 
     options["problem"] |= chosen(graph=graph)
+    typed = options.get("solve", {})
+    if allow_imports or any(":" in str(typed.get(key, "")) for key in ("method", "backend")):
+        import_from_here()
     if config is not None:
-        return Config.from_file(config, options, allow_solver_files)
+        return Config.from_file(config, options, allow_solver_files=allow_solver_files, allow_imports=allow_imports)
     if graph is None:
         raise typer.BadParameter("Missing argument 'GRAPH' (or '--config').")
     for key in required:
         if key not in options["problem"]:
             raise typer.BadParameter(f"Missing option '--{key}' (or '--config').")
     return Config.from_mapping({}, "options", overrides=options)
+
+
+def import_from_here() -> None:
+    """Let classes that are named on the command line lie in the current folder, which is looked at last."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def class_or_name(word: str, group: str) -> Any:
+    """What a word of the command line stands for: the class, where it is MODULE:CLASS, otherwise the word."""
+    from remat.registry import import_class, names_class
+
+    if not names_class(word, group):
+        return word
+    import_from_here()
+    return import_class(word, group)
 
 
 def end_of_solve(

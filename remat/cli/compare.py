@@ -14,6 +14,7 @@ from remat.cli.common import (
     INTERRUPTED,
     NO,
     OK,
+    AllowImports,
     AllowSolverFiles,
     BaseConfig,
     ConstantMemory,
@@ -33,17 +34,21 @@ from remat.cli.common import (
     TimeLimit,
     base_config,
     chosen,
+    class_or_name,
 )
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
+from remat.errors import ProblemError
 from remat.interruption import interrupts
 from remat.io.files import check_outputs
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from remat.backends.choice import BackendLike
     from remat.config import Config
-    from remat.experiments.compare import Comparison, Method, Run
+    from remat.experiments.compare import Comparison, Run
+    from remat.experiments.contestant import Contestant
     from remat.solving.progress import OnProgress
 
 
@@ -52,6 +57,7 @@ def command(
     *,
     config: BaseConfig = None,
     allow_solver_files: AllowSolverFiles = False,
+    allow_imports: AllowImports = False,
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,8 +69,9 @@ def command(
         typer.Option(
             "--method",
             "-m",
-            metavar="FORMULATION[/BACKEND]|HEURISTIC",
-            help="A method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; to be repeated.",
+            metavar="METHOD[/BACKEND]",
+            help="A method, such as checkmate/highs, retention-intervals/minizinc:gecode or greedy; to be repeated. "
+            "METHOD and BACKEND may be MODULE:CLASS.",
         ),
     ] = None,
     order: SolveOrder = None,
@@ -105,7 +112,7 @@ def command(
                           count_constant_memory=count_constant_memory, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
                        isolate=isolate, memory_limit=memory_limit),
-    }, allow_solver_files=allow_solver_files)  # fmt: skip
+    }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
     check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
 
     outputs = Outputs()
@@ -148,18 +155,35 @@ def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | N
     return budgets or [run.problem.budget]
 
 
-def methods_of(given: list[str] | None, run: Config) -> list[Method]:
+def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
     """The methods by their words, with the options that the configuration has for them."""
     from dataclasses import replace
 
-    from remat.experiments.compare import Method
+    from remat.experiments.contestant import Contestant
 
-    words = [part for text in given or () for part in text.split(",")]
-    methods = [Method.parse(word, run.solve.backend) for word in words or [run.solve.method]]
+    words = [part.strip() for text in given or () for part in text.split(",")]
+    backend = run.named(run.solve.backend, "backends")
+    if words:
+        methods = [read_method(word, backend) for word in words]
+    else:
+        methods = [Contestant.of(run.named(run.solve.method, "methods"), default=backend)]
     return [
-        replace(method, options=run.options_of(method.name), solver_options=run.solver_options_of(method.backend))
+        replace(method, options=run.options_of(method.name), solver_options=run.solver_options_of(method.backend_name))
         for method in methods
     ]
+
+
+def read_method(text: str, backend: BackendLike) -> Contestant:
+    """A method by its words, ``METHOD`` or ``METHOD/BACKEND``, each a name or MODULE:CLASS."""
+    from remat.experiments.contestant import Contestant
+
+    name, slash, solver = text.partition("/")
+    method, chosen = class_or_name(name, "methods"), class_or_name(solver, "backends") if solver else None
+    if method is name and (chosen is None or chosen is solver):
+        return Contestant.parse(text, backend)
+    if slash and not solver:
+        raise ProblemError(f"method {text!r} names no backend after the slash")
+    return Contestant.of(method, chosen, backend, text)
 
 
 class Watched:

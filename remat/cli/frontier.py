@@ -18,6 +18,7 @@ from remat.cli.common import (
     INTERRUPTED,
     NO,
     OK,
+    AllowImports,
     AllowSolverFiles,
     BaseConfig,
     ConstantMemory,
@@ -60,6 +61,7 @@ def command(
     *,
     config: BaseConfig = None,
     allow_solver_files: AllowSolverFiles = False,
+    allow_imports: AllowImports = False,
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,7 +78,7 @@ def command(
             "--methods",
             "--method",
             "-m",
-            metavar="FORMULATION[/BACKEND]|HEURISTIC",
+            metavar="METHOD[/BACKEND]",
             help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
         ),
     ] = None,
@@ -128,7 +130,7 @@ def command(
                           count_constant_memory=count_constant_memory, costs=costs, device=device),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
                        isolate=isolate, memory_limit=memory_limit),
-    }, allow_solver_files=allow_solver_files)  # fmt: skip
+    }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
     check_outputs(*files, inputs=(run.problem.graph, config))
     asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]

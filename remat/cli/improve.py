@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import (
+    AllowImports,
     AllowSolverFiles,
     Backend,
     BaseConfig,
@@ -48,6 +49,7 @@ def command(
     *,
     config: BaseConfig = None,
     allow_solver_files: AllowSolverFiles = False,
+    allow_imports: AllowImports = False,
     budget: Budget = None,
     method: Method = None,
     backend: Backend = None,
@@ -94,7 +96,9 @@ def command(
         ),
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
-    run = base_config(config, graph, options, required=("budget",), allow_solver_files=allow_solver_files)
+    run = base_config(
+        config, graph, options, required=("budget",), allow_solver_files=allow_solver_files, allow_imports=allow_imports
+    )
     clock = Deadline.after(run.solve.time_limit)  # reading counts
     problem = run.make_problem()
     start = read_schedule(schedule, problem.graph)

@@ -12,15 +12,19 @@ from remat.cli.common import (
     ConstantMemory,
     Costs,
     Device,
+    Gap,
     Graph,
+    Isolate,
     Json,
     Keep,
     MaxComputes,
+    MemoryLimit,
     Order,
     Output,
     Picture,
     Quiet,
     Threads,
+    class_or_name,
     load_graph,
     print_json,
 )
@@ -37,16 +41,26 @@ def command(
     device: Device = None,
     method: Annotated[
         str,
-        typer.Option("--method", "-f", help="auto, retention-intervals, or a heuristic, asked for less and less."),
+        typer.Option(
+            "--method",
+            "-f",
+            help="auto, retention-intervals, a heuristic, asked for less and less, or MODULE:CLASS.",
+        ),
     ] = "auto",
     backend: Annotated[
-        str, typer.Option("--backend", help="Solver, NAME or NAME:VARIANT; `none`: heuristics and search alone.")
+        str,
+        typer.Option(
+            "--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search alone."
+        ),
     ] = "cp-sat",
     time_limit: Annotated[
         float | None,
         typer.Option("--time-limit", "-t", help="Seconds for everything; default: until there is nothing more to try."),
     ] = None,
+    gap: Gap = None,
     threads: Threads = None,
+    isolate: Isolate = None,
+    memory_limit: MemoryLimit = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     output: Output = None,
     plot: Picture = None,
@@ -60,18 +74,22 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
-    from remat.backends.base import SolveOptions
+    from remat.backends.base import DEFAULT_GAP, SolveOptions
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper, Outputs
     from remat.cli.signals import writing
-    from remat.deadline import Deadline
     from remat.interruption import interrupts
     from remat.io.files import check_outputs, is_standard_stream
     from remat.problem import Problem
     from remat.schedule.plots import SUFFIXES, save_plot
     from remat.solving.min_peak import minimize
+    from remat.solving.stop import stopping
 
-    clock = Deadline.after(time_limit)  # reading counts
+    options = SolveOptions(
+        threads=threads, seed=seed, relative_gap=DEFAULT_GAP if gap is None else gap,
+        isolate=bool(isolate), memory_limit=memory_limit,
+    )  # fmt: skip
+    clock = stopping(time_limit, options)[0].deadline  # reading counts
     check_outputs((output, ()), (plot, SUFFIXES), inputs=(graph,))
     problem = Problem(
         load_graph(graph, costs, device), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory)
@@ -80,8 +98,9 @@ def command(
     with interrupts():
         with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:
             result = minimize(
-                problem, method, None if backend == "none" else backend, stop=clock,
-                options=SolveOptions(threads=threads, seed=seed), on_progress=keeper,
+                problem, class_or_name(method, "methods"),
+                None if backend == "none" else class_or_name(backend, "backends"), stop=clock,
+                options=options, on_progress=keeper,
             )  # fmt: skip
         writing()
         schedule = result.schedule

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import (
+    AllowImports,
     AllowSolverFiles,
     Backend,
     BaseConfig,
@@ -22,6 +23,7 @@ from remat.cli.common import (
     MaxComputes,
     MemoryLimit,
     Method,
+    Objective,
     OptionalGraph,
     Output,
     Picture,
@@ -42,7 +44,9 @@ def command(
     *,
     config: BaseConfig = None,
     allow_solver_files: AllowSolverFiles = False,
+    allow_imports: AllowImports = False,
     budget: Budget = None,
+    objective: Objective = None,
     method: Method = None,
     backend: Backend = None,
     order: SolveOrder = None,
@@ -66,7 +70,7 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the cheapest schedule of GRAPH within a budget.
+    """Find the cheapest schedule of GRAPH within a budget, or the one with the least peak.
 
     Everything can be said in a file (--config; `remat config --example` shows one) or by options, which go before the
     file.
@@ -81,7 +85,7 @@ def command(
     options = {
         "problem": chosen(
             budget=budget, order=order, max_computes=max_computes, keep=keep or None,
-            count_constant_memory=count_constant_memory, costs=costs, device=device,
+            count_constant_memory=count_constant_memory, costs=costs, device=device, objective=objective,
         ),
         "solve": chosen(
             method=method, backend=backend, time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
@@ -90,7 +94,10 @@ def command(
         ),
         "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
     }  # fmt: skip
-    run = base_config(config, graph, options, required=("budget",), allow_solver_files=allow_solver_files)
+    required = () if objective == "least-peak" else ("budget",)
+    run = base_config(
+        config, graph, options, required=required, allow_solver_files=allow_solver_files, allow_imports=allow_imports
+    )
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
             result = run.run(keeper, write=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import PrivateAttr, ValidationError
 
 from remat import registry
 from remat.backends.base import SolveOptions
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The groups of the registry that ``solve.method`` may name.
 METHODS = ("formulations", "heuristics", "methods")
+#: Why a configuration may not name a class.
+IMPORTED = "is to be imported, which a configuration may only ask for with --allow-imports on the command line"
 
 
 class Config(Section):
@@ -65,6 +67,8 @@ class Config(Section):
     heuristics: dict[str, dict[str, Any]] = {}
     methods: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, Any]] = {}
+    #: Classes that were named as ``module:Class`` where that is allowed.
+    _imported: dict[str, type[Any]] = PrivateAttr(default_factory=dict)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -73,7 +77,9 @@ class Config(Section):
         cls,
         path: str | os.PathLike[str],
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
         allow_solver_files: bool = False,
+        allow_imports: bool = False,
     ) -> Config:
         """The configuration in a TOML file; its paths are relative to its folder.
 
@@ -83,6 +89,8 @@ class Config(Section):
             Take the place of what the file says; their paths are relative to the current folder.
         allow_solver_files : bool
             Whether options for solvers may name files.
+        allow_imports : bool
+            Whether method and backend may be ``module:Class``, which is imported. In `overrides` they may in any case.
 
         Raises
         ------
@@ -93,7 +101,10 @@ class Config(Section):
         RematError
             For a formulation or heuristic that is not registered.
         """
-        return cls.from_mapping(read_toml(path), str(path), Path(path).parent, overrides, allow_solver_files)
+        return cls.from_mapping(
+            read_toml(path), str(path), Path(path).parent, overrides,
+            allow_solver_files=allow_solver_files, allow_imports=allow_imports,
+        )  # fmt: skip
 
     @classmethod
     def from_mapping(
@@ -102,7 +113,9 @@ class Config(Section):
         name: str = "configuration",
         folder: str | os.PathLike[str] = "",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
         allow_solver_files: bool = False,
+        allow_imports: bool = False,
     ) -> Config:
         """The same from a mapping of sections; `name` stands in errors, `folder` is what paths are relative to."""
         merged = _resolved(mapping, Path(folder))
@@ -117,12 +130,18 @@ class Config(Section):
             if len(place) > 1 and place[1] in (overrides or {}).get(place[0], {}):
                 raise FormatError(f"option --{place[1].replace('_', '-')} {fault}") from None
             raise FormatError(f"{name}: {shown(cls, place, fault)}") from None
-        for group in registry.GROUPS:
-            known = registry.Registered(group)
-            for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
-                raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, list(known))}")
-        if "backend" not in (overrides or {}).get("solve", {}):
-            check_trusted(config.solve.backend, f"{name}: ")
+        _check_tables(config, name)
+        typed = (overrides or {}).get("solve", {})
+        for key, group in (("method", "methods"), ("backend", "backends")):
+            word, where = getattr(config.solve, key), "" if key in typed else f"{name}: "
+            if registry.names_class(word, group):
+                if not (allow_imports or key in typed):
+                    raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}")
+                config._imported[word] = registry.import_class(word, group)
+            elif key == "method":
+                _check_method(word, where)
+            elif key not in typed:
+                check_trusted(word, where)
         for backend, given in config.backends.items():
             check_trusted(backend, f"{name}: ")
             if not allow_solver_files:
@@ -132,6 +151,20 @@ class Config(Section):
         return config
 
     # -- running -----------------------------------------------------------------------------------------------------
+
+    def named(self, word: str, group: str) -> Any:
+        """What ``solve.method`` or ``solve.backend`` stands for: a class, where it names one, otherwise the word.
+
+        Raises
+        ------
+        FormatError
+            If it names a class and that was not allowed.
+        """
+        if word in self._imported:
+            return self._imported[word]
+        if registry.names_class(word, group):
+            raise FormatError(f"{registry.GROUPS[group]} {word!r} {IMPORTED}")
+        return word
 
     def options_of(self, method: str) -> Any:
         """The options of a method, None where none are given."""
@@ -155,7 +188,7 @@ class Config(Section):
         """The graph, read, with budget and rules."""
         p = self.problem
         graph = load_profiled(load_graph(p.graph), p.costs, p.device)
-        return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory)
+        return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory, p.objective)
 
     def run(
         self, on_progress: OnProgress | None = None, *, log: Callable[[str], None] | None = None,
@@ -192,9 +225,10 @@ class Config(Section):
         if warm_start is None and chosen.warm_start is not None:
             warm_start = read_schedule(chosen.warm_start, problem.graph)
         given = self.options_of(chosen.method)
-        solver = self.solver_options_of(chosen.backend) if make_method(chosen.method, given).needs_backend else {}
+        method, backend = self.named(chosen.method, "methods"), self.named(chosen.backend, "backends")
+        solver = self.solver_options_of(chosen.backend) if make_method(method, given).needs_backend else {}
         result = solve(
-            problem, chosen.method, chosen.backend, stop=clock, warm_start=warm_start, method_options=given,
+            problem, method, backend, stop=clock, warm_start=warm_start, method_options=given,
             options=self.solve_options(problem.graph, solver, log), on_progress=on_progress,
         )  # fmt: skip
         if write:
@@ -221,6 +255,23 @@ def draw(result: Result, path: str | os.PathLike[str]) -> None:
         problem.graph, result.schedule, path, problem.budget_bytes,
         keep=problem.keep, count_constant_memory=problem.count_constant_memory,
     )  # fmt: skip
+
+
+def _check_tables(config: Config, name: str) -> None:
+    """Refuse tables of options for what is not registered."""
+    methods = [f"{group}.{word}" for group in METHODS for word in registry.Registered(group)]
+    for group in registry.GROUPS:
+        known = list(registry.Registered(group))
+        for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
+            others = methods if group in METHODS else known
+            raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, known, others)}")
+
+
+def _check_method(word: str, where: str) -> None:
+    from remat.solving.method import known_methods, unknown_method
+
+    if word not in known_methods():
+        raise FormatError(f"{where}{unknown_method(word)}")
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -57,7 +57,17 @@ def _place(fault: Any, given: Any) -> list[str]:
     return [*place, str(fault["loc"][-1])] if fault["type"] == "missing" else place
 
 
-def unknown(key: str, word: str, known: list[str]) -> str:
-    """That there is no `key`, whose last word is `word`; and the nearest of those that are known, or all of them."""
+def unknown(key: str, word: str, known: list[str], elsewhere: list[str] | None = None) -> str:
+    """That there is no `key`, whose last word is `word`; and the nearest of those that are known, or all of them.
+
+    Parameters
+    ----------
+    elsewhere : list of str, optional
+        Keys that are named in place of `known` where none of these is near, the nearest to `word` first.
+    """
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
+    if near:
+        return f"unknown key {key!r}; did you mean {near[0]!r}?"
+    names = elsewhere or known
+    names = sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name.rpartition(".")[2], word).ratio())
+    return f"unknown key {key!r}; known are {', '.join(names if elsewhere else known)}"

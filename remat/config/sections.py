@@ -36,15 +36,17 @@ class ProblemSection(Section):
     """Tensors to be alive at the end, besides the graph's outputs."""
     count_constant_memory: bool = False
     """Count the graph's constant memory in peak and budget."""
+    objective: Literal["least-cost", "least-peak"] = "least-cost"
+    """The least cost within the budget, or the least peak (and of schedules with that peak the cheapest)."""
 
 
 class SolveSection(Section):
     """Who answers, and how long it may take; see :func:`remat.solve`."""
 
     method: str = "auto"
-    """"auto", or a formulation or heuristic."""
+    """"auto", or a formulation, heuristic or method; MODULE:CLASS only with --allow-imports."""
     backend: str = "cp-sat"
-    """Solver, as name or name:variant; not used by heuristics."""
+    """Solver, as name or name:variant (MODULE:CLASS only with --allow-imports); not used by heuristics."""
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds for everything; absent: until it is proved."""
     gap: Annotated[float, Field(ge=0, lt=1)] = DEFAULT_GAP

@@ -8,19 +8,19 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from remat import registry
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.experiments.contestant import Contestant
 from remat.interruption import interrupted, interrupts
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
-from remat.solving.auto import AUTO
 from remat.solving.incumbents import one_line
+from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
@@ -32,68 +32,6 @@ Watch = Callable[[str], AbstractContextManager[OnProgress | None]]
 
 #: The source of a schedule that nobody has to find.
 NOBODY = "the reference order"
-
-
-@dataclass(frozen=True)
-class Method:
-    """Who answers: ``auto``, a formulation with a backend, or a heuristic.
-
-    Attributes
-    ----------
-    name : str
-        ``auto``, or that of a formulation or a heuristic.
-    backend : str
-        As name or name:variant; empty for a heuristic.
-    options : optional
-        Options of the formulation.
-    solver_options : mapping
-        Passed to the solver untouched.
-    label : str
-        How it is called in tables and pictures; ``name/backend`` where nothing is given.
-    """
-
-    name: str
-    backend: str = ""
-    options: Any = None
-    solver_options: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.label:
-            object.__setattr__(self, "label", f"{self.name}/{self.backend}" if self.backend else self.name)
-
-    @property
-    def source(self) -> str:
-        """By whom a schedule is found that is the method's own."""
-        return f"{self.name} by {self.backend}" if self.backend else self.name
-
-    @classmethod
-    def parse(cls, text: str, backend: str = "cp-sat") -> Method:
-        """From ``FORMULATION/BACKEND``, ``FORMULATION`` (by `backend`), ``HEURISTIC``, ``auto`` or ``auto/BACKEND``.
-
-        Raises
-        ------
-        RematError
-            If there is no formulation, heuristic or backend of that name, or a heuristic is given a backend.
-
-        Examples
-        --------
-        >>> Method.parse("checkmate/highs")
-        Method(name='checkmate', backend='highs', options=None, solver_options={}, label='checkmate/highs')
-        >>> Method.parse("checkmate").label, Method.parse("greedy").label
-        ('checkmate/cp-sat', 'greedy')
-        """
-        name, slash, solver = text.strip().partition("/")
-        if name in registry.heuristics():
-            if slash:
-                raise ProblemError(f"method {text!r}: heuristic {name!r} works without a backend")
-            return cls(name)
-        if slash and not solver:
-            raise ProblemError(f"method {text!r} names no backend after the slash")
-        if name != AUTO:
-            registry.load("formulations", name)
-        label = text.strip() if name == AUTO else ""
-        return cls(name, registry.make_backend(solver or backend).full_name, label=label)
 
 
 @dataclass(frozen=True)
@@ -126,7 +64,7 @@ class Limits:
         if isinstance(self.stop, Deadline) or math.isfinite(self.options.deadline.seconds):
             raise ProblemError("a running deadline cannot be shared by many runs; stop takes the seconds of each")
 
-    def of(self, method: Method) -> SolveOptions:
+    def of(self, method: Contestant) -> SolveOptions:
         """The options of one method."""
         return replace(self.options, solver={**self.options.solver, **method.solver_options})
 
@@ -146,7 +84,7 @@ class Run:
 
     Attributes
     ----------
-    method : Method
+    method : Contestant
     problem : Problem
     result : Result or None
         None where the method failed.
@@ -154,7 +92,7 @@ class Run:
         Why it failed, in one line.
     """
 
-    method: Method
+    method: Contestant
     problem: Problem
     result: Result | None
     error: str = ""
@@ -251,7 +189,7 @@ class Comparison:
 def compare(
     problem: Problem,
     budgets: Sequence[str | int | float | None],
-    methods: Sequence[Method | str],
+    methods: Sequence[Contestant | MethodLike],
     *,
     stop: Stop = None,
     options: SolveOptions = DEFAULT_OPTIONS,
@@ -269,8 +207,8 @@ def compare(
         Graph and rules; its own budget is not looked at.
     budgets : sequence of str, int, float or None
         As for :class:`remat.problem.Problem`.
-    methods : sequence of Method or str
-        A str is read by :meth:`Method.parse`.
+    methods : sequence of str, class, object or Contestant
+        Whatever :func:`remat.solve` takes for a method; a str may name a backend, too (:meth:`Contestant.parse`).
     stop, options
         Of each run, as for :func:`remat.solve`; the clock of each begins anew.
     watch : callable, optional
@@ -281,8 +219,8 @@ def compare(
     Raises
     ------
     RematError
-        Before the first run, for a budget that cannot be read, a limit out of range, a name that is not registered,
-        or a method or budget that stands twice.
+        Before the first run, for a budget that cannot be read, a limit out of range, another objective, a name that
+        is not registered, or a method or budget that stands twice.
 
     Examples
     --------
@@ -291,6 +229,7 @@ def compare(
     >>> [(run.budget, run.method.label, run.result.objective) for run in matrix.runs]
     [('5', 'checkmate/highs', 10), ('5', 'greedy', 10), ('6', 'checkmate/highs', 9), ('6', 'greedy', 9)]
     """
+    check_objective(problem)
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])
@@ -315,7 +254,7 @@ def compare(
 
 
 def run_method(
-    method: Method,
+    method: Contestant,
     problem: Problem,
     limits: Limits,
     on_progress: OnProgress | None = None,
@@ -334,7 +273,7 @@ def run_method(
         if warm_start is not None and not isinstance(options.start, str):
             options = replace(options, start="auto")  # what it had before is the better start
         result = solve(
-            problem, method.name, method.backend or "cp-sat", stop=limits.stop, warm_start=warm_start,
+            problem, method.method, method.backend or "cp-sat", stop=limits.stop, warm_start=warm_start,
             options=options, method_options=method.options, on_progress=on_progress,
         )  # fmt: skip
     except Exception as error:  # whatever a plug-in does, the others have their turn
@@ -342,17 +281,34 @@ def run_method(
     return Run(method, problem, result)
 
 
-def chosen_methods(methods: Sequence[Method | str]) -> list[Method]:
-    """The methods, words read by :meth:`Method.parse`.
+def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestant]:
+    """The methods, words read by :meth:`Contestant.parse`.
 
     Raises
     ------
     RematError
         For a name that is not registered; a ProblemError if there is no method, or one stands twice.
     """
-    chosen = [Method.parse(method) if isinstance(method, str) else method for method in methods]
+    if isinstance(methods, str):
+        raise ProblemError(f"the methods are a list, not the text {methods!r}")
+    chosen = [as_contestant(method) for method in methods]
     check_names("method", [method.label for method in chosen])
     return chosen
+
+
+def as_contestant(method: Contestant | MethodLike) -> Contestant:
+    """A method as it takes part, a word read by :meth:`Contestant.parse`."""
+    if isinstance(method, Contestant):
+        return method
+    return Contestant.parse(method) if isinstance(method, str) else Contestant.of(method)
+
+
+def check_objective(problem: Problem) -> None:
+    """Refuse an objective other than the least cost, of which experiments have no table."""
+    if problem.objective is not Objective.LEAST_COST:
+        raise ProblemError(
+            f"costs are compared, and the problem asks for the {str(problem.objective).replace('-', ' ')}"
+        )
 
 
 def check_names(what: str, names: Sequence[str]) -> None:

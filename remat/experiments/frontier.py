@@ -13,16 +13,17 @@ from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.errors import BackendError, FormatError, ProblemError
 from remat.experiments.compare import (
     Limits,
-    Method,
     Run,
     Watch,
     check_names,
+    check_objective,
     chosen_methods,
     csv_text,
     question,
     run_method,
     unwatched,
 )
+from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder
 from remat.experiments.workers import WorkerPool
 from remat.interruption import interrupted, interrupts
@@ -31,6 +32,7 @@ from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import covers
 from remat.solving.incumbents import structural_peak
+from remat.solving.method import MethodLike
 from remat.solving.stop import Stop
 
 #: Seconds that cells elsewhere have after Ctrl-C to end by themselves, with what they have found.
@@ -47,7 +49,7 @@ class Frontier:
     ----------
     problem : Problem
         Graph and rules.
-    methods : tuple of Method
+    methods : tuple of Contestant
     budgets : tuple of int
         Bytes, ascending.
     cells : mapping of (method label, budget in bytes) to Cell
@@ -63,7 +65,7 @@ class Frontier:
     """
 
     problem: Problem
-    methods: tuple[Method, ...]
+    methods: tuple[Contestant, ...]
     budgets: tuple[int, ...]
     cells: Mapping[tuple[str, int], Cell]
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Frontier:
     resumed: int = 0
     unwritten: tuple[str, ...] = ()
 
-    def of(self, method: Method | str) -> list[Cell]:
+    def of(self, method: Contestant | str) -> list[Cell]:
         """The cells of a method that are there, from the smallest budget upward."""
         label = method if isinstance(method, str) else method.label
         return [self.cells[label, budget] for budget in self.budgets if (label, budget) in self.cells]
@@ -113,7 +115,7 @@ class Frontier:
 def frontier(
     problem: Problem,
     budgets: Sequence[str | int | float],
-    methods: Sequence[Method | str],
+    methods: Sequence[Contestant | MethodLike],
     *,
     stop: Stop = None,
     options: SolveOptions = DEFAULT_OPTIONS,
@@ -134,8 +136,8 @@ def frontier(
         Graph and rules; its own budget is not looked at.
     budgets : sequence of str, int or float
         As for :class:`remat.problem.Problem`, in any order.
-    methods : sequence of Method or str
-        A str is read by :meth:`remat.experiments.compare.Method.parse`.
+    methods : sequence of str, class, object or Contestant
+        As for :func:`remat.experiments.compare.compare`.
     stop, options
         Of each cell, as for :func:`remat.solve`; the clock of each begins anew. With ``start="none"`` cells do not
         start from their neighbours either.
@@ -172,6 +174,7 @@ def frontier(
     >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
     [(4, 'optimal', 26), (5, 'optimal', 22), (6, 'optimal', 21)]
     """
+    check_objective(problem)
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
     limits = Limits(stop, options)
@@ -189,7 +192,7 @@ def frontier(
     return work.so_far
 
 
-def solve_cell(method: Method, problem: Problem, limits: Limits, below: Cell | None, **more: Any) -> Cell:
+def solve_cell(method: Contestant, problem: Problem, limits: Limits, below: Cell | None, **more: Any) -> Cell:
     """One cell, started from the schedule of the budget `below`; everything it takes and gives can be sent elsewhere.
 
     Parameters
@@ -254,9 +257,9 @@ class _Work:
 
     def elsewhere(self, executor: Executor) -> None:
         """One cell of each method at a time, in the hands of `executor`."""
-        running: dict[Future[Cell], Method] = {}
+        running: dict[Future[Cell], Contestant] = {}
 
-        def submit(method: Method) -> None:
+        def submit(method: Contestant) -> None:
             if (budget := self._next(method)) is not None:
                 job = executor.submit(
                     solve_cell, method, self.problems[budget], self.limits, self._below(method, budget)
@@ -286,7 +289,7 @@ class _Work:
             for job in running:
                 job.cancel()
 
-    def _collect(self, running: Mapping[Future[Cell], Method]) -> None:
+    def _collect(self, running: Mapping[Future[Cell], Contestant]) -> None:
         """After Ctrl-C: what the cells that ran had found, as far as they end by themselves."""
         for job in running:
             job.cancel()
@@ -294,7 +297,7 @@ class _Work:
             if not job.cancelled() and job.exception() is None:
                 self._take(running[job], job.result())
 
-    def _next(self, method: Method) -> int | None:
+    def _next(self, method: Contestant) -> int | None:
         """The next budget of a method that is to be solved; what the folder has is taken on the way."""
         for budget, problem in self.problems.items():
             if (method.label, budget) in self.so_far.cells:
@@ -316,12 +319,12 @@ class _Work:
             self._take(method, known, fresh=False)
         return None
 
-    def _below(self, method: Method, budget: int) -> Cell | None:
+    def _below(self, method: Contestant, budget: int) -> Cell | None:
         """The cell of the next smaller budget that has a schedule."""
         smaller = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
         return smaller[-1] if smaller else None
 
-    def _take(self, method: Method, cell: Cell, fresh: bool = True) -> None:
+    def _take(self, method: Contestant, cell: Cell, fresh: bool = True) -> None:
         for below in self.so_far.of(method):
             if below.budget < cell.budget:
                 _check(below, cell)
@@ -347,7 +350,7 @@ def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[in
     return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))
 
 
-def _answer(job: Future[Cell], method: Method) -> Cell:
+def _answer(job: Future[Cell], method: Contestant) -> Cell:
     """What came back from an executor."""
     try:
         return job.result()

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from remat.errors import FormatError, RematError, ScheduleError
-from remat.experiments.compare import Method, Run, question
+from remat.experiments.compare import Run, question
+from remat.experiments.contestant import Contestant
 from remat.io.documents import Document, ForeignDocument, check_header, decoded
 from remat.io.files import read_json, write_atomic, write_new
 from remat.io.text import clipped
@@ -147,7 +148,7 @@ class Folder:
             )
         return folder
 
-    def read(self, method: Method, problem: Problem) -> Cell | None:
+    def read(self, method: Contestant, problem: Problem) -> Cell | None:
         """The cell, its schedule validated; None if it is not done.
 
         Raises
@@ -168,7 +169,7 @@ class Folder:
             raise FormatError(f"{file}: {why}; remove the file to have it done again") from None
         return cell
 
-    def write(self, method: Method, cell: Cell) -> None:
+    def write(self, method: Contestant, cell: Cell) -> None:
         """Write a cell that is done, whole or not at all.
 
         Raises
@@ -178,12 +179,12 @@ class Folder:
         """
         schedule = None if cell.schedule is None else json.loads(schedule_to_text(cell.schedule))
         content = {
-            "format": NAME, "version": VERSION, "method": _described(method), "row": dict(cell.row),
+            "format": NAME, "version": VERSION, "method": method.described(), "row": dict(cell.row),
             "found_at": cell.found_at, "own": cell.own, "complete": cell.complete, "schedule": schedule,
         }  # fmt: skip
         write_atomic(self._file(method, cell.budget), _text(content))
 
-    def _file(self, method: Method, budget: int) -> Path:
+    def _file(self, method: Contestant, budget: int) -> Path:
         """Readable for a person; the digest keeps labels apart that look alike without their signs."""
         slug = re.sub(r"[^A-Za-z0-9]+", "-", method.label).strip("-")[:60]
         digest = hashlib.sha256(method.label.encode()).hexdigest()[:8]
@@ -192,14 +193,6 @@ class Folder:
 
 def _text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n"
-
-
-def _described(method: Method) -> dict[str, Any]:
-    """What the result of a method depends on, in JSON values."""
-    options = None if method.options is None else repr(method.options)
-    solver = {str(name): value if isinstance(value, str | int | float | bool) else repr(value)
-              for name, value in method.solver_options.items()}  # fmt: skip
-    return {"name": method.name, "backend": method.backend, "options": options, "solver_options": solver}
 
 
 def _difference(known: Any, asked: Mapping[str, Any]) -> str:
@@ -216,7 +209,7 @@ def _difference(known: Any, asked: Mapping[str, Any]) -> str:
     return ""
 
 
-def _cell(document: Any, method: Method, problem: Problem) -> Cell:
+def _cell(document: Any, method: Contestant, problem: Problem) -> Cell:
     """The cell of a file's content, its schedule certified anew."""
     try:
         check_header(document, NAME, VERSION)
@@ -224,7 +217,7 @@ def _cell(document: Any, method: Method, problem: Problem) -> Cell:
         decoded(RowDocument, found.row, "row")
     except FormatError as error:
         raise FormatError(f"it is not what this program writes: {error}") from None
-    if found.method != _described(method):
+    if found.method != method.described():
         raise FormatError(f"method {method.label} had other options ({clipped(json.dumps(found.method), 40)})")
     schedule, keys = None, Run(method, problem, None).row()
     row = {"preliminary_seconds": None, **found.row}  # which older files do not have

@@ -11,7 +11,8 @@ import numpy as np
 from remat import registry
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.errors import BackendError, ProblemError
-from remat.experiments.compare import Limits, Method, run_method
+from remat.experiments.compare import Limits, as_contestant, run_method
+from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
@@ -22,6 +23,7 @@ from remat.schedule.simulate import simulate
 from remat.schedule.validate import validate
 from remat.scope import covers
 from remat.solving.incumbents import structural_peak
+from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
 
@@ -33,7 +35,7 @@ START = "greedy"
 def max_batch(
     family: AffineGraph,
     memory: int | str,
-    method: Method | str = "checkmate/highs",
+    method: Contestant | MethodLike = "checkmate/highs",
     *,
     order: OrderRule | str = OrderRule.FIXED,
     max_computes: int | Mapping[str, int] | None = None,
@@ -67,7 +69,7 @@ def max_batch(
     family : AffineGraph
     memory : int or str
         Bytes, or ``"16GiB"``.
-    method : Method or str
+    method : str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
     order, max_computes, keep, count_constant_memory
         As for :class:`remat.problem.Problem`; here the constant memory (parameters, their gradients, the batch itself)
@@ -100,7 +102,7 @@ def max_batch(
     >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
     (10, 5, True, 220, 'too expensive')
     """
-    chosen = Method.parse(method) if isinstance(method, str) else method
+    chosen = as_contestant(method)
     size = read_memory(memory)
     if not family.grows:
         raise ProblemError(f"no memory of {family.name} grows with the batch size")
@@ -144,7 +146,7 @@ class _Search:
     def __init__(
         self,
         family: AffineGraph,
-        method: Method,
+        method: Contestant,
         memory: int,
         *,
         limits: Limits,
@@ -168,16 +170,16 @@ class _Search:
     def run(self) -> None:
         """Try batch sizes until the next one is known not to fit, or the method finds none there."""
         self._try(self.limit + 1, self.method, self.probes)
-        if self.method.name in registry.heuristics():
+        if self.method.is_heuristic:
             self._climb(self.method, self.probes)
             return
         if START in registry.heuristics():
-            self._climb(Method(START), dict(self.probes))
+            self._climb(Contestant(START), dict(self.probes))
         while (self.best + 1) not in self.probes:
             above = min(batch for batch in self.probes if batch > self.best)
             self._try((self.best + above) // 2, self.method, self.probes)
 
-    def _climb(self, method: Method, tried: dict[int, Probe]) -> None:
+    def _climb(self, method: Contestant, tried: dict[int, Probe]) -> None:
         """Upward by steps that double up to the first failure, from there on in between."""
         step = 1
         while (self.best + 1) not in tried:
@@ -201,7 +203,7 @@ class _Search:
             tuple(self.log), self.source, self.limits.as_dict(), self.interrupted,
         )  # fmt: skip
 
-    def _try(self, batch: int, method: Method, tried: dict[int, Probe]) -> bool:
+    def _try(self, batch: int, method: Contestant, tried: dict[int, Probe]) -> bool:
         """Let a method solve one batch size, and note in `tried` what came; whether it fits."""
         problem = self.problem(batch)
         most = _most(problem.graph)
@@ -248,7 +250,7 @@ class _Search:
         if source.startswith("the warm start"):
             source = self.source
         reach = self._reach(schedule)
-        own = source == f"{self.method.name} by {self.method.backend}"
+        own = not self.method.is_heuristic and source == self.method.source
         for probe in self.probes.values():
             if probe.verdict.proved and probe.batch <= reach and (probe.complete or own):
                 raise BackendError(

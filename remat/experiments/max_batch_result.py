@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from remat.experiments.compare import Method
+from remat.experiments.contestant import Contestant
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
 from remat.schedule import Schedule
@@ -85,7 +85,7 @@ class BatchResult:
     family : AffineGraph
     memory : int
         Bytes.
-    method : Method
+    method : Contestant
     batch : int
         Largest batch size with a certified schedule; 0 where not even 1 has one.
     graph : ComputeGraph or None
@@ -109,7 +109,7 @@ class BatchResult:
 
     family: AffineGraph
     memory: int
-    method: Method
+    method: Contestant
     batch: int
     graph: ComputeGraph | None = field(repr=False)
     schedule: Schedule | None = field(repr=False)

@@ -199,10 +199,15 @@ def method_class(name: str) -> type[Any]:
     for group in GROUPS:
         if name in registry.Registered(group):
             return load(group, name)
+    raise RematError(unknown_method(name))
+
+
+def unknown_method(name: str) -> str:
+    """That there is no method of that name; those that there are, the nearest first."""
     known = known_methods()
     near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.6)
     names = [*near, *(other for other in known if other not in near)]
-    raise RematError(f"there is no method {name!r}; known are {', '.join(names)}")
+    return f"there is no method {name!r}; known are {', '.join(names)}"
 
 
 def make_method(method: MethodLike, options: Any = None) -> Method:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.backends.choice import BackendLike
 from remat.deadline import Deadline
 from remat.graphs import ComputeGraph
 from remat.interruption import interrupted
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def minimize(
     problem: Problem | ComputeGraph,
     method: MethodLike = "auto",
-    backend: str | Backend | None = "cp-sat",
+    backend: BackendLike | None = "cp-sat",
     *,
     stop: Stop = None,
     warm_start: Schedule | None = None,
@@ -49,7 +50,7 @@ def minimize(
     method : str, class or object
         As for :func:`remat.solve`: ``auto``, a formulation that can state the least peak (``retention-intervals``), or
         a heuristic, which is asked for less and less.
-    backend : str, Backend or None
+    backend : str, class, Backend or None
         For the models; None, with ``auto``: no solver.
     stop : float, Deadline, StoppingCriterion or None
         As for :func:`remat.solve`; None: until there is nothing more to try, with at most a minute for each way of

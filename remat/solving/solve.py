@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
+from remat.backends.choice import BackendLike, as_backend
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.interruption import interrupts
 from remat.problem import Objective, Problem
-from remat.registry import make_backend
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.incumbents import structural_peak
@@ -26,7 +26,7 @@ from remat.solving.warm_start import take_warm_start
 def solve(
     problem: Problem,
     method: MethodLike = AUTO,
-    backend: str | Backend | None = "cp-sat",
+    backend: BackendLike | None = "cp-sat",
     *,
     stop: Stop = None,
     warm_start: Schedule | None = None,
@@ -57,8 +57,8 @@ def solve(
     method : str, class or object
         ``auto``, the name of a registered formulation, heuristic or method; a class of one, registered or not; or a
         heuristic or method that is made already.
-    backend : str or Backend
-        Name of a registered backend, or a backend itself; for methods that solve models.
+    backend : str, class or Backend
+        Name of a registered backend, a class of one, or a backend itself; for methods that solve models.
     stop : float, Deadline, StoppingCriterion or None
         Seconds for everything, a deadline whose clock runs already, or a criterion of :mod:`remat.solving.stop`; None:
         as long as it takes.
@@ -147,10 +147,7 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
     if backend is None and asks_peak and not isinstance(method, FormulationMethod):  # heuristics and search alone
         return None
     if method.needs_backend:
-        made: Backend = make_backend(backend) if isinstance(backend, str) else backend
-        if not isinstance(made, Backend):
-            raise ProblemError(f"the backend is a name or a Backend, not {f'{backend!r}'[:60]}")
-        return made
+        return as_backend(backend)
     if call.solver:
         raise ProblemError(f"method {method.name!r} has no solver for the option {next(iter(call.solver))!r}")
     return None

@@ -95,3 +95,53 @@ def test_ctrl_c_writes_the_best(tmp_path: Path) -> None:
     peak = validate(read_graph(graph), read_schedule(out)).peak
     assert peak <= 25_340
     assert f"peak      {peak:,} bytes" in shown
+
+
+MINE = """
+from remat.heuristics.greedy import Greedy
+from remat.backends.highs import Highs
+class Mine(Greedy):
+    name = "mine"
+class MySolver(Highs):
+    name = "my-solver"
+"""
+
+
+def test_a_class_on_the_command_line_may_lie_in_the_current_folder(chain: str, tmp_path: Path) -> None:
+    """In a process of its own, as the program does it: the folder is not on the path there."""
+    (tmp_path / "mine_here.py").write_text(MINE)
+    for words, told in (
+        (["solve", chain, "-b", "5", "--method", "mine_here:Mine", "--json"], '"method": "mine"'),
+        (["solve", chain, "-b", "3", "-f", "checkmate", "--backend", "mine_here:MySolver", "--json"], "my-solver"),
+        (["compare", chain, "-b", "5", "-m", "mine_here:Mine", "-m", "checkmate/mine_here:MySolver"], "my-solver"),
+        (["minimize", chain, "--method", "mine_here:Mine", "--json"], '"method": "mine"'),
+    ):
+        code = "import sys; sys.path = [p for p in sys.path if p]; from remat.cli import main; sys.exit(main())"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code, *words, "-q"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert told in done.stdout
+
+
+def test_limits_of_minimize(chain: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    from remat.solving import min_peak
+
+    asked = []
+    whole = min_peak.minimize
+    monkeypatch.setattr(
+        min_peak, "minimize", lambda *args, **more: asked.append(more["options"]) or whole(*args, **more)
+    )
+    words = ["--gap", "0.25", "--isolate", "--memory-limit", "3GiB", "--threads", "1"]
+    assert main(["minimize", chain, "-q", "-t", "60", *words]) == 0
+    (options,) = asked
+    assert (options.relative_gap, options.isolate, options.memory_bytes) == (0.25, True, 3 * 2**30)
+    assert "least" in capsys.readouterr().out
+
+
+def test_the_least_peak_is_an_objective_of_solve(chain: str, capsys: Capture) -> None:
+    assert main(["solve", chain, "--objective", "least-peak", "-q", "-t", "60", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["peak"], facts["proved"]) == (3, True)
+    assert main(["solve", chain, "--objective", "least-cost", "-q"]) == 2
+    assert "Missing option '--budget'" in capsys.readouterr().err

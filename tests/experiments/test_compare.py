@@ -11,7 +11,8 @@ from remat import Problem
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError, RematError
-from remat.experiments.compare import Method, compare
+from remat.experiments.compare import compare
+from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_comparison, save_comparison_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
@@ -183,7 +184,8 @@ def test_ctrl_c_with_nothing_found_keeps_the_runs_before(chain):
 
 def test_options_of_a_method(chain):
     methods = [
-        Method("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=c), label=f"C = {c}") for c in (1, 2)
+        Contestant("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=c), label=f"C = {c}")
+        for c in (1, 2)
     ]
     done = compare(chain, [5], methods, stop=60, options=ONE)
     assert [run.result.schedule is None or run.result.source == "greedy" for run in done.runs] == [True, True]
@@ -208,7 +210,7 @@ def test_the_watch_is_told(chain):
     ("budgets", "methods", "more", "message"),
     [
         (["much"], ["greedy"], {}, "'much'"),
-        ([5], ["chekmate/highs"], {}, "no formulation 'chekmate'; known are checkmate"),
+        ([5], ["chekmate/highs"], {}, "no method 'chekmate'; known are checkmate, annealing, ap-greedy"),
         ([5], ["checkmate/hihgs"], {}, "no backend 'hihgs'; known are highs"),
         ([5], ["checkmate/highs:x"], {}, "single solver"),
         ([5], ["checkmate/"], {}, "names no backend"),
@@ -230,10 +232,10 @@ def test_what_is_wrong_is_said_before_the_first_run(chain, budgets, methods, mor
 
 
 def test_a_method_by_its_words():
-    assert Method.parse(" checkmate/minizinc:gecode ").backend == "minizinc:gecode"
-    assert Method.parse("checkmate", "highs").label == "checkmate/highs"
+    assert Contestant.parse(" checkmate/minizinc:gecode ").backend == "minizinc:gecode"
+    assert Contestant.parse("checkmate", "highs").label == "checkmate/highs"
     with pytest.raises(ProblemError):
-        Method.parse("greedy/cp-sat")
+        Contestant.parse("greedy/cp-sat")
 
 
 # -- the picture -----------------------------------------------------------------------------------------------------

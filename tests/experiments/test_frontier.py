@@ -13,7 +13,7 @@ import remat.experiments.frontier  # noqa: F401  (the package's name for it is t
 from remat import Problem, frontier
 from remat.backends.base import SolveOptions
 from remat.errors import BackendError, FormatError, RematError
-from remat.experiments.compare import Method
+from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_frontier, save_frontier_plot
 from remat.experiments.workers import WorkerPool
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
@@ -171,7 +171,9 @@ def test_a_changed_question_is_refused(tmp_path, problem, more, message, counted
 
 def test_changed_options_of_a_method_are_refused(tmp_path):
     def run(copies):
-        method = Method("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=copies), label="intervals")
+        method = Contestant(
+            "retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=copies), label="intervals"
+        )
         return frontier(CHAIN, [2], [method], state=tmp_path / "state", options=ONE)
 
     run(2)
@@ -323,7 +325,7 @@ def test_ctrl_c_during_a_cell_is_shown_and_not_kept(tmp_path, monkeypatch):
         ([], ["greedy"], {}, "no budget"),
         ([4], [], {}, "no method"),
         ([4], ["greedy", "greedy"], {}, "method 'greedy' stands twice"),
-        ([4], ["gredy"], {}, "no formulation 'gredy'"),
+        ([4], ["gredy"], {}, "no method 'gredy'; known are greedy, "),
         (["lots"], ["greedy"], {}, "lots"),
         ([4], ["greedy"], {"stop": -1}, "stop must be a positive number"),
     ],

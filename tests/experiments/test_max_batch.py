@@ -9,7 +9,8 @@ import remat.experiments.max_batch as module
 from remat import Problem, max_batch, validate
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.errors import BackendError, ProblemError
-from remat.experiments.compare import Method, Run
+from remat.experiments.compare import Run
+from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchVerdict
 from remat.experiments.plots import plot_batches, save_batch_plot
 from remat.graphs import GraphBuilder
@@ -269,14 +270,14 @@ def test_the_picture(tmp_path):
 
 
 def test_methods_with_labels():
-    answer = max_batch(chain(4), 20, Method("greedy", label="ours"), options=ONE)
+    answer = max_batch(chain(4), 20, Contestant("greedy", label="ours"), options=ONE)
     assert answer.row()["method"] == "ours"
     assert all(probe.as_dict()["verdict"] == str(probe.verdict) for probe in answer.probes)
 
 
 def test_dead_retention_holds_for_the_whole_search():
     """The schedule of a method that says what is freed when was freed at last use where its reach was computed."""
-    choice = Method("chen-sqrt", options=CheckpointingOptions(dead_retention=True))
+    choice = Contestant("chen-sqrt", options=CheckpointingOptions(dead_retention=True))
     dead = max_batch(chain(16), 100, choice, options=ONE)
     ideal = max_batch(chain(16), 100, "chen-sqrt", options=ONE)
     assert dead.plain < dead.batch < ideal.batch

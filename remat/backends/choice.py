@@ -1,0 +1,36 @@
+"""What stands for a backend: a name, a class or an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remat.backends.base import Backend
+from remat.errors import ProblemError
+from remat.registry import attempt, make_backend
+
+#: What stands for a backend.
+BackendLike = str | type[Backend] | Backend
+
+
+def as_backend(backend: BackendLike) -> Backend:
+    """The backend that a name (``name`` or ``name:variant``), a class or an object stands for.
+
+    Raises
+    ------
+    BackendError
+        For a name that is not registered, or a class that cannot be made.
+    ProblemError
+        For anything else.
+
+    Examples
+    --------
+    >>> from remat.backends.highs import Highs
+    >>> as_backend("highs").full_name, as_backend(Highs).full_name
+    ('highs', 'highs')
+    """
+    made: Any = make_backend(backend) if isinstance(backend, str) else backend
+    if isinstance(made, type) and issubclass(made, Backend):
+        made = attempt(made, f"backend {made.name!r} cannot be made", "remat.backends")
+    if not isinstance(made, Backend):
+        raise ProblemError(f"the backend is a name, a class or a Backend, not {f'{backend!r}'[:60]}")
+    return made

@@ -1,0 +1,103 @@
+"""Whatever takes a name takes a class or an object, too."""
+
+import pytest
+
+from remat import Problem, frontier, max_batch, solve
+from remat.backends.base import SolveOptions
+from remat.backends.highs import Highs
+from remat.errors import BackendError, ProblemError, RematError
+from remat.experiments.compare import compare
+from remat.experiments.contestant import Contestant
+from remat.experiments.workers import WorkerPool
+from remat.formulations.checkmate import Checkmate
+from remat.graphs.batch_scaling import AffineGraph
+from remat.graphs.families import unit_chain
+from remat.heuristics.greedy import Greedy
+from remat.solving.method import Method
+
+ONE = SolveOptions(threads=1)
+CHAIN = Problem(unit_chain(6))
+
+
+class Quick(Method):
+    """Registered nowhere."""
+
+    name = "quick"
+
+    def run(self, session):
+        session.improve(Greedy(), session.call.deadline)
+        session.conclude()
+
+
+def test_classes_and_objects_are_compared():
+    done = compare(CHAIN, [5], [Quick, Greedy, Contestant(Checkmate, Highs)], options=ONE)
+    assert [run.method.label for run in done.runs] == ["quick", "greedy", "checkmate/highs"]
+    assert [run.error for run in done.runs] == ["", "", ""]
+    assert done.runs[2].result.objective == 16
+    made = compare(CHAIN, [5], [Greedy(), Quick(), Contestant(Checkmate, Highs(), label="own")], options=ONE)
+    assert [run.method.label for run in made.runs] == ["greedy", "quick", "own"]
+    assert [run.result.objective for run in made.runs] == [run.result.objective for run in done.runs]
+
+
+def test_a_formulation_has_the_default_backend():
+    assert Contestant.of(Checkmate).label == "checkmate/cp-sat"
+    assert Contestant.of(Checkmate, default=Highs).label == "checkmate/highs"
+    assert Contestant.of(Checkmate, Highs()).source == "checkmate by highs"
+    assert Contestant.parse("lns/highs").backend == "highs"  # a heuristic that solves models
+
+
+def test_a_frontier_of_a_class_goes_on_from_its_folder(tmp_path):
+    first = frontier(CHAIN, [4, 5], [Quick, Contestant(Checkmate, Highs)], state=tmp_path / "s", options=ONE)
+    assert [(cell.budget, cell.cost) for cell in first.of("checkmate/highs")] == [(4, 18), (5, 16)]
+    again = frontier(CHAIN, [4, 5], [Quick, Contestant(Checkmate, Highs)], state=tmp_path / "s", options=ONE)
+    assert again.resumed == 4
+    # the registered one of that name is somebody else
+    with pytest.raises(RematError, match="other options"):
+        frontier(CHAIN, [4, 5], ["checkmate/highs"], state=tmp_path / "s", options=ONE)
+
+
+def test_classes_are_sent_to_other_processes():
+    with WorkerPool(2) as pool:
+        found = frontier(CHAIN, [5], [Greedy, Contestant(Checkmate, Highs)], executor=pool, options=ONE)
+    assert [found.of(label)[0].cost for label in ("checkmate/highs",)] == [16]
+    assert found.of("greedy")[0].status != "failed"
+
+
+def test_the_largest_batch_by_a_class():
+    answer = max_batch(AffineGraph.scaled(unit_chain(8), 1), 50, Contestant(Checkmate, Highs), options=ONE)
+    assert (answer.batch, answer.proved) == (10, True)
+    heuristic = max_batch(AffineGraph.scaled(unit_chain(8), 1), 50, Greedy, options=ONE)
+    assert heuristic.method.is_heuristic
+    assert heuristic.batch >= heuristic.plain == 5
+
+
+def test_a_backend_by_its_class():
+    found = solve(Problem(unit_chain(6), 5), Checkmate, Highs, stop=60, options=ONE)
+    assert (found.objective, found.backend) == (16, "highs")
+    with pytest.raises(ProblemError, match="the backend is a name, a class or a Backend, not <class 'int'>"):
+        solve(Problem(unit_chain(6), 5), Checkmate, int)
+
+
+def test_what_is_no_method():
+    began = []
+    for methods, message in (
+        ("greedy", "the methods are a list, not the text 'greedy'"),
+        ([int], "a method is a name or a class of Method"),
+        (["gredy"], r"there is no method 'gredy'; known are greedy, .*auto.*checkmate"),
+    ):
+        with pytest.raises(RematError, match=message):
+            compare(CHAIN, [5], methods, on_run=began.append)
+        with pytest.raises(RematError, match=message):
+            frontier(CHAIN, [5], methods)
+    assert began == []
+    with pytest.raises(ProblemError, match="method 'quick': method 'quick' works without a backend"):
+        Contestant.of(Quick, Highs)
+    with pytest.raises(BackendError, match="no backend 'hihgs'"):
+        Contestant.of(Checkmate, "hihgs")
+
+
+def test_another_objective_is_refused():
+    lean = Problem(unit_chain(6), objective="least-peak")
+    for ask in (compare, frontier):
+        with pytest.raises(ProblemError, match="costs are compared, and the problem asks for the least peak"):
+            ask(lean, [5], ["greedy"])
