@@ -223,7 +223,8 @@ class Result:
             rows.append(("steps", ", ".join(self._told(step) for step in self.steps)))
         threads = "all" if self.threads is None else str(self.threads)
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.timings.items() if name != "total")
-        rows.append(("time", f"{self.timings.get('total', 0.0):.2f} s ({spent}; threads {threads}, seed {self.seed})"))
+        how = f"threads {threads}, seed {self.seed}"
+        rows.append(("time", f"{self.timings.get('total', 0.0):.2f} s ({f'{spent}; ' if spent else ''}{how})"))
         rows.append(("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items())))
         if self.message:
             rows.append(("note", self.message))

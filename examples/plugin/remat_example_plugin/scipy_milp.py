@@ -1,23 +1,15 @@
 """The solver behind scipy.optimize.milp as a backend."""
 
-import contextlib
 import importlib.metadata
+import threading
 import time
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from remat.backends.base import (
-    Availability,
-    AvailabilityState,
-    Backend,
-    Incumbent,
-    RawResult,
-    Status,
-    StopReason,
-    checked_hint,
-)
+from remat.backends.base import Availability, AvailabilityState, Backend, Status, StopReason, checked_hint
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.running import run_interruptible
 from remat.deadline import OverdueError
 from remat.modeling import PlainLinear, lower, violations
@@ -40,49 +32,33 @@ class ScipyMilp(Backend):
         return Availability(AvailabilityState.READY, f"scipy {importlib.metadata.version('scipy')}")
 
     def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
-        began = time.monotonic()
-        found = []
-
-        def take(values):
-            objective = model.objective.value(values)
-            if not found or objective < found[-1].objective:
-                found.append(Incumbent(options.deadline.elapsed, objective, None, values))
-                return bool(on_incumbent and on_incumbent(found[-1]))
-            return False
-
-        enough = hint is not None and not violations(model, checked_hint(hint, model)) and take(np.array(hint, float))
-        said = [(Status.UNKNOWN, StopReason.INTERRUPTED if enough else StopReason.DEADLINE, None, None)]
-        built = 0.0
-        if not enough:
-            with contextlib.suppress(OverdueError):
-                clock = options.deadline
+        began, built, clock = time.monotonic(), 0.0, options.deadline
+        stopped = threading.Event()
+        books = Bookkeeping(self.name, model, clock, on_incumbent, on_bound, stop=stopped.set)
+        said, stop = Status.UNKNOWN, StopReason.DEADLINE
+        if hint is not None and not violations(model, checked_hint(hint, model)):
+            books.found(np.array(hint, float))
+        if stopped.is_set():
+            stop = StopReason.INTERRUPTED
+        else:
+            try:
                 matrix = to_matrix(lower(model, self.native, deadline=clock).model, clock)
                 built = time.monotonic() - began
                 answer = []
-                run_interruptible(lambda: answer.append(_run(matrix, options)), lambda: None, options.deadline)
-                said = answer
-        status, stop, bound, values = said[0]
-        if values is not None:
-            whole = matrix.integral[: model.num_vars] > 0
-            take(np.where(whole, np.rint(values[: model.num_vars]), values[: model.num_vars]))
-        best = found[-1] if found else None
-        if best is not None and status is Status.UNKNOWN:
-            status = Status.FEASIBLE
-        if best is not None and bound is not None:
-            bound = best.objective if status is Status.OPTIMAL else min(bound, best.objective)
-        if on_bound and bound is not None:
-            on_bound(options.deadline.elapsed, bound)
-        return RawResult(
-            status=status,
-            stop=stop,
-            objective=best.objective if best else None,
-            bound=bound,
-            values=best.values if best else None,
-            incumbents=tuple(found),
-            build_seconds=built,
-            solve_seconds=time.monotonic() - began - built,
-            versions={"scipy": importlib.metadata.version("scipy")},
-            message="" if status is not Status.ERROR else "SciPy's milp gave up",
+                run_interruptible(lambda: answer.append(_run(matrix, options)), lambda: None, clock)
+                said, stop, bound, values = answer[0]
+                if values is not None:
+                    whole = matrix.integral[: model.num_vars] > 0
+                    books.found(np.where(whole, np.rint(values[: model.num_vars]), values[: model.num_vars]))
+                books.raise_bound(bound)
+            except OverdueError:
+                books.closed = True
+        verdict = books.conclude(said, stop, relative_gap=options.relative_gap)
+        return books.result(
+            verdict,
+            (built, time.monotonic() - began - built),
+            {"scipy": importlib.metadata.version("scipy")},
+            "" if said is not Status.ERROR else "SciPy's milp gave up",
         )
 
 
@@ -109,8 +85,7 @@ def _run(matrix, options):
     bound = answer.mip_dual_bound
     bound = None if bound is None or not np.isfinite(bound) else bound + matrix.offset
     if answer.status == 0:
-        proved = bound is None or answer.fun + matrix.offset - bound <= 1e-6 * max(1.0, abs(answer.fun))
-        status, stop = (Status.OPTIMAL, StopReason.FINISHED) if proved else (Status.FEASIBLE, StopReason.GAP)
+        status, stop = Status.OPTIMAL, StopReason.FINISHED
     elif answer.status == 1:
         status, stop = Status.UNKNOWN, StopReason.DEADLINE
     elif answer.status == 2:
