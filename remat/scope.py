@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -31,6 +33,25 @@ class Scope:
     max_computes: int | None = None
     notes: tuple[str, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """The scope in JSON values."""
+        return {
+            "order": str(self.order), "staged": self.staged, "max_computes": self.max_computes,
+            "notes": [str(note) for note in self.notes],
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Scope:
+        """What :meth:`as_dict` makes, read again.
+
+        Examples
+        --------
+        >>> Scope.from_dict(EVERY_SCHEDULE.as_dict()) == EVERY_SCHEDULE
+        True
+        """
+        notes = tuple(restriction_of(note) for note in told["notes"])
+        return cls(OrderRule(told["order"]), told["staged"], told["max_computes"], notes)
+
     def __str__(self) -> str:
         parts = ["fixed order" if self.order is OrderRule.FIXED else "any order"]
         if self.staged:
@@ -50,6 +71,11 @@ class Restriction(StrEnum):
     """No buffer is dropped and filled again."""
     NO_AHEAD = "recomputation in the stage that needs it"
     """Nothing is recomputed in an earlier stage than the one that reads it."""
+
+
+def restriction_of(words: str) -> str:
+    """The restriction that is said in these words; the words themselves where it is none of :class:`Restriction`."""
+    return Restriction(words) if words in set(Restriction) else words
 
 
 #: What holds for every schedule of the graph, whatever the rules.

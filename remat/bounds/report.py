@@ -8,6 +8,7 @@ from functools import partial
 from remat.bounds.base import Bound, Measure
 from remat.bounds.cut import cut_bound
 from remat.bounds.interval import interval_bound
+from remat.bounds.isolated import isolated_bounds
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.stage_bound import stage_bounds
@@ -28,6 +29,7 @@ def bounds(
     memory_limit: int | None = None,
     relaxations: Sequence[str] = (),
     enough: int | None = None,
+    isolate: bool = False,
 ) -> list[Bound]:
     """Every bound that says something of the schedules of `problem`, cheapest first.
 
@@ -49,6 +51,8 @@ def bounds(
         staged schedules only.
     enough : int, optional
         Cost of a schedule that is known; it makes the stage bound quicker.
+    isolate : bool
+        Find them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in all.
 
     Returns
     -------
@@ -74,8 +78,9 @@ def bounds(
     """
     found: dict[str, Bound] = {}
     for bound in bounds_in_turn(
-        problem, deadline, threads=threads, memory_limit=memory_limit, relaxations=relaxations, enough=enough
-    ):
+        problem, deadline, threads=threads, memory_limit=memory_limit, relaxations=relaxations, enough=enough,
+        isolate=isolate,
+    ):  # fmt: skip
         found[bound.kind] = bound
     return list(found.values())
 
@@ -88,6 +93,7 @@ def bounds_in_turn(
     memory_limit: int | None = None,
     relaxations: Sequence[str] = (),
     enough: int | None = None,
+    isolate: bool = False,
 ) -> Iterator[Bound]:
     """The bounds of :func:`bounds` as they are found; one of the same kind as the last replaces it.
 
@@ -96,6 +102,11 @@ def bounds_in_turn(
     if isinstance(relaxations, str):
         raise ProblemError(f"relaxations must be a list of formulations, not the single name {short(relaxations)}")
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    if isolate:
+        yield from isolated_bounds(
+            problem, clock, memory_limit, threads=threads, relaxations=tuple(relaxations), enough=enough
+        )
+        return
     first = structural_bound(problem)
     yield first
     once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
@@ -126,6 +137,8 @@ def best_bound(
     memory_limit: int | None = None,
     enough: int | None = None,
     on_bound: Callable[[Bound], bool | None] | None = None,
+    on_note: Callable[[str], object] | None = None,
+    isolate: bool = False,
 ) -> Bound:
     """The best bound on the cost of the schedules of `problem`, or the proof that there are none.
 
@@ -141,6 +154,10 @@ def best_bound(
         Cost of a schedule that is known: no more is to be proved than that none is cheaper.
     on_bound : callable, optional
         Called with each bound that is better than the last; if it returns true, that one is the answer.
+    on_note : callable, optional
+        Called with why a bound was not looked for, or not to the end.
+    isolate : bool
+        As for :func:`bounds`.
 
     Returns
     -------
@@ -157,7 +174,11 @@ def best_bound(
     best = Bound(base, "computing each op once", Scope(OrderRule.FREE, staged=False), base)
     if enough is not None and base >= enough:
         return best
-    for bound in bounds_in_turn(problem, deadline, threads=threads, memory_limit=memory_limit, enough=enough):
+    for bound in bounds_in_turn(
+        problem, deadline, threads=threads, memory_limit=memory_limit, enough=enough, isolate=isolate
+    ):
+        if bound.note and on_note is not None:
+            on_note(f"{bound.kind}: {bound.note}")
         if not applies(bound, problem):
             continue
         if bound.infeasible:

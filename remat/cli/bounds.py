@@ -14,9 +14,11 @@ from remat.cli.common import (
     Costs,
     Device,
     Graph,
+    Isolate,
     Json,
     Keep,
     MaxComputes,
+    MemoryLimit,
     Order,
     Threads,
     load_graph,
@@ -51,22 +53,29 @@ def command(
         ),
     ] = None,
     threads: Threads = None,
+    isolate: Isolate = None,
+    memory_limit: MemoryLimit = None,
     as_json: Json = False,
 ) -> None:
     """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget.
 
     Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds found by then.
     """
+    from remat.backends.base import SolveOptions
     from remat.bounds.report import applies, bounds
     from remat.deadline import Deadline
     from remat.interruption import interrupted, interrupts
     from remat.problem import Problem
 
     clock = Deadline.after(time_limit)  # reading counts
+    options = SolveOptions(threads=threads, isolate=bool(isolate), memory_limit=memory_limit)
     loaded = load_graph(graph, costs, device)
     problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
     with interrupts():
-        found = bounds(problem, clock, threads=threads, relaxations=tuple(relaxation or ()))
+        found = bounds(
+            problem, clock, threads=threads, memory_limit=options.memory_bytes, relaxations=tuple(relaxation or ()),
+            isolate=options.isolate,
+        )  # fmt: skip
         infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
         cut_short = interrupted()
         if as_json:
@@ -115,12 +124,7 @@ def _facts(problem: Problem, found: list[Bound], infeasible: bool) -> dict[str, 
                 "infeasible": bound.infeasible,
                 "cause": bound.cause or None,
                 "note": bound.note or None,
-                "scope": {
-                    "order": str(bound.scope.order),
-                    "staged": bound.scope.staged,
-                    "max_computes": bound.scope.max_computes,
-                    "notes": list(bound.scope.notes),
-                },
+                "scope": bound.scope.as_dict(),
                 "seconds": bound.seconds,
                 "versions": dict(bound.versions),
             }

@@ -221,8 +221,6 @@ class Auto:
         if self.num_ops > BOUND_OPS:
             session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
             return False
-        if session.call.isolate:
-            session.note("bounds are solved in this process, not isolated; their models are refused by their size")
 
         def take(bound: Bound) -> bool:
             if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
@@ -239,7 +237,7 @@ class Auto:
             take(
                 best_bound(
                     self.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=session.cost,
-                    on_bound=take,
+                    on_bound=take, on_note=session.note, isolate=call.isolate,
                 )
             )  # fmt: skip
         return True

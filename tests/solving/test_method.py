@@ -181,6 +181,16 @@ def test_restrictions_of_scopes_are_data_and_read_as_before() -> None:
     assert not covers(narrower, CHAIN)
 
 
-def test_what_is_not_isolated_is_said() -> None:
-    result = solve(Problem(unit_chain(30), 8), stop=3, options=SolveOptions(threads=1, isolate=True))
-    assert "bounds are solved in this process, not isolated" in result.message
+def test_the_bounds_of_auto_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They used to be solved in this process, whatever was said."""
+    for kind in (Highs, CpSat):
+        monkeypatch.setattr(kind, "solve", refused)
+    monkeypatch.setattr(Highs, "relax", refused)
+    options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
+    result = solve(Problem(unit_chain(30), 8), stop=5, options=options)
+    assert "bounds" in [step.name for step in result.steps]
+    assert result.bound > result.problem.graph.base_cost
+    with pytest.raises(
+        ProblemError, match="'lp-rounding' solves its relaxation in this process; it cannot be isolated"
+    ):
+        solve(Problem(layered(16, seed=2), "80%"), "lp-rounding", options=options)

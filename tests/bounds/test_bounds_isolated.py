@@ -1,0 +1,87 @@
+"""Bounds in a process of their own: the same values, and a process that is killed costs no bound that it had sent."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from remat import Problem, layered
+from remat.backends.highs import Highs
+from remat.backends.processes import children
+from remat.bounds import bounds, bounds_in_turn
+from remat.cli import main
+from remat.errors import RematError
+from remat.graphs.families import unit_chain
+
+
+def plain(found):
+    return [(bound.kind, bound.value, str(bound.scope), bound.measure, bound.infeasible) for bound in found]
+
+
+def test_they_are_the_same(monkeypatch):
+    problem = Problem(unit_chain(8), 4)
+    here = bounds(problem, threads=1, relaxations=["checkmate"])
+
+    def refused(*_, **__):
+        raise AssertionError("a solver in this process")
+
+    monkeypatch.setattr(Highs, "relax", refused)
+    monkeypatch.setattr(Highs, "solve", refused)
+    there = bounds(problem, threads=1, relaxations=["checkmate"], isolate=True)
+    assert plain(there) == plain(here)
+    assert there[-1].versions == here[-1].versions
+    assert {name: len(values) for name, values in there[-2].duals.items()} == {
+        name: len(values) for name, values in here[-2].duals.items()
+    }
+
+
+def test_nothing_is_left_when_nobody_asks_for_more():
+    turns = bounds_in_turn(Problem(layered(60, seed=1), "70%"), 60, threads=1, isolate=True)
+    assert next(turns).kind == "the structural bound"
+    (child,) = multiprocessing.active_children()
+    turns.close()
+    child.join(5)
+    assert not child.is_alive()
+
+
+def test_what_is_wrong_there_is_said_here():
+    with pytest.raises(RematError, match="no formulation 'chekmate'"):
+        bounds(Problem(unit_chain(8), 4), relaxations=["chekmate"], isolate=True)
+
+
+def test_a_process_that_dies_keeps_what_it_had_sent():
+    turns = bounds_in_turn(Problem(layered(300, seed=1), "60%"), 60, threads=1, isolate=True)
+    found = [next(turns)]
+    (child,) = multiprocessing.active_children()
+    os.kill(child.pid, signal.SIGKILL)
+    found += list(turns)
+    assert found[-1].note == "the process of the bounds ended with exit code -9"
+    assert found[-1].value == found[-1].base_cost
+
+
+@pytest.mark.skipif(not children.possible(), reason="no limits of memory here")
+def test_its_memory_is_limited():
+    # what it has imported alone is more
+    found = bounds(Problem(layered(60, seed=1), "70%"), 60, threads=1, isolate=True, memory_limit=20 * 2**20)
+    assert "the process of the bounds" in found[-1].note
+
+
+def test_it_ends_at_the_deadline():
+    began = time.monotonic()
+    found = bounds(Problem(layered(800, seed=1), "50%"), 1.5, threads=1, isolate=True)
+    assert time.monotonic() - began < 12
+    assert found[0].kind == "the structural bound"
+
+
+def test_the_shell(capsys, tmp_path):
+    from remat.graphs.io import write_graph
+
+    write_graph(unit_chain(8), tmp_path / "chain.json")
+    words = ["bounds", str(tmp_path / "chain.json"), "-b", "4", "--isolate", "--memory-limit", "3GiB"]
+    before = threading.active_count()
+    assert main(words) == 0
+    assert "stage bound" in capsys.readouterr().out
+    assert threading.active_count() == before
