@@ -74,7 +74,7 @@ def test_the_largest_batch_by_a_class():
 def test_a_backend_by_its_class():
     found = solve(Problem(unit_chain(6), 5), Checkmate, Highs, stop=60, options=ONE)
     assert (found.objective, found.backend) == (16, "highs")
-    with pytest.raises(ProblemError, match="the backend is a name, a class or a Backend, not <class 'int'>"):
+    with pytest.raises(ProblemError, match="the backend is a name or a Backend, not <class 'int'>"):
         solve(Problem(unit_chain(6), 5), Checkmate, int)
 
 
