@@ -6,13 +6,15 @@ the tensors on the boundary of ``D``: those that some op in ``D`` writes and tha
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
+from remat.graphs.arrays import Csr
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
@@ -25,6 +27,7 @@ STEPS = 5_000_000
 def _example() -> None:
     pair = np.array([0, 1])
     _maximum_flow(np.array([1, 0]), np.array([1, 0]), pair, np.array([0, 1, 2]), 0, 1, Deadline())
+    _reached(Csr.from_pairs(pair[:1], pair[1:], 2), 0)
 
 
 #: The compiled flow.
@@ -41,7 +44,8 @@ class BoundaryNetwork:
     holding ``t``; ``x(t) -> w`` for each reader and ``w -> u`` for each dependence, unlimited; ``x(t)`` to the sink,
     unlimited, for tensors to be kept.
 
-    When `deadline` is over, a cut ends with the flow so far, which no cut is below.
+    When `deadline` is over, a cut ends with the flow so far, which no cut is below; that is 0 where there was no time
+    for the network itself.
     """
 
     problem: Problem
@@ -49,8 +53,15 @@ class BoundaryNetwork:
     _tail: Int = field(init=False)
     _head: Int = field(init=False)
     _capacity: Int = field(init=False)
+    _complete: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        with contextlib.suppress(OverdueError):
+            self._build()
+            self._complete = True
+
+    def _build(self) -> None:
+        self.deadline.check()
         arrays = self.problem.graph.arrays
         ops, tensors = np.arange(len(arrays.cost)), np.arange(len(arrays.size))
         n, m = len(ops), len(tensors)
@@ -58,6 +69,7 @@ class BoundaryNetwork:
         self.source, self.sink = 2 * n + 2 * m, 2 * n + 2 * m + 1
         self.num_nodes = self.sink + 1
         writers, readers, before = arrays.producers, arrays.consumers, arrays.op_predecessors
+        self.deadline.check()
         shared = writers.counts > 1
         self._single = np.flatnonzero(writers.counts == 1)
         self._shared = np.flatnonzero(shared)
@@ -77,27 +89,25 @@ class BoundaryNetwork:
         ]
         tail, head = np.concatenate([a for a, _, _ in parts]), np.concatenate([b for _, b, _ in parts])
         self._capacity = np.concatenate([np.full(len(a), c, dtype=np.int64) for a, _, c in parts])
+        self.deadline.check()
         # Arc 2i and its reverse 2i + 1, grouped by tail.
-        tails = np.stack([tail, head], axis=1).ravel()
-        self._head = np.stack([head, tail], axis=1).ravel()
-        self._arcs = np.argsort(tails, kind="stable")
-        self._first = np.searchsorted(tails[self._arcs], np.arange(self.num_nodes + 1))
+        count = 2 * len(tail)
+        tails, self._head = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        tails[::2], tails[1::2] = tail, head
+        self._head[::2], self._head[1::2] = head, tail
+        self.deadline.check()
+        keys = tails * count
+        keys += np.arange(count)
+        keys.sort()  # one key for node and arc: far faster than the order of an argsort
+        self.deadline.check()
+        self._arcs = keys % max(1, count)
+        self._first = np.zeros(self.num_nodes + 1, dtype=np.int64)
+        np.cumsum(np.bincount(tails, minlength=self.num_nodes), out=self._first[1:])
 
     def _related(self, op: int) -> tuple[Int, Int]:
         """The ops that `op` depends on, and those that depend on it."""
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import breadth_first_order
-
         arrays = self.problem.graph.arrays
-        n = len(arrays.cost)
-        found = []
-        for table in (arrays.op_predecessors, arrays.op_successors):
-            # Copies: scipy wants arrays that it may write.
-            arcs = csr_matrix(
-                (np.ones(len(table.indices), dtype=np.int8), table.indices.copy(), table.indptr.copy()), (n, n)
-            )
-            found.append(breadth_first_order(arcs, op, return_predecessors=False)[1:].astype(np.int64))
-        return found[0], found[1]
+        return _reached(arrays.op_predecessors, op), _reached(arrays.op_successors, op)
 
     def cut(self, op: int, hold: Int, give_up: Int | None = None) -> int:
         """The price of the cheapest boundary of a closed set without `op` that holds all that `op` depends on.
@@ -116,7 +126,7 @@ class BoundaryNetwork:
         int
             A lower bound on it, where the deadline came before.
         """
-        if not KERNELS.ready(self.deadline):
+        if not self._complete or not KERNELS.ready(self.deadline):
             return 0
         arrays = self.problem.graph.arrays
         n = len(arrays.cost)
@@ -135,6 +145,15 @@ class BoundaryNetwork:
         both = np.zeros(2 * len(capacity), dtype=np.int64)
         both[::2] = capacity
         return _maximum_flow(self._head, both, self._arcs, self._first, self.source, self.sink, self.deadline)
+
+
+def _reached(table: Csr, start: int) -> Int:
+    """All that can be reached from `start`, without itself."""
+    from remat.bounds.flow_kernel import reached
+
+    queue = np.zeros(len(table), dtype=np.int64)
+    count = reached(table.indptr, table.indices, start, np.zeros(len(table), dtype=np.bool_), queue)
+    return queue[1:count]
 
 
 def _maximum_flow(  # noqa: PLR0917

@@ -61,6 +61,24 @@ def levels(net, source, sink):
 
 
 @kernel
+def reached(indptr, indices, start, seen, queue):
+    """Mark in `seen` all that can be reached from `start`, and list it in `queue`, `start` first; how many they are."""
+    seen[start] = True
+    queue[0] = start
+    filled, taken = 1, 0
+    while taken < filled:
+        node = queue[taken]
+        taken += 1
+        for place in range(indptr[node], indptr[node + 1]):
+            other = indices[place]
+            if not seen[other]:
+                seen[other] = True
+                queue[filled] = other
+                filled += 1
+    return filled
+
+
+@kernel
 def increase_flow(net, source, sink, steps):
     """Increase the flow for about so many looks at arcs; whether it is a maximum flow now."""
     head, capacity, level, here, path, number = net.head, net.capacity, net.level, net.here, net.path, net.number

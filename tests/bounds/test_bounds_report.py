@@ -7,8 +7,11 @@ import pytest
 
 from remat.backends.highs import Highs
 from remat.bounds import Measure, best_bound, bounds, cut_bound, interval, interval_bound, joint_bound
+from remat.bounds.flow import BoundaryNetwork
+from remat.bounds.non_recomputable import held_bound
 from remat.bounds.report import applies
 from remat.cli import main
+from remat.deadline import Deadline
 from remat.graphs import GraphBuilder, layered
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
@@ -175,3 +178,31 @@ def test_every_bound_by_linear_programmes_keeps_to_the_memory_limit_of_the_call(
     assert len(noted) == 5  # two interval relaxations, the joint and the stage bound, and the relaxation asked for
     assert all(bound.value >= bound.base_cost and not bound.infeasible for bound in noted)
     assert best_bound(problem, 60, memory_limit=10_000).value >= problem.graph.base_cost
+
+
+@pytest.mark.parametrize("looks", range(14))
+def test_a_bound_by_cuts_that_is_broken_off_anywhere_is_not_wrong(looks):
+    graph = layered(60, seed=1)
+    problem = Problem(graph, "50%", order="free", max_computes=dict.fromkeys(graph.op_names[::2], 1))
+    left = [looks]
+
+    class Clock(Deadline):
+        @property
+        def remaining(self):
+            left[0] -= 1
+            return float(left[0] >= 0)
+
+    for bound in (cut_bound, held_bound):
+        whole, left[0] = bound(problem), looks
+        part = bound(problem, deadline=Clock())
+        assert (part.value or 0) <= whole.value and part.infeasible <= whole.infeasible
+    assert left[0] < looks
+
+
+def test_no_network_is_made_when_there_is_no_time():
+    problem = Problem(layered(60, seed=1), "50%")
+    op = int(problem.graph.arrays.order[30])
+    cut, none = (
+        BoundaryNetwork(problem, clock).cut(op, problem.graph.arrays.size) for clock in (Deadline(), Deadline.after(0))
+    )
+    assert cut > none == 0
