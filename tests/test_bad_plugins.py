@@ -12,6 +12,7 @@ MODULES = {
     "bad_kinds": """
 from remat.backends.base import Backend
 from remat.graphs import GraphFormat
+from remat.heuristics import Heuristic
 
 class Raises(Backend):
     name = "raises"
@@ -29,11 +30,11 @@ class Demands(Raises):
     def availability(cls):
         return "fine"
 
-class Hungry:
-    options_type = None
+class Hungry(Heuristic):
+    name = "hungry"
     def __init__(self, must, have):
         pass
-    def run(self):
+    def run(self, problem, run):
         pass
 """,
 }

@@ -35,7 +35,7 @@ def test_vgg16_at_80_percent_is_refused_by_the_structural_bound():
     result = solve(Problem(graph, "80%"))
     assert result.status is Status.INFEASIBLE
     assert f"op {graph.structural_bound.op!r}" in result.message
-    assert result.timings["solve"] == 0
+    assert "solve" not in result.timings
     # A fresh process shows that no solver is loaded for it.
     code = (
         "import sys; from remat import Problem, solve; from remat.graphs.zoo import vgg16; "

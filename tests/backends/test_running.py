@@ -1,8 +1,9 @@
 """Threads for solvers, messages between processes."""
 
-import io
+import os
 import threading
 import time
+from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
@@ -68,15 +69,31 @@ def test_unbuilt_keeps_a_hint_that_is_a_solution():
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
+def sent(message: wire.Message) -> bytes:
+    """What goes through the pipe (less than it holds)."""
+    there, here = os.pipe()
+    with Connection(here, readable=False) as connection:
+        wire.write(connection, message)
+    with os.fdopen(there, "rb") as stream:
+        return stream.read()
+
+
+def arriving(content: bytes) -> Connection:
+    """A pipe through which that came, and whose other end is gone."""
+    there, here = os.pipe()
+    with os.fdopen(here, "wb") as stream:
+        stream.write(content)
+    return Connection(there, writable=False)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_models_arrive_as_they_were(seed):
     model = tiny(seed)
-    stream = io.BytesIO()
-    wire.write(stream, wire.pack(model))
-    stream.seek(0)
-    again = wire.unpack(wire.read(stream))
+    content = sent(wire.pack(model))
+    here = arriving(content)
+    again = wire.unpack(wire.read(here))
     assert str(again) == str(model)
-    assert wire.read(stream) is None
+    assert wire.read(here) is None
     for name in ("lower", "upper", "kind"):
         assert np.array_equal(getattr(again, name), getattr(model, name))
         assert getattr(again, name).dtype == getattr(model, name).dtype
@@ -91,12 +108,10 @@ def test_models_arrive_as_they_were(seed):
 
 
 def test_a_message_that_breaks_off_is_none():
-    stream = io.BytesIO()
-    wire.write(stream, wire.Message("m", {"a": 1}, {"x": np.arange(9)}))
-    whole = stream.getvalue()
+    whole = sent(wire.Message("m", {"a": 1}, {"x": np.arange(9)}))
     for end in (0, 3, 20, len(whole) - 1):
-        assert wire.read(io.BytesIO(whole[:end])) is None
-    assert wire.read(io.BytesIO(whole)).arrays["x"].tolist() == list(range(9))
+        assert wire.read(arriving(whole[:end])) is None
+    assert wire.read(arriving(whole)).arrays["x"].tolist() == list(range(9))
 
 
 def test_only_records_are_made():

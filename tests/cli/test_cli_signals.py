@@ -16,7 +16,13 @@ from remat.graphs.io import read_graph, write_graph
 from remat.graphs.layered import layered
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
-PROGRAM = "import sys; from remat.cli import main; sys.exit(main())"
+#: A signal that is ignored stays so, as under nohup, under which these tests may run themselves.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from remat.cli import main
+sys.exit(main())
+"""
 #: What is never in the way of a signal, at an instant where the process already listens.
 LISTENING = 1 << (signal.SIGTERM - 1)
 

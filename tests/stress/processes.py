@@ -18,7 +18,13 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
 
-PROGRAM = "import sys; from remat.cli import main; sys.exit(main())"
+#: A signal that is ignored stays so, as under nohup, under which these tests may run themselves.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from remat.cli import main
+sys.exit(main())
+"""
 #: What only a process that listens to signals already has in its mask of handlers.
 LISTENING = 1 << (signal.SIGTERM - 1)
 #: Every process of a command carries this in its environment, so that it is found wherever it hides.
