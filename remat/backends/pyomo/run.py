@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.base import OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.families import family
 from remat.backends.processes.running import run_interruptible
 from remat.backends.programs import find_program
@@ -105,16 +106,13 @@ class PyomoRun(Pyomo):
     ) -> RawResult:
         name, own = self.chosen()
         versions = {"pyomo": importlib.metadata.version("pyomo")}
-        best: list[Incumbent] = []
-
-        def found(values: Values, bound: float | None) -> None:
-            best.append(Incumbent(options.deadline.elapsed, model.objective.value(values), bound, values))
-            if on_incumbent:
-                on_incumbent(best[-1])
-
+        # what comes back is what the solver returns at its end: there is nothing to stop then
+        books = Bookkeeping(name, model, options.deadline, on_incumbent, on_bound, lambda: None)
         began = time.monotonic()
         if hint is not None and not violations(model, hint):
-            found(hint, None)
+            books.found(hint)
+            if books.failure is not None:
+                raise books.failure
         call: _Call | None = None
         answer = _Answer(stop=StopReason.DEADLINE)
         with contextlib.suppress(OverdueError):
@@ -130,47 +128,34 @@ class PyomoRun(Pyomo):
                 versions |= call.versions
         ended = time.monotonic()
         built = built if call is not None or answer.proved else ended - began
+        books.raise_bound(answer.bound, tell=False)
         if answer.values is not None:
             values, wrong = rounded(model, answer.values, name)
             wrong = wrong or "; ".join(violations(model, values)[:1])
             stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
             if wrong and not stopped:
                 return RawResult(Status.ERROR, StopReason.OTHER, message=f"{name} gives a wrong solution: {wrong}")
-            # CBC, stopped before it has a solution, may write down that of the relaxation
-            if not wrong and (not best or model.objective.value(values) < best[-1].objective):
-                found(values, answer.bound)
-        return _result(answer, best, options.relative_gap, (built, ended - began - built), versions)
+            if not wrong:  # CBC, stopped before it has a solution, may write down that of the relaxation
+                books.found(values)
+        return _result(books, answer, options.relative_gap, (built, ended - began - built), versions)
 
 
 def _result(
-    answer: _Answer, best: list[Incumbent], gap: float, seconds: tuple[float, float], versions: Mapping[str, str]
+    books: Bookkeeping, answer: _Answer, gap: float, seconds: tuple[float, float], versions: Mapping[str, str]
 ) -> RawResult:
-    last = best[-1] if best else None
-    bound = answer.bound
-    if last is not None and bound is not None:
-        bound = min(bound, last.objective)
-    status, stop, message = Status.FEASIBLE if last else Status.UNKNOWN, answer.stop, answer.message
-    if answer.proved is Status.INFEASIBLE:
-        status, stop = Status.INFEASIBLE, StopReason.FINISHED
-        if last is not None:
-            status, stop, message = Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
-    elif last is not None and bound is not None and last.objective - bound <= 1e-6 + 1e-9 * abs(last.objective):
-        status, stop, bound = Status.OPTIMAL, StopReason.FINISHED, last.objective
-    elif answer.proved is Status.OPTIMAL:
-        stop = StopReason.GAP if gap > 0 else StopReason.OTHER
-    elif message and last is None:
-        status = Status.ERROR
-    return RawResult(
-        status,
-        stop,
-        last.objective if last else None,
-        None if status is Status.INFEASIBLE else bound,
-        last.values if last else None,
-        tuple(best),
-        *seconds,
-        versions,
-        message,
-    )
+    said, stop, message = Status.UNKNOWN, answer.stop, answer.message
+    if books.failure is None:
+        if answer.proved is Status.INFEASIBLE:
+            said = Status.INFEASIBLE
+            if books.best is not None:
+                said, stop, message = Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
+        elif books.proved and books.best is not None:
+            said, books.bound = Status.OPTIMAL, books.best.objective
+        elif answer.proved is Status.OPTIMAL:
+            stop = StopReason.GAP if gap > 0 else StopReason.OTHER
+        elif message and books.best is None:
+            said = Status.ERROR
+    return books.result(books.conclude(said, stop, relative_gap=gap), seconds, versions, message)
 
 
 def _before_reading(options: SolveOptions) -> Deadline:
