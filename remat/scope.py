@@ -9,6 +9,7 @@ from typing import Any
 
 from remat.problem import Problem
 from remat.schedule import OrderRule
+from remat.schedule.certificate import Certificate
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,21 @@ class Scope:
     max_computes : int or None
         Largest number of computes of one op; None: not limited (beyond what stages allow).
     notes : tuple of str
-        Further restrictions: members of :class:`Restriction`, or words where one has a number in it.
+        Further restrictions: members of :class:`Restriction`, or :class:`AtMost` where one has a number in it; words of
+        formulations from elsewhere, of which nothing is known.
     """
 
     order: OrderRule
     staged: bool
     max_computes: int | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Restriction | AtMost | str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The scope in JSON values."""
         return {
             "order": str(self.order), "staged": self.staged, "max_computes": self.max_computes,
             "notes": [str(note) for note in self.notes],
+            "at_most": {str(note.limit): note.most for note in self.notes if isinstance(note, AtMost)},
         }  # fmt: skip
 
     @classmethod
@@ -49,7 +52,9 @@ class Scope:
         >>> Scope.from_dict(EVERY_SCHEDULE.as_dict()) == EVERY_SCHEDULE
         True
         """
-        notes = tuple(restriction_of(note) for note in told["notes"])
+        limits = [AtMost(Limit(limit), most) for limit, most in told.get("at_most", {}).items()]
+        words = {str(each): each for each in (*Restriction, *limits)}
+        notes = tuple(words.get(note, note) for note in told["notes"])
         return cls(OrderRule(told["order"]), told["staged"], told["max_computes"], notes)
 
     def __str__(self) -> str:
@@ -59,7 +64,7 @@ class Scope:
         parts.append(
             "any number of computes" if self.max_computes is None else f"≤ {self.max_computes} computes per op"
         )
-        return ", ".join([*parts, *self.notes])
+        return ", ".join([*parts, *map(str, self.notes)])
 
 
 class Restriction(StrEnum):
@@ -73,9 +78,30 @@ class Restriction(StrEnum):
     """Nothing is recomputed in an earlier stage than the one that reads it."""
 
 
-def restriction_of(words: str) -> str:
-    """The restriction that is said in these words; the words themselves where it is none of :class:`Restriction`."""
-    return Restriction(words) if words in set(Restriction) else words
+class Limit(StrEnum):
+    """What a restriction with a number limits."""
+
+    COST = "cost"
+    STAGES = "stages"
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A restriction with a number in it.
+
+    Examples
+    --------
+    >>> str(AtMost(Limit.COST, 12000)), str(AtMost(Limit.STAGES, 3))
+    ('cost at most 12,000', 'at most 3 stages, each in the reference order')
+    """
+
+    limit: Limit
+    most: int
+
+    def __str__(self) -> str:
+        if self.limit is Limit.COST:
+            return f"cost at most {self.most:,}"
+        return f"at most {self.most} stages, each in the reference order"
 
 
 #: What holds for every schedule of the graph, whatever the rules.
@@ -109,3 +135,15 @@ def covers(scope: Scope, problem: Problem) -> bool:
     )
     narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
     return not (scope.staged or set(scope.notes) - {Restriction.OWN_LIMITS} or limited or narrower)
+
+
+def restrictions_hold(scope: Scope, certificate: Certificate) -> bool:
+    """Whether a schedule within the rules of a problem certainly keeps the restrictions in `scope.notes`.
+
+    Those that a certificate says nothing of (buffers, stages, words) are taken to be broken.
+    """
+    return all(
+        note is Restriction.OWN_LIMITS
+        or (isinstance(note, AtMost) and note.limit is Limit.COST and certificate.cost <= note.most)
+        for note in scope.notes
+    )

@@ -13,6 +13,7 @@ from remat.backends.highs import Highs
 from remat.backends.resources import available_memory
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
+from remat.schedule.certificate import overhead_percent
 from remat.scope import Scope
 
 
@@ -71,9 +72,9 @@ class Bound:
     @property
     def overhead(self) -> float | None:
         """The bound as an overhead in %; None if there is no bound on cost, or all costs are 0."""
-        if self.measure is not Measure.COST or self.value is None or not self.base_cost:
+        if self.measure is not Measure.COST or self.value is None:
             return None
-        return 100 * (self.value - self.base_cost) / self.base_cost
+        return overhead_percent(self.value, self.base_cost)
 
     def __str__(self) -> str:
         if self.measure is Measure.PEAK and self.value is not None:

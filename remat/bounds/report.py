@@ -18,7 +18,7 @@ from remat.errors import ProblemError
 from remat.io.text import short
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import EVERY_SCHEDULE, covers
 
 
 def bounds(
@@ -171,7 +171,7 @@ def best_bound(
     (26, True)
     """
     base = problem.graph.base_cost
-    best = Bound(base, "computing each op once", Scope(OrderRule.FREE, staged=False), base)
+    best = Bound(base, "computing each op once", EVERY_SCHEDULE, base)
     if enough is not None and base >= enough:
         return best
     for bound in bounds_in_turn(
@@ -200,10 +200,4 @@ def applies(bound: Bound, problem: Problem) -> bool:
     >>> applies(cut_bound(problem), problem), applies(structural_bound(problem), problem)
     (False, True)
     """
-    scope, most = bound.scope, bound.scope.max_computes
-    limits = problem.compute_limits
-    return (
-        (scope.order is OrderRule.FREE or problem.order is OrderRule.FIXED)
-        and not scope.staged
-        and (most is None or all(limit is not None and limit <= most for limit in limits))
-    )
+    return covers(bound.scope, problem)

@@ -6,8 +6,7 @@ import time
 
 from remat.bounds.base import Bound, Measure
 from remat.problem import Problem
-from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import EVERY_SCHEDULE
 
 
 def structural_bound(problem: Problem) -> Bound:
@@ -37,7 +36,7 @@ def structural_bound(problem: Problem) -> Bound:
     return Bound(
         peak,
         "the structural bound",
-        Scope(OrderRule.FREE, staged=False),
+        EVERY_SCHEDULE,
         problem.graph.base_cost,
         infeasible=problem.budget_bytes is not None and peak > problem.budget_bytes,
         seconds=time.monotonic() - began,

@@ -41,6 +41,7 @@ from remat.cli.signals import writing
 from remat.errors import ProblemError
 from remat.interruption import interrupts
 from remat.io.files import check_outputs
+from remat.schedule.certificate import overhead_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -264,7 +265,7 @@ def _cells(run: Run) -> list[str]:
     def overhead(cost: int | None) -> str:
         if cost is None:
             return "-"
-        return f"{100 * (cost - base) / base:.4g} %" if base else f"{cost:,}"
+        return overhead_text(cost, base)
 
     def seconds(time: float | None) -> str:
         return "-" if time is None else f"{time:.2f} s"

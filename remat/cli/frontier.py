@@ -45,6 +45,7 @@ from remat.cli.signals import writing
 from remat.errors import ProblemError
 from remat.interruption import interrupts
 from remat.io.files import check_outputs
+from remat.schedule.certificate import overhead_text
 
 if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
@@ -269,7 +270,7 @@ def print_frontier(found: Frontier) -> None:
             cell = found.cells.get((method.label, budget))
             bound = None if cell is None else found.bound(cell)
             words.append("-" if cell is None else shown(cell))
-            words.append("-" if bound is None else f"{100 * (bound - base) / base:.4g} %" if base else f"{bound:,}")
+            words.append("-" if bound is None else overhead_text(bound, base))
         table.add_row(*(Text(word) for word in words))
     out.print(table)
     out.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")

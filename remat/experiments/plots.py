@@ -12,6 +12,7 @@ import numpy as np
 from remat.experiments.compare import NOBODY, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
+from remat.schedule.certificate import overhead_percent
 from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
 from remat.solving.incumbents import structural_peak
 
@@ -230,7 +231,8 @@ def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, he
 
 def _height(cost: int, base: int) -> float:
     """Overhead in %, or the cost where computing each op once costs nothing."""
-    return 100 * (cost - base) / base if base else float(cost)
+    overhead = overhead_percent(cost, base)
+    return float(cost) if overhead is None else overhead
 
 
 def _draw(axes: Axes, run: Run, number: int) -> None:

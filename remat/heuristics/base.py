@@ -22,6 +22,17 @@ OnSchedule = Callable[[Schedule], bool]
 LATE = 1.0
 
 
+def rank(fits: bool, cost: int, peak: int) -> tuple[bool, int, int]:
+    """The smaller, the better: within the budget (`fits`), then cost and peak; over it, peak and cost.
+
+    Examples
+    --------
+    >>> rank(True, 9, 4) < rank(True, 10, 3) < rank(False, 1, 5) < rank(False, 0, 6)
+    True
+    """
+    return (False, cost, peak) if fits else (True, peak, cost)
+
+
 @dataclass(frozen=True)
 class HeuristicRun:
     """How long a heuristic runs, from where, and who wants to know what it finds on the way.

@@ -14,7 +14,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import ComputeGraph, Op
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
 
@@ -142,15 +142,15 @@ def begin(heuristic: Heuristic, problem: Problem, run: HeuristicRun, share: floa
     if any(enough):  # nothing is left for the second part
         run = run.until(clock.earlier(0))
     starts = [schedule for schedule in (run.start, expanded(found)) if schedule is not None]
-    return replace(run, start=min(starts, key=lambda schedule: _rank(problem, schedule)))
+    return replace(run, start=min(starts, key=lambda schedule: _ranked(problem, schedule)))
 
 
-def _rank(problem: Problem, schedule: Schedule) -> tuple[int, int]:
-    """Less is better: bytes over the budget, then the cost."""
+def _ranked(problem: Problem, schedule: Schedule) -> tuple[bool, int, int]:
+    """How good it is, measured."""
     constant = problem.count_constant_memory
     measured = simulate(problem.graph, schedule, keep=problem.keep, count_constant_memory=constant)
     budget = problem.budget_bytes
-    return 0 if budget is None else max(0, measured.peak - budget), measured.cost
+    return rank(budget is None or measured.peak <= budget, measured.cost, measured.peak)
 
 
 class _Fusing:

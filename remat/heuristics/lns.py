@@ -15,7 +15,7 @@ from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
 from remat.heuristics.options import check_types
@@ -159,8 +159,7 @@ class _Candidate:
     @property
     def rank(self) -> tuple[bool, int, int]:
         """The smaller, the better: within the budget, then cost and peak; over it, peak and cost."""
-        fits, cost, peak = self.certificate.accepted, self.certificate.cost, self.certificate.peak
-        return (not fits, *((cost, peak) if fits else (peak, cost)))
+        return rank(self.certificate.accepted, self.certificate.cost, self.certificate.peak)
 
 
 @dataclass

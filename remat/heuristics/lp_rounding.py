@@ -18,7 +18,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
@@ -224,7 +224,7 @@ class _Search:
         self.heuristic, self.problem, self.run = heuristic, problem, run
         self.best: Schedule | None = None
         self.done = False
-        self._rank: tuple[bool, int, int] | None = None
+        self._ranked: tuple[bool, int, int] | None = None
         self._seen: set[bytes] = set()
 
     @property
@@ -261,10 +261,10 @@ class _Search:
         budget = problem.budget_bytes
         fits = budget is None or found.peak <= budget
         self.heuristic.tried.append(Rounded(allowance, threshold, mended, found.cost, found.peak, fits))
-        rank = (not fits, found.cost if fits else found.peak, found.peak)
-        if self._rank is not None and rank >= self._rank:
+        ranked = rank(fits, found.cost, found.peak)
+        if self._ranked is not None and ranked >= self._ranked:
             return
-        self.best, self._rank = schedule, rank
+        self.best, self._ranked = schedule, ranked
         if fits:
             proved = self.heuristic.bound is not None and found.cost <= self.heuristic.bound
             self.done = self.run.tell(schedule) or proved

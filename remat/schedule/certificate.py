@@ -67,6 +67,18 @@ def overhead_percent(cost: float, base_cost: int) -> float | None:
     return 100 * (cost - base_cost) / base_cost if base_cost else None
 
 
+def overhead_text(cost: float, base_cost: int) -> str:
+    """The overhead in words, or the cost alone where computing each op once costs nothing.
+
+    Examples
+    --------
+    >>> overhead_text(105, 100), overhead_text(5000, 0)
+    ('5 %', '5,000')
+    """
+    overhead = overhead_percent(cost, base_cost)
+    return f"{cost:,}" if overhead is None else f"{overhead:.4g} %"
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One broken rule.

@@ -21,6 +21,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.io.text import clipped
+from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate
 
@@ -218,7 +219,7 @@ class _Timeline:
         #: Number of compute steps before each step.
         before = np.concatenate([[0], np.cumsum(run.is_compute)])
         ops = run.ops[run.is_compute]
-        overhead = f", overhead {100 * (run.cost - graph.base_cost) / graph.base_cost:.4g} %" if graph.base_cost else ""
+        overhead = f", overhead {overhead_text(run.cost, graph.base_cost)}" if graph.base_cost else ""
         title = f"{graph.name}: {len(ops):,} computes, {run.recomputations:,} of them recomputations{overhead}"
         broken = None
         if run.violations:

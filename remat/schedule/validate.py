@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import expect
-from remat.schedule.certificate import Certificate, Rule, Verdict, Violation
+from remat.schedule.certificate import Certificate, Rule, Verdict, Violation, overhead_percent
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate
@@ -86,7 +86,7 @@ def validate(
         pruned_peak=pruned_peak,
         cost=cost,
         base_cost=base_cost,
-        overhead=None if invalid or base_cost == 0 else 100 * (cost - base_cost) / base_cost,
+        overhead=None if invalid else overhead_percent(cost, base_cost),
         steps=len(schedule),
         computes=schedule.num_computes,
         recomputations=done.recomputations,

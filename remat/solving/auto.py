@@ -18,6 +18,7 @@ from remat.heuristics.turns import Turns
 from remat.ordering.best_first import Aim, explore
 from remat.registry import backends, formulations, heuristics, load, make_backend
 from remat.schedule import OrderRule, Schedule
+from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.model_method import ModelMethod
@@ -302,5 +303,5 @@ class Auto:
             session.note(f"{source} proved that no schedule exists within {part.scope}")
         elif part.bound > session.bound:
             base = self.problem.graph.base_cost
-            share = f" (overhead {100 * (part.bound - base) / base:.4g} %)" if base else ""
+            share = f" (overhead {overhead_text(part.bound, base)})" if base else ""
             session.note(f"no schedule costs less than {part.bound:,}{share} within {part.scope}")

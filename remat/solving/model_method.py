@@ -14,7 +14,7 @@ from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
 from remat.modeling import Model
 from remat.schedule import Schedule
-from remat.scope import EVERY_SCHEDULE
+from remat.scope import EVERY_SCHEDULE, restrictions_hold
 from remat.solving.backend_call import SolverFailedError, call_backend
 from remat.solving.incumbents import TOLERANCE, Certified, Reader, lower_bound
 from remat.solving.session import Session
@@ -238,8 +238,8 @@ class ModelMethod:
 
     @staticmethod
     def _in_scope(formulation: Formulation, seen: Certified) -> bool:
-        """Whether a claim of the model certainly covers that schedule; restrictions in words cannot be checked."""
-        return not formulation.scope().notes and expressed(formulation, seen) is not None
+        """Whether a claim of the model certainly covers that schedule."""
+        return restrictions_hold(formulation.scope(), seen.certificate) and expressed(formulation, seen) is not None
 
 
 def _reaches(bound: float, objective: float | None) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remat.backends.base import Status, StopReason
 from remat.problem import Objective, Problem
 from remat.schedule import OrderRule, Schedule
+from remat.schedule.certificate import overhead_text
 from remat.solving.progress import relative_gap
 
 if TYPE_CHECKING:
@@ -177,12 +178,7 @@ class Result:
             "objective": self.objective,
             "bound": self.bound,
             "gap": self.gap,
-            "scope": {
-                "order": str(self.scope.order),
-                "staged": self.scope.staged,
-                "max_computes": self.scope.max_computes,
-                "notes": list(self.scope.notes),
-            },
+            "scope": self.scope.as_dict(),
             "budget": self.problem.budget_bytes,
             "reference_peak": self.problem.reference_peak,
             "least_feasible_budget": self.least_feasible_budget,
@@ -295,7 +291,7 @@ def _memory(problem: Problem, size: int) -> str:
 
 def _share(cost: int, base: int) -> str:
     """A cost as an overhead, where that says something."""
-    return f"{100 * (cost - base) / base:.4g} %" if base else f"cost {cost:,}"
+    return overhead_text(cost, base) if base else f"cost {cost:,}"
 
 
 def base_versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.schedule import OrderRule
-from remat.scope import Scope
+from remat.scope import AtMost, Limit, Scope
 from remat.testing import optimum, random_budget, random_graph
 
 
@@ -48,9 +48,7 @@ def test_integrality_gaps_of_appendix_a():
     unpartitioned = lp_relaxation(Problem(graph, 4, "free"), "checkmate", options=CheckmateOptions(frontier=False))
     assert round(optimal / advancing, 2) == 1.18
     assert round(optimal / unpartitioned.relaxed, 2) == 21.56
-    assert unpartitioned.scope == Scope(
-        OrderRule.FREE, False, None, ("at most 17 stages, each in the reference order",)
-    )
+    assert unpartitioned.scope == Scope(OrderRule.FREE, False, None, (AtMost(Limit.STAGES, 17),))
 
 
 @pytest.mark.parametrize("seed", range(16))

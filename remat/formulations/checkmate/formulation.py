@@ -23,7 +23,7 @@ from remat.modeling.rows import expand, rows_from, sums_without
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Restriction, Scope
+from remat.scope import AtMost, Limit, Restriction, Scope
 
 Int = NDArray[np.int64]
 
@@ -109,8 +109,7 @@ class Checkmate(Formulation):
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
         most = max(limits) if len(limits) == self.layout.n else None
         if not self.layout.frontier:
-            notes: tuple[str, ...] = (f"at most {self.layout.T} stages, each in the reference order",)
-            return Scope(OrderRule.FREE, False, most, notes)
+            return Scope(OrderRule.FREE, False, most, (AtMost(Limit.STAGES, self.layout.T),))
         notes = (Restriction.FILLED_ONCE,) if self.layout.is_buffer.any() else ()
         return Scope(OrderRule.FIXED, True, most, notes)
 

@@ -26,7 +26,7 @@ from remat.modeling.rows import NONE, ONE, Term, expand, rows_from, sums_without
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.scope import Restriction, Scope
+from remat.scope import AtMost, Limit, Restriction, Scope
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -131,11 +131,11 @@ class Stages(Formulation):
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
         most = max(limits) if len(limits) == self.layout.n else None
-        notes: tuple[str, ...] = (Restriction.FILLED_ONCE,) if self.layout.is_buffer.any() else ()
+        notes: tuple[Restriction | AtMost, ...] = (Restriction.FILLED_ONCE,) if self.layout.is_buffer.any() else ()
         if not self.options.ahead:
             notes = (*notes, Restriction.NO_AHEAD)
         if self.options.cost_limit is not None:
-            notes = (*notes, f"cost at most {self.options.cost_limit:,}")
+            notes = (*notes, AtMost(Limit.COST, self.options.cost_limit))
         return Scope(OrderRule.FIXED, True, most, notes)
 
     def build(self) -> Model:
