@@ -27,6 +27,7 @@ from remat.backends.base import (
     checked_hint,
     wheel_availability,
 )
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
@@ -209,8 +210,6 @@ class _Run:
     options: SolveOptions
     on_incumbent: OnIncumbent | None
     on_bound: OnBound | None
-    incumbents: list[Incumbent] = field(default_factory=list)
-    bound: float | None = None
     stop: StopReason | None = None
     status: str = ""
     errors: list[str] = field(default_factory=list)
@@ -218,6 +217,12 @@ class _Run:
     large: bool = False
     process: GroupProcess | None = None
     program: Program = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.books = Bookkeeping(
+            self._who, self.model, self.options.deadline, self.on_incumbent, self.on_bound,
+            lambda: self._ask_to_stop(StopReason.INTERRUPTED),
+        )  # fmt: skip
 
     def solve(self, folder: Path, data: Path) -> None:
         """Start the program, and follow it to its end."""
@@ -286,31 +291,21 @@ class _Run:
 
     def found(self, values: Values) -> None:
         """Take a solution, if it is better than the last."""
-        objective = self.model.objective.value(values)
-        if self.incumbents and objective >= self.incumbents[-1].objective:
-            return
-        self.incumbents.append(Incumbent(self.options.deadline.elapsed, objective, self.bound, values))
         # what was on its way when a stop was asked for is kept, but tells nobody anything new
-        if self.on_incumbent and not self.stop and self.on_incumbent(self.incumbents[-1]):
-            self._ask_to_stop(StopReason.INTERRUPTED)
+        self.books.found(values, tell=not self.stop)
         self._look_at_gap()
 
     def _new_bound(self, bound: Any) -> None:
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) < 2**62:
             return
-        better = self.program.cost_unit * bound + self.program.cost_offset
-        if self.bound is not None and better <= self.bound:
-            return
-        self.bound = better
-        if self.on_bound:
-            self.on_bound(self.options.deadline.elapsed, better)
+        self.books.raise_bound(self.program.cost_unit * bound + self.program.cost_offset)
         self._look_at_gap()
 
     def _look_at_gap(self) -> None:
-        if not self.incumbents or self.bound is None or not self.options.relative_gap:
+        best, bound, gap = self.books.best, self.books.bound, self.options.relative_gap
+        if best is None or bound is None or not gap:
             return
-        best = self.incumbents[-1].objective
-        if best - self.bound <= self.options.relative_gap * abs(best):
+        if best.objective - bound <= gap * abs(best.objective):
             self._ask_to_stop(StopReason.GAP)
 
     def _ask_to_stop(self, reason: StopReason) -> None:
@@ -322,37 +317,30 @@ class _Run:
 
     def result(self, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
         """What the solver found, in the words of all backends."""
-        best = self.incumbents[-1] if self.incumbents else None
-        status, stop, message = self._verdict(best)
-        if status is Status.OPTIMAL and best:
-            self.bound = best.objective
-        if status is Status.INFEASIBLE:
-            self.bound = None
-        if best and self.bound is not None:
-            self.bound = min(self.bound, best.objective)
-        return RawResult(
-            status, stop, best.objective if best else None, self.bound, best.values if best else None,
-            tuple(self.incumbents), built, solved, versions, message,
-        )  # fmt: skip
+        said, stop, message = self._said(self.books.best)
+        if said is Status.OPTIMAL and self.books.best:
+            self.books.bound = self.books.best.objective
+        verdict = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
+        return self.books.result(verdict, (built, solved), versions, message)
 
-    def _verdict(self, best: Incumbent | None) -> tuple[Status, StopReason, str]:
+    def _said(self, best: Incumbent | None) -> tuple[Status, StopReason, str]:
+        """The table of MiniZinc's statuses, why it ended, and a complaint."""
         if self.status == "OPTIMAL_SOLUTION" and best:
             return Status.OPTIMAL, StopReason.FINISHED, ""
         if self.status == "UNSATISFIABLE":
             if best is None:
                 return Status.INFEASIBLE, StopReason.FINISHED, ""
             return Status.ERROR, StopReason.OTHER, f"{self._who} finds no solution, but there is one"
-        some = Status.FEASIBLE if best else Status.UNKNOWN
         limit = self.options.memory_bytes
         if limit is not None and (self.large or "bad_alloc" in " ".join(self.errors)):
-            return some, StopReason.OTHER, f"{self._who} was ended: {too_large(limit)}"
+            return Status.UNKNOWN, StopReason.OTHER, f"{self._who} was ended: {too_large(limit)}"
         if self.stop:
-            return some, self.stop, ""
+            return Status.UNKNOWN, self.stop, ""
         if self.status in {"UNBOUNDED", "UNSAT_OR_UNBOUNDED"}:
             return Status.ERROR, StopReason.OTHER, f"{self._who} says that the objective is unbounded"
         if self.code or self.errors or self.status in {"ERROR", ""}:
             return Status.ERROR, StopReason.OTHER, f"{self._who} {self._failure()}"
-        return some, StopReason.OTHER, ""
+        return Status.UNKNOWN, StopReason.OTHER, ""
 
     @property
     def _who(self) -> str:
