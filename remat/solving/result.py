@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat.backends.base import Status, StopReason
+from remat.errors import ProblemError
 from remat.problem import Objective, Problem
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
+from remat.schedule.io import write_schedule
 from remat.solving.progress import relative_gap
 
 if TYPE_CHECKING:
@@ -168,6 +171,23 @@ class Result:
     def gap(self) -> float | None:
         """(objective − bound) / objective, None without a schedule."""
         return relative_gap(self.objective, self.bound)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the schedule to a file, whole or not at all.
+
+        Raises
+        ------
+        ProblemError
+            If there is none within the budget. One that is over it is never written as the answer; as what it is it can
+            be had by ``write_schedule(result.least_peak_schedule, path)``.
+        FormatError
+            Naming the file, if it cannot be written.
+        """
+        if self.schedule is None:
+            over = self.least_peak_schedule is not None
+            advice = "; the one with the least peak is over the budget (result.least_peak_schedule)" if over else ""
+            raise ProblemError(f"there is no schedule to save: {self.status}{advice}")
+        write_schedule(self.schedule, path)
 
     def as_dict(self) -> dict[str, Any]:
         """The same in JSON values; the steps of the schedule are left to its own file format."""

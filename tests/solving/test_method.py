@@ -1,5 +1,7 @@
 """Everything that answers comes through one door, and one set of options goes to all that solves."""
 
+from pathlib import Path
+
 import pytest
 
 from remat import Problem, SolveOptions, layered, solve
@@ -13,6 +15,7 @@ from remat.heuristics.drops import Drops
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.lns import Lns
 from remat.schedule import OrderRule
+from remat.schedule.io import read_schedule, write_schedule
 from remat.scope import Restriction, Scope, covers, own_scope
 from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod, Method, known_methods, make_method
 from remat.solving.session import Session
@@ -90,7 +93,9 @@ def test_lns_solves_by_the_backend_asked_for_where_it_is_asked_to(
     monkeypatch.setattr(CpSat, "solve", refused)
     monkeypatch.setattr(Highs, "solve", refused)
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
-    result = solve(Problem(layered(16, seed=2), "80%"), method, backend, stop=20, options=options)
+    result = solve(
+        Problem(layered(16, seed=2), "80%"), method, backend, stop=AnyOf(60, FirstFeasible()), options=options
+    )
     assert result.backend == backend
     assert result.objective is not None
 
@@ -124,6 +129,20 @@ def test_what_is_over_the_budget_is_handed_out_as_that() -> None:
     line = next(line for line in str(result).splitlines() if line.startswith("least "))
     assert f"least peak found, over the budget by {found.peak - 5} bytes: {found.peak} bytes" in line
     assert solve(CHAIN, "greedy").least_peak_schedule is None
+
+
+def test_what_is_over_the_budget_is_not_saved_as_the_answer(tmp_path: Path) -> None:
+    result = solve(Problem(unit_chain(16), 5), "chen-sqrt")
+    with pytest.raises(ProblemError, match=r"no schedule to save: unknown; .*over the budget"):
+        result.save(tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
+    assert result.least_peak_schedule is not None
+    write_schedule(result.least_peak_schedule, tmp_path / "over.json")
+    assert read_schedule(tmp_path / "over.json") == result.least_peak_schedule
+    found = solve(CHAIN, "greedy")
+    found.save(tmp_path / "found.json")
+    assert found.schedule is not None
+    assert read_schedule(tmp_path / "found.json") == found.schedule
 
 
 def test_the_question_is_its_own_and_knows_what_is_kept() -> None:
