@@ -41,7 +41,6 @@ from remat.cli.signals import writing
 from remat.errors import ProblemError
 from remat.interruption import interrupts
 from remat.io.files import check_outputs
-from remat.schedule.certificate import overhead_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -257,6 +256,8 @@ def _table(runs: list[Run]) -> Table:
 
 
 def _cells(run: Run) -> list[str]:
+    from remat.schedule.certificate import overhead_text
+
     answer = run.result
     if answer is None:
         return [run.method.label, f"failed: {run.error}"]

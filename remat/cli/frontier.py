@@ -45,7 +45,6 @@ from remat.cli.signals import writing
 from remat.errors import ProblemError
 from remat.interruption import interrupts
 from remat.io.files import check_outputs
-from remat.schedule.certificate import overhead_text
 
 if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
@@ -253,6 +252,7 @@ def print_frontier(found: Frontier) -> None:
     from rich.text import Text
 
     from remat.cli.console import console
+    from remat.schedule.certificate import overhead_text
 
     out = console()
     problem, base = found.problem, found.problem.graph.base_cost

@@ -219,7 +219,7 @@ def test_improve_what_is_over_the_budget(folder: Path, capsys: Capture) -> None:
         (["compare", "chain.json", "-b", "much", "-m", "greedy"], "'much'"),
         (["compare", "chain.json", "-b", "5,", "-m", "greedy"], "budget ''"),
         (["compare", "chain.json", "-b", "5", "-m", "checkmate/hihgs"], "no backend 'hihgs'"),
-        (["compare", "chain.json", "-b", "5", "-m", "chekmate"], "no formulation 'chekmate'"),
+        (["compare", "chain.json", "-b", "5", "-m", "chekmate"], "no method 'chekmate'; known are checkmate"),
         (["compare", "chain.json", "-b", "5,5", "-m", "greedy"], "stands twice"),
         (["compare", "chain.json", "-b", "5", "-m", "greedy", "--csv", "no/such/c.csv"], "no/such"),
         (["compare", "chain.json", "-b", "5", "-m", "greedy", "--json", "chain.json"], "overwrite"),
