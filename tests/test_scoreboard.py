@@ -337,7 +337,7 @@ def test_check_finds_a_table_that_says_something_else(program, shelf: Shelf, cap
     ("words", "message"),
     [
         (["run", "--suite", "x"], "there is no suite or instance 'x'"),
-        (["run", "--methods", "x"], "there is no formulation 'x'"),
+        (["run", "--methods", "x"], "there is no method 'x'"),
         (["run", "--budgets", "85"], "budget '85' is not one of"),
         (["run", "--orders", "any"], "order 'any' is not one of fixed, free"),
         (["run", "--seconds", "0"], "must be positive"),

@@ -74,7 +74,9 @@ def test_options_of_numba_that_are_no_promise_are_still_there() -> None:
         double(3)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("annealing", "drops"))) for name in KERNELS]
+)
 def test_each_function_is_compiled_once(name: str) -> None:
     """The example of a set has the types that are really used, so nothing is compiled while a clock runs."""
     from importlib import import_module

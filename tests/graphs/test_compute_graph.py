@@ -241,6 +241,7 @@ def test_single_output_graph():
         single_output_graph("g", {"a": (1, 1)}, [("a", "q")])
 
 
+@pytest.mark.slow
 def test_large_graph_is_fast():
     import time
 

@@ -286,6 +286,7 @@ def test_mutated_files_read_or_raise_one_clear_line(rng, text):
                 assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 def test_large_file_is_fast(tmp_path):
     import time
 
