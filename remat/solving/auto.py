@@ -28,6 +28,8 @@ from remat.solving.session import Session
 AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
+#: Share of the time left for each whole model while the searches are still being compiled: little else can be done.
+PATIENT_SHARE = 0.7
 #: Share of the time left in which there is to be some schedule before anything else is done.
 FIRST_SHARE = 0.4
 #: Seconds for each op that quick heuristics and bounds are given at most, and at least.
@@ -103,7 +105,8 @@ class Auto:
                 models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
                 for name, options, backend in models:
                     self._try_again()
-                    self._model(name, options, backend, self._share(MODEL_SHARE))
+                    share = PATIENT_SHARE if self.waiting else MODEL_SHARE
+                    self._model(name, options, backend, self._share(share))
             if not endless:
                 self._in_turns()
         finally:
