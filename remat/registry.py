@@ -20,12 +20,12 @@ from remat.errors import BackendError, FormatError, RematError
 
 #: What is registered in the entry-point group ``remat.<key>``, in the singular.
 GROUPS = {"formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method"}
-#: What a class of each group must have to be looked at further.
+#: What a class of each group must have to be looked at further: one of the names in each text.
 PARTS = {
     "formulations": ("options_type", "build", "encode", "decode"),
     "backends": ("availability", "variants", "solve"),
     "heuristics": ("options_type", "run"),
-    "methods": ("options_type", "run"),
+    "methods": ("options_type", "run or search"),
 }
 
 T = TypeVar("T")
@@ -44,7 +44,8 @@ class Registered(Mapping[str, type[Any]]):
     def __getitem__(self, name: str) -> type[Any]:
         entry = self._entries[name]
         found = load_entry(entry, f"remat.{self.group}", type)
-        lacking = [part for part in PARTS.get(self.group, ()) if not hasattr(found, part)]
+        parts = PARTS.get(self.group, ())
+        lacking = [part for part in parts if not any(hasattr(found, name) for name in part.split(" or "))]
         if lacking:
             raise self._error(f"{_label(entry, f'remat.{self.group}')} has no {' and no '.join(lacking)}")
         return found

@@ -1,7 +1,7 @@
 """Methods: whatever answers a problem, by one door.
 
-``auto``, a formulation with a backend, a heuristic and whatever is registered in the entry-point group
-``remat.methods`` are all a :class:`Method` to :func:`remat.solve`.
+``auto``, a formulation with a backend, a heuristic, a search for an order and whatever is registered in the entry-point
+group ``remat.methods`` are all a :class:`Method` to :func:`remat.solve`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from remat import registry
 from remat.errors import ProblemError, RematError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
+from remat.ordering.base import OrderSearch
 from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.schedule import OrderRule
 from remat.solving.auto import AUTO, Auto
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
+from remat.solving.order_method import run_search
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
@@ -169,8 +171,35 @@ class FormulationMethod(Method):
                 session.improve(heuristic, deadline.earlier(seconds), session.warm_start)
 
 
+class OrderMethod(Method):
+    """A search for the order of least peak, each op computed once (:mod:`remat.ordering`)."""
+
+    objectives = frozenset({Objective.LEAST_PEAK})
+
+    def __init__(self, kind: type[OrderSearch] | OrderSearch, options: Any = None) -> None:
+        if isinstance(kind, OrderSearch):
+            if options is not None:
+                raise ProblemError(f"method {kind.name!r} has its options already")
+            self.search = kind
+        else:
+            self.search = attempt(lambda: kind(options), f"method {kind.name!r} cannot be made")
+        self.name = kind.name  # type: ignore[misc]
+
+    def run(self, session: Session) -> None:
+        """Search, and conclude: no schedule fits where the bound is above the budget."""
+        if session.problem.order is OrderRule.FIXED:
+            raise ProblemError(f"method {self.name!r} looks for an order, and that of the problem is fixed")
+        run_search(session, self.search)
+        budget = session.problem.budget_bytes
+        if budget is not None and session.bound > budget:
+            session.infeasible, session.proof = True, f" (by {session.bound_kind})"
+        session.conclude()
+
+
 #: What stands for a method: a name, a class or an object.
-MethodLike = str | type[Method] | type[Formulation] | type[Heuristic] | Method | Heuristic
+MethodLike = (
+    str | type[Method] | type[Formulation] | type[Heuristic] | type[OrderSearch] | Method | Heuristic | OrderSearch
+)
 
 
 def known_methods() -> list[str]:
@@ -179,7 +208,7 @@ def known_methods() -> list[str]:
 
 
 def method_class(name: str) -> type[Any]:
-    """The class that a name stands for: of a method, a heuristic or a formulation.
+    """The class that a name stands for: of a method, a search for an order, a heuristic or a formulation.
 
     Raises
     ------
@@ -216,8 +245,8 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
     Parameters
     ----------
     method : str, class or object
-        A registered name; a subclass of Method, Formulation or Heuristic; or a Method or Heuristic that is made
-        already, which has its options.
+        A registered name; a subclass of Method, OrderSearch, Formulation or Heuristic; or an object of one (no
+        formulation) that is made already, which has its options.
     options : optional
         Of the class's `options_type`.
 
@@ -234,9 +263,13 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
         return kind
     if isinstance(kind, Heuristic) or (isinstance(kind, type) and issubclass(kind, Heuristic)):
         return HeuristicMethod(kind, options)
+    if isinstance(kind, OrderSearch) or (isinstance(kind, type) and issubclass(kind, OrderSearch)):
+        return OrderMethod(kind, options)
     if isinstance(kind, type) and issubclass(kind, Formulation):
         return FormulationMethod(kind, options)
     if isinstance(kind, type) and issubclass(kind, Method):
         made: Method = attempt(lambda: kind(options), f"method {kind.name!r} cannot be made")
         return made
-    raise ProblemError(f"a method is a name or a class of Method, Formulation or Heuristic, not {f'{method!r}'[:60]}")
+    raise ProblemError(
+        f"a method is a name or a class of Method, OrderSearch, Formulation or Heuristic, not {f'{method!r}'[:60]}"
+    )

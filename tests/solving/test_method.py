@@ -62,7 +62,7 @@ def test_a_wrong_name_lists_all_methods_the_nearest_first() -> None:
     [
         ((unit_chain(3),), {}, r"the problem is a ComputeGraph, not a Problem; Problem\(graph, budget\) makes one"),
         (("vgg16",), {}, "the problem is a str, not a Problem"),
-        ((CHAIN, 3), {}, "a method is a name or a class of Method, Formulation or Heuristic, not 3"),
+        ((CHAIN, 3), {}, "a method is a name or a class of Method, OrderSearch, Formulation or Heuristic, not 3"),
         ((CHAIN, Problem), {}, "a method is a name or a class"),
         ((CHAIN, "auto", 7), {}, "the backend is a name or a Backend, not 7"),
         ((CHAIN, "auto"), {"method_options": 3}, "method 'auto' takes no options"),

@@ -1,0 +1,284 @@
+"""The question of an order in arrays: what each op reads, writes and holds, and what is live before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.graphs.arrays import Csr, frozen
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class OrderInstance:
+    """Ops to be computed once each, in an order of least peak.
+
+    Ops are numbered in the reference order, so that every op has a higher number than those it depends on. What is
+    live at all times (graph inputs, constant memory) is in `held`, and what is live at the steps of its writers only,
+    since nobody reads or keeps it, is in their `workspace`: no tensor here is either. A tensor is allocated by the
+    first op that writes it, unless it is in `live`; an op may read it after all its writers in the instance; and it is
+    freed right after the last op that writes or reads it, unless it is in `kept`.
+
+    Attributes
+    ----------
+    size : int64 array, shape (tensors,)
+        Bytes.
+    workspace : int64 array, shape (ops,)
+        Bytes that are held at the step of the op only.
+    op_inputs, op_outputs : Csr
+        Tensors that each op reads and writes; none in both.
+    producers, consumers : Csr
+        Ops that write and read each tensor.
+    predecessors, successors : Csr
+        Ops that must come before and after each op.
+    live : bool array, shape (tensors,)
+        Which are allocated from the start.
+    kept : bool array, shape (tensors,)
+        Which stay at the end.
+    held : int
+        Bytes throughout, beside the tensors.
+    ops, tensors : int64 arrays, shapes (ops,) and (tensors,)
+        Their positions in the graph.
+
+    Examples
+    --------
+    The order that computes both halves of `a` first holds more.
+
+    >>> from remat import GraphBuilder
+    >>> b = GraphBuilder("two branches")
+    >>> _ = b.op("a", size=2), b.op("b", inputs=["a"], size=9), b.op("c", inputs=["a"], size=9)
+    >>> _ = b.op("d", inputs=["b"], size=1), b.op("e", inputs=["c"], size=1), b.op("f", inputs=["d", "e"], size=1)
+    >>> instance = OrderInstance.of(Problem(b.build()))
+    >>> instance.peak_of(instance.reference), instance.peak_of([0, 1, 3, 2, 4, 5])
+    (20, 12)
+    """
+
+    size: Int
+    workspace: Int
+    op_inputs: Csr
+    op_outputs: Csr
+    producers: Csr
+    consumers: Csr
+    predecessors: Csr
+    successors: Csr
+    live: Bool
+    kept: Bool
+    held: int
+    ops: Int
+    tensors: Int
+
+    @classmethod
+    def of(cls, problem: Problem) -> OrderInstance:
+        """The question of an order for the graph of `problem`, with what it keeps and the constant memory it counts.
+
+        Its budget, its order rule and its limits of computes are not looked at.
+        """
+        arrays = problem.graph.arrays
+        unread = ~problem.kept & (arrays.consumers.counts == 0)  # freed after each of its writers
+        there = np.flatnonzero(~arrays.is_input & ~unread)
+        number = np.full(len(arrays.size), -1, dtype=np.int64)
+        number[there] = np.arange(len(there))
+        workspace = arrays.workspace.copy()
+        entries = arrays.op_outputs
+        lost = unread[entries.indices]
+        np.add.at(workspace, entries.rows[lost], arrays.size[entries.indices[lost]])
+        position = arrays.position
+        return cls._made(
+            arrays.size[there],
+            workspace[arrays.order],
+            _renumbered(arrays.op_inputs, position, number),
+            _renumbered(arrays.op_outputs, position, number),
+            (position[arrays.op_predecessors.indices], position[arrays.op_predecessors.rows]),
+            live=np.zeros(len(there), dtype=np.bool_),
+            kept=problem.kept[there],
+            held=arrays.input_bytes + problem.constant_bytes,
+            ops=arrays.order.copy(),
+            tensors=there,
+        )
+
+    @classmethod
+    def _made(
+        cls, size: Int, workspace: Int, reads: tuple[Int, Int], writes: tuple[Int, Int], precedes: tuple[Int, Int],
+        *, live: Bool, kept: Bool, held: int, ops: Int, tensors: Int,
+    ) -> OrderInstance:  # fmt: skip
+        """From pairs (op, tensor) read and written, and pairs (op, op that comes later)."""
+        num_ops, num_tensors = len(workspace), len(size)
+        return cls(
+            frozen(size),
+            frozen(workspace),
+            Csr.from_pairs(*reads, num_ops),
+            Csr.from_pairs(*writes, num_ops),
+            Csr.from_pairs(*writes[::-1], num_tensors),
+            Csr.from_pairs(*reads[::-1], num_tensors),
+            Csr.from_pairs(*precedes[::-1], num_ops),
+            Csr.from_pairs(*precedes, num_ops),
+            frozen(live),
+            frozen(kept),
+            int(held),
+            frozen(ops),
+            frozen(tensors),
+        )
+
+    @property
+    def num_ops(self) -> int:
+        """How many ops there are to be ordered."""
+        return len(self.workspace)
+
+    @property
+    def num_tensors(self) -> int:
+        """How many tensors come and go."""
+        return len(self.size)
+
+    @property
+    def reference(self) -> Int:
+        """The reference order."""
+        return np.arange(self.num_ops, dtype=np.int64)
+
+    @cached_property
+    def start(self) -> int:
+        """Bytes that are live before the first op."""
+        return self.held + int(self.size[self.live].sum())
+
+    @cached_property
+    def op_bytes(self) -> Int:
+        """Bytes at the step of each op at the least: what is held, what it reads and writes, its workspace.
+
+        Shape (ops,).
+        """
+        return frozen(self.held + self.workspace + _sums(self.op_inputs, self.size) + _sums(self.op_outputs, self.size))
+
+    @cached_property
+    def structural_bound(self) -> int:
+        """No order has a lower peak: what one op needs, or what is live before the first or after the last."""
+        end = self.held + int(self.size[self.kept].sum())
+        return max(int(self.op_bytes.max(initial=0)), self.start if self.num_ops else 0, end)
+
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    def profile(self, order: Iterable[int] | Int) -> Int:
+        """Memory at each step of an order, in bytes; shape (ops,).
+
+        Raises
+        ------
+        ProblemError
+            If it is not an order of all ops in which every op comes after those it depends on.
+        """
+        order, num_ops = _array(order), self.num_ops
+        if order.shape != (num_ops,) or (np.sort(order) != np.arange(num_ops)).any():
+            raise ProblemError(f"an order has each of the {num_ops} ops once")
+        position = np.empty(num_ops, dtype=np.int64)
+        position[order] = np.arange(num_ops)
+        wrong = position[self.predecessors.indices] > position[self.predecessors.rows]
+        if wrong.any():
+            at = int(wrong.argmax())
+            early, late = self.predecessors.rows[at], self.predecessors.indices[at]
+            raise ProblemError(f"op {early} comes before op {late}, on which it depends")
+        first = np.full(self.num_tensors, num_ops, dtype=np.int64)
+        last = np.zeros(self.num_tensors, dtype=np.int64)
+        for users in (self.producers, self.consumers):
+            np.maximum.at(last, users.rows, position[users.indices])
+        np.minimum.at(first, self.producers.rows, position[self.producers.indices])
+        first[self.live] = 0
+        last[self.kept] = num_ops - 1
+        change = np.zeros(num_ops + 1, dtype=np.int64)
+        np.add.at(change, first, self.size)
+        np.add.at(change, last + 1, -self.size)
+        return self.held + np.cumsum(change[:-1]) + self.workspace[order]
+
+    def peak_of(self, order: Iterable[int] | Int) -> int:
+        """The peak of an order in bytes: what the validator finds for its schedule, where the instance is a whole one.
+
+        Raises
+        ------
+        ProblemError
+            If it is not an order of all ops in which every op comes after those it depends on.
+        """
+        return int(self.profile(order).max(initial=0))
+
+    def schedule(self, problem: Problem, order: Iterable[int] | Int, source: str = "") -> Schedule:
+        """The schedule that computes the ops in that order, with implied frees; for the instance of `problem`."""
+        return Schedule.of_computes(problem.graph, self.ops[_array(order)], source=source)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def part(self, ops: Iterable[int] | Int, done: Iterable[int] | Int = ()) -> OrderInstance:
+        """The question for some ops after others are done and before the rest.
+
+        What it holds and keeps is what the done ones leave and the rest needs. Orders of parts that follow each other,
+        put together by :attr:`ops`, have the largest of their peaks.
+
+        Parameters
+        ----------
+        ops, done : ops of this instance
+            With every op in `ops`, what it depends on is in `ops` or `done`.
+
+        Raises
+        ------
+        ProblemError
+            If it is not, or an op is in both.
+        """
+        chosen, before = self._mask(ops), self._mask(done)
+        needed = ~(chosen | before)[self.predecessors.indices] & chosen[self.predecessors.rows]
+        if needed.any() or (chosen & before).any():
+            raise ProblemError("a part of an order is not a part: an op comes without what it depends on, or twice")
+        touched, begun, ahead = (self._touched(mask) for mask in (chosen, before, ~(chosen | before)))
+        begun |= self.live
+        here = begun & ~touched & (ahead | self.kept)
+        there = np.flatnonzero(touched)
+        op_number, tensor_number = _numbers(chosen), _numbers(touched)
+        after = self.successors
+        inside = chosen[after.rows] & chosen[after.indices]
+        return self._made(
+            self.size[there],
+            self.workspace[chosen],
+            _renumbered(self.op_inputs, op_number, tensor_number),
+            _renumbered(self.op_outputs, op_number, tensor_number),
+            (op_number[after.rows[inside]], op_number[after.indices[inside]]),
+            live=begun[there],
+            kept=(ahead | self.kept)[there],
+            held=self.held + int(self.size[here].sum()),
+            ops=self.ops[chosen],
+            tensors=self.tensors[there],
+        )
+
+    def _mask(self, ops: Iterable[int] | Int) -> Bool:
+        mask = np.zeros(self.num_ops, dtype=np.bool_)
+        mask[_array(ops)] = True
+        return mask
+
+    def _touched(self, ops: Bool) -> Bool:
+        """Tensors that one of the ops reads or writes."""
+        touched = np.zeros(self.num_tensors, dtype=np.bool_)
+        for rows in (self.op_inputs, self.op_outputs):
+            touched[rows.indices[ops[rows.rows]]] = True
+        return touched
+
+
+def _array(ops: Iterable[int] | Int) -> Int:
+    return np.asarray(ops if isinstance(ops, np.ndarray) else list(ops), dtype=np.int64)
+
+
+def _numbers(mask: Bool) -> Int:
+    """New numbers of those in a mask; -1 for the others."""
+    return np.where(mask, np.cumsum(mask) - 1, -1)
+
+
+def _renumbered(rows: Csr, row_number: Int, column_number: Int) -> tuple[Int, Int]:
+    """The pairs of `rows` with other numbers, without those that have none."""
+    row, column = row_number[rows.rows], column_number[rows.indices]
+    there = (row >= 0) & (column >= 0)
+    return row[there], column[there]
+
+
+def _sums(rows: Csr, weights: Int) -> Int:
+    running = np.concatenate([[0], np.cumsum(weights[rows.indices])])
+    return running[rows.indptr[1:]] - running[rows.indptr[:-1]]

@@ -1,0 +1,81 @@
+"""A search for the order of least peak, as a method of solve()."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remat.compiled import COMPILING
+from remat.errors import BackendError
+from remat.ordering.base import Ordering, OrderSearch
+from remat.ordering.instance import Int, OrderInstance
+from remat.scope import own_scope
+
+if TYPE_CHECKING:
+    from remat.solving.session import Session
+
+
+def run_search(session: Session, search: OrderSearch) -> Ordering | None:
+    """Let a search look for an order with a lower peak than that of the best schedule known; all it finds is checked.
+
+    Its bound counts where the problem allows one compute of each op; otherwise it is a remark.
+
+    Parameters
+    ----------
+    session : Session
+        Of a problem of free order that asks for the least peak.
+    search : OrderSearch
+
+    Returns
+    -------
+    Ordering or None
+        What it found out; None where its compiled code was not ready in time.
+
+    Raises
+    ------
+    BackendError
+        If an order has another peak than is claimed, or one below the bound.
+    """
+    problem, name = session.problem, search.name
+    known = session.incumbents.least_peak
+    assert known is not None  # the reference order is one
+    instance = OrderInstance.of(problem)
+    once = all(limit == 1 for limit in problem.compute_limits)
+
+    def see(order: Int, peak: int) -> bool:
+        certified = session.incumbents.see(instance.schedule(problem, order, name), name)
+        if certified.certificate.peak != peak:
+            has = f"{certified.certificate.peak:,}"
+            raise BackendError(f"{name} claims a peak of {peak:,} bytes for an order that has {has}")
+        session.tell()
+        return session.enough
+
+    session.raise_bound(problem.structural_peak, own_scope(problem))
+    with session.timed(name):
+        if not search.prepared(session.call.deadline, lambda: session.enter(f"{name}: {COMPILING}")):
+            session.note(f"{name} was not compiled in time")
+            return None
+        session.enter(name)
+        found = search.search(
+            instance, deadline=session.call.deadline, seed=session.call.seed, upper=known.certificate.peak, on_order=see
+        )
+        if found.order is not None:
+            assert found.peak is not None
+            see(found.order, found.peak)
+    best = session.incumbents.least_peak
+    assert best is not None
+    if once:
+        if found.bound > best.certificate.peak:
+            raise BackendError(
+                f"{name} claims that no order has a lower peak than {found.bound:,} bytes, "
+                f"but that of {best.source} has {best.certificate.peak:,}"
+            )
+        if found.bound > session.bound:
+            session.bound_kind = name
+            session.raise_bound(found.bound, own_scope(problem))
+    elif found.bound >= best.certificate.peak:
+        session.note(f"{name} proved that no order has a lower peak without recomputation")
+    if found.states is not None:
+        session.note(f"{name} explored {found.states:,} states")
+    for note in found.notes:
+        session.note(note)
+    return found
