@@ -8,6 +8,9 @@ PYTHON ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
+# Tests start hundreds of processes: without bytecode each of them would compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup solvers demo test test-slow lint format schemas docs bench clean
 

@@ -11,6 +11,8 @@ settings.register_profile("remat", deadline=None, print_blob=True)
 settings.load_profile("remat")
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Doctests are looked for in every module; this one sleeps when it is imported.
+collect_ignore = ["backends/slow_to_import.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
