@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from remat.bounds import Bound, bounds
 from remat.graphs import ComputeGraph, layered, read_graph
-from remat.graphs.zoo import ZOO
+from remat.graphs.zoo import TRAINING, ZOO
 from remat.problem import Problem
 
 #: Columns, and the bound that each shows.
@@ -31,7 +31,7 @@ def graphs(names: list[str]) -> Iterator[tuple[str, ComputeGraph]]:
     if names:
         yield from ((name.rpartition("/")[2], ZOO[name]() if name in ZOO else read_graph(name)) for name in names)
         return
-    yield from ((name, make()) for name, make in ZOO.items())
+    yield from ((name, make()) for name, make in TRAINING.items())
     for n, width, seed in [(100, 0.27, 446), (250, 0.43, 1789), (500, 0.36, 1263), (1000, 0.31, 2085)]:
         yield f"layered {n}", layered(n, width, seed)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, read_graph
 from remat.graphs.layered import layered
-from remat.graphs.zoo import ZOO
+from remat.graphs.zoo import TRAINING
 from remat.problem import Problem
 
 #: Budgets in % of the reference peak, and rules of order.
@@ -64,7 +64,7 @@ INSTANCES = {
     one.name: one
     for one in (
         *(Instance(f"layered-{n}", partial(layered, n, width, seed)) for n, width, seed in LAYERED),
-        *(Instance(name, make) for name, make in ZOO.items()),
+        *(Instance(name, make) for name, make in TRAINING.items()),
         *(Instance(name, partial(read_graph, SHARED / f"{name}.json"), SHARED / f"{name}.json") for name in PUBLISHED),
     )
 }

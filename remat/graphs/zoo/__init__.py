@@ -1,29 +1,62 @@
-"""Training graphs of published networks, built layer by layer with the batch and image sizes of the publications."""
+"""Graphs of published networks, built layer by layer.
+
+Training graphs have the batch and image sizes of the Checkmate paper; inference graphs are of networks with irregular
+wiring, one sample, op by op as published.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.classifiers import mobilenet, resnet50, vgg16, vgg19
+from remat.graphs.zoo.inference import InferenceNetwork
 from remat.graphs.zoo.network import Layer, Network
 from remat.graphs.zoo.segmenters import fcn8, segnet, unet
+from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
 from remat.graphs.zoo.training import training_graph
 
-#: All networks by name; each takes a batch, an image shape and a number of classes, all with published defaults.
-ZOO: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
+#: Training graphs by name; each takes a batch, an image shape and a number of classes, all with published defaults.
+TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     {maker.__name__: maker for maker in (vgg16, vgg19, fcn8, unet, segnet, mobilenet, resnet50)}
 )
 
+_WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
+    "swiftnet-a": partial(swiftnet_cell, cell="a"),
+    "swiftnet-b": partial(swiftnet_cell, cell="b"),
+    "swiftnet-c": partial(swiftnet_cell, cell="c"),
+    "swiftnet-cells": swiftnet_cells,
+    "swiftnet": swiftnet,
+}
+#: Inference graphs by name; each takes a batch. Those named ``-folded`` have no concatenations: what reads one reads
+#: its parts instead.
+INFERENCE: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
+    {
+        name + suffix: partial(maker, fold_concats=True) if suffix else maker
+        for name, maker in _WITH_CONCATS.items()
+        for suffix in ("", "-folded")
+    }
+)
+
+#: All networks by name.
+ZOO: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType({**TRAINING, **INFERENCE})
+
 __all__ = [
+    "INFERENCE",
+    "TRAINING",
     "ZOO",
+    "InferenceNetwork",
     "Layer",
     "Network",
     "fcn8",
     "mobilenet",
     "resnet50",
     "segnet",
+    "swiftnet",
+    "swiftnet_cell",
+    "swiftnet_cells",
     "training_graph",
     "unet",
     "vgg16",

@@ -1,0 +1,265 @@
+"""An inference network, op by op: shapes, attributes, multiply-accumulates, parameters, and the graph of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from remat.errors import GraphError
+from remat.graphs.builder import GraphBuilder
+from remat.graphs.graph import ComputeGraph
+from remat.graphs.zoo.network import Shape
+
+#: Bytes of one element.
+DTYPES = {"uint8": 1, "float32": 4}
+#: Where the channels are in the shape of a tensor, batch first.
+CHANNEL_AXIS = {"NHWC": 3, "NCHW": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    kind: str
+    inputs: tuple[str, ...]
+    shape: Shape
+    macs: int
+    attrs: dict[str, Any]
+
+
+@dataclass
+class InferenceNetwork:
+    """Collects the ops of a network; each method adds one and returns its name, which is also that of its tensor.
+
+    The cost of an op is its multiply-accumulates in convolutions and fully connected layers, for the whole batch; all
+    other ops cost 0, as where such numbers are published. Parameters are counted apart, with those of
+    normalisations, and are the graph's constant memory.
+
+    Parameters
+    ----------
+    name : str
+    batch : int
+        Samples.
+    source : str
+        Where the network is published.
+    dtype : str
+        ``"float32"`` or ``"uint8"``, where biases have four bytes.
+    layout : str
+        ``"NHWC"`` or ``"NCHW"``: the order of the axes in ``meta["shapes"]``.
+    fold_concats : bool
+        Leave concatenations out: what reads one reads its parts instead (*zero-copy*), in their order, and says so
+        by the attributes ``concat_inputs`` and ``concat_axis``.
+
+    Examples
+    --------
+    >>> net = InferenceNetwork("tiny", batch=1, source="by hand")
+    >>> x = net.input("x", (8, 8, 3))
+    >>> net.conv("b", net.concat("both", x, net.conv("a", x, 5)), 4, kernel=3, stride=2)
+    'b'
+    >>> graph = net.graph()
+    >>> [(op.name, op.type, op.cost) for op in graph.ops if op.cost]
+    [('a', 'Conv', 960), ('b', 'Conv', 4608)]
+    >>> graph.meta["shapes"]["b"], graph.meta["attrs"]["both"], graph.outputs
+    ([1, 4, 4, 4], {'axis': 3}, ('b',))
+    """
+
+    name: str
+    batch: int
+    source: str
+    dtype: str = "float32"
+    layout: str = "NHWC"
+    fold_concats: bool = False
+    params: int = field(default=0, init=False)
+    param_bytes: int = field(default=0, init=False)
+    _ops: dict[str, _Op] = field(default_factory=dict, init=False, repr=False)
+    _folded: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False)
+    _shapes: dict[str, Shape] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self.batch) is not int or self.batch < 1:
+            raise GraphError(f"{self.name} needs a batch of a whole number from 1")
+
+    # -- ops -------------------------------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Shape) -> str:
+        """The network's input, an op without inputs of its own: it allocates the tensor."""
+        if len(shape) != 3 or not all(type(size) is int and size > 0 for size in shape):
+            raise GraphError(f"{self.name} needs an image (height, width, channels) of whole numbers from 1")
+        return self._add("Input", name, (), shape)
+
+    def conv(
+        self, name: str, x: str, channels: int, *, kernel: int | tuple[int, int] = 1, stride: int | tuple[int, int] = 1,
+        valid: bool = False, bias: bool = False,
+    ) -> str:  # fmt: skip
+        """Convolution; `valid`: without padding."""
+        (kh, kw), source = _pair(kernel), self.shape_of(x)
+        height, width = self._window(name, source, (kh, kw), _pair(stride), valid)
+        weights = kh * kw * source[2]
+        self._count(weights * channels, channels if bias else 0)
+        attrs = self._sliding(kernel, stride, valid) | {"weight_shape": [channels, kh, kw, source[2]]}
+        return self._add(
+            "Conv", name, (x,), (height, width, channels), macs=weights * height * width * channels, attrs=attrs
+        )
+
+    def depthwise(
+        self, name: str, x: str, *, kernel: int, stride: int = 1, dilation: int = 1, bias: bool = False
+    ) -> str:
+        """Depthwise convolution, one filter for each channel."""
+        source = self.shape_of(x)
+        height, width = self._window(name, source, _pair(kernel), _pair(stride), False)
+        self._count(kernel * kernel * source[2], source[2] if bias else 0)
+        attrs = self._sliding(kernel, stride) | {"weight_shape": [1, kernel, kernel, source[2]]}
+        if dilation > 1:
+            attrs["dilation"] = [dilation, dilation]
+        shape = (height, width, source[2])
+        return self._add("DepthwiseConv", name, (x,), shape, macs=kernel * kernel * prod(shape), attrs=attrs)
+
+    def pool(self, name: str, x: str, *, kind: str = "MaxPool", kernel: int = 3, stride: int = 1) -> str:
+        """Pooling, ``"MaxPool"`` or ``"AvgPool"``, padded."""
+        source = self.shape_of(x)
+        height, width = self._window(name, source, _pair(kernel), _pair(stride), False)
+        return self._add(kind, name, (x,), (height, width, source[2]), attrs=self._sliding(kernel, stride))
+
+    def global_pool(self, name: str, x: str) -> str:
+        """Average over height and width."""
+        return self._add("GlobalAvgPool", name, (x,), (1, 1, self.shape_of(x)[2]))
+
+    def dense(self, name: str, x: str, units: int) -> str:
+        """Fully connected layer with bias."""
+        elements = prod(self.shape_of(x))
+        self._count(elements * units, units)
+        attrs = {"weight_shape": [units, elements]}
+        return self._add("Dense", name, (x,), (1, 1, units), macs=elements * units, attrs=attrs)
+
+    def batch_norm(self, name: str, x: str, *, learned: int = 2) -> str:
+        """Batch normalisation, with `learned` trainable parameters for each channel and two moving statistics."""
+        self._count(0, (learned + 2) * self.shape_of(x)[2], trainable=learned * self.shape_of(x)[2])
+        return self._elementwise("BatchNorm", name, x)
+
+    def relu(self, name: str, x: str) -> str:
+        """Rectified linear unit, an op of its own."""
+        return self._elementwise("Relu", name, x)
+
+    def softmax(self, name: str, x: str) -> str:
+        """Softmax."""
+        return self._elementwise("Softmax", name, x)
+
+    def copy(self, name: str, x: str, kind: str) -> str:
+        """An op that changes nothing (a split in one part), of type `kind`."""
+        return self._elementwise(kind, name, x)
+
+    def shift(self, name: str, x: str) -> str:
+        """The image moved by one pixel up and left, zeros following: the pad and slice of a factorised reduction."""
+        return self._elementwise("Shift", name, x)
+
+    def add(self, name: str, *inputs: str, weights: bool = False) -> str:
+        """Sum of tensors of one shape; with `weights` each is multiplied by a learned number."""
+        shapes = {self.shape_of(x) for x in inputs}
+        if len(shapes) != 1:
+            raise GraphError(f"{self.name}: cannot add {' and '.join(f'{x} {self.shape_of(x)}' for x in inputs)}")
+        self._count(0, len(inputs) if weights else 0)
+        kind, attrs = ("WeightedAdd", {}) if weights else ("Add", {"inplace_ok": True})
+        return self._add(kind, name, inputs, shapes.pop(), attrs=attrs)
+
+    def concat(self, name: str, *inputs: str) -> str:
+        """Concatenation along the channels."""
+        shapes = [self.shape_of(x) for x in inputs]
+        if len({shape[:2] for shape in shapes}) != 1:
+            raise GraphError(f"{self.name}: cannot concatenate {' and '.join(map(str, shapes))}")
+        shape = (*shapes[0][:2], sum(shape[2] for shape in shapes))
+        if not self.fold_concats:
+            return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
+        parts = tuple(part for x in inputs for part in self._folded.get(x, (x,)))
+        if len(set(parts)) != len(parts) or name in self._shapes:
+            raise GraphError(f"{self.name}: {name} cannot be folded away")
+        self._folded[name] = parts
+        self._shapes[name] = shape
+        return name
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def shape_of(self, x: str) -> Shape:
+        """Height, width and channels of a tensor."""
+        return self._shapes[x]
+
+    def graph(self) -> ComputeGraph:
+        """The network as a graph: the order of the ops is the reference order, what nothing reads is an output."""
+        element = DTYPES[self.dtype]
+        b = GraphBuilder(
+            f"{self.name}-b{self.batch}",
+            cost_unit="mac",
+            source=self.source,
+            constant_memory=self.param_bytes,
+            meta={
+                "family": "inference ordering",
+                "dtype": self.dtype,
+                "layout": self.layout,
+                "batch": self.batch,
+                "params": self.params,
+                "overhead": {"input_bytes": 0, "param_bytes": self.param_bytes},
+                "input_ops": [name for name, op in self._ops.items() if op.kind == "Input"],
+                "shapes": {name: self._full(op.shape) for name, op in self._ops.items()},
+                "attrs": {name: op.attrs for name, op in self._ops.items() if op.attrs},
+            },
+        )
+        read: set[str] = set()
+        for name, op in self._ops.items():
+            size = self.batch * element * prod(op.shape)
+            b.op(name, inputs=op.inputs, size=size, cost=self.batch * op.macs, type=op.kind)
+            read.update(op.inputs)
+        b.output(*(name for name in self._ops if name not in read))
+        return b.build()
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _full(self, shape: Shape) -> list[int]:
+        height, width, channels = shape
+        image = [channels, height, width] if self.layout == "NCHW" else [height, width, channels]
+        return [self.batch, *image]
+
+    def _sliding(
+        self, kernel: int | tuple[int, int], stride: int | tuple[int, int], valid: bool = False
+    ) -> dict[str, Any]:
+        return {
+            "kernel": list(_pair(kernel)), "stride": list(_pair(stride)), "padding": "VALID" if valid else "SAME"
+        }  # fmt: skip
+
+    def _window(
+        self, name: str, source: Shape, kernel: tuple[int, int], stride: tuple[int, int], valid: bool
+    ) -> tuple[int, int]:
+        """Output height and width."""
+        if not valid:
+            return -(-source[0] // stride[0]), -(-source[1] // stride[1])
+        height, width = ((source[axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1))
+        if min(height, width) < 1:
+            raise GraphError(f"{self.name}: {name} needs at least {kernel[0]} x {kernel[1]} pixels, not {source[:2]}")
+        return height, width
+
+    def _count(self, weights: int, vectors: int, *, trainable: int | None = None) -> None:
+        """Count parameters; `vectors` (biases and the like) have four bytes each, whatever the data type."""
+        self.params += weights + (vectors if trainable is None else trainable)
+        self.param_bytes += DTYPES[self.dtype] * weights + 4 * vectors
+
+    def _elementwise(self, kind: str, name: str, x: str) -> str:
+        return self._add(kind, name, (x,), self.shape_of(x))
+
+    def _add(
+        self, kind: str, name: str, inputs: Sequence[str], shape: Shape, *, macs: int = 0,
+        attrs: dict[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        if name in self._shapes:
+            raise GraphError(f"{self.name}: two ops are named {name!r}")
+        attrs = dict(attrs or {})
+        read = tuple(inputs)
+        if any(x in self._folded for x in read):
+            if len(read) > 1:
+                raise GraphError(f"{self.name}: {name} reads a concatenation beside something else; do not fold it")
+            read = self._folded[read[0]]
+            attrs |= {"concat_inputs": True, "concat_axis": CHANNEL_AXIS[self.layout]}
+        self._ops[name] = _Op(kind, read, shape, macs, attrs)
+        self._shapes[name] = shape
+        return name
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return size if isinstance(size, tuple) else (size, size)
