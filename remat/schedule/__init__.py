@@ -1,5 +1,7 @@
 """The answer: schedules, their simulation and validation, other tools' formats, plots."""
 
+from remat.schedule.addresses import AddressCertificate, Addresses, Memory, check_addresses
+from remat.schedule.buffers import Buffers, schedule_buffers
 from remat.schedule.certificate import Certificate, Rule, Verdict, Violation
 from remat.schedule.io import read_schedule, write_schedule
 from remat.schedule.rules import OrderRule, Rules
@@ -8,8 +10,12 @@ from remat.schedule.simulate import Intervals, Simulation, simulate, with_frees
 from remat.schedule.validate import validate
 
 __all__ = [
+    "AddressCertificate",
+    "Addresses",
+    "Buffers",
     "Certificate",
     "Intervals",
+    "Memory",
     "OrderRule",
     "Rule",
     "Rules",
@@ -18,7 +24,9 @@ __all__ = [
     "StepKind",
     "Verdict",
     "Violation",
+    "check_addresses",
     "read_schedule",
+    "schedule_buffers",
     "simulate",
     "validate",
     "with_frees",

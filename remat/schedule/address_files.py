@@ -1,0 +1,279 @@
+"""Addresses in files: tables as CSV, this project's JSON, and TFLite's offline plan of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from remat.errors import FormatError, ScheduleError
+from remat.io.documents import Document, check_header, decoded
+from remat.io.files import decode_text, parse_json, read_bytes, write_atomic
+from remat.io.text import short
+from remat.schedule.addresses import Addresses, Memory
+from remat.schedule.buffer_tables import table_from_text, table_text
+from remat.schedule.buffers import MAX_BYTES, Buffers
+
+NAME, VERSION = "remat-addresses", 1
+#: Name of the metadata under which a TFLite model carries its plan, and the version of the plan.
+TFLITE_NAME, TFLITE_VERSION = "OfflineMemoryAllocation", 1
+
+
+class BufferEntry(Document):
+    """A buffer and its place."""
+
+    id: str
+    lower: int
+    """First step in which it lives, from 0."""
+    upper: int
+    """The step after the last one in which it lives."""
+    size: int
+    """Bytes."""
+    offset: int
+    """Bytes from the start of its memory."""
+    memory: int = 0
+    """Position in `memories`."""
+
+
+class MemoryEntry(Document):
+    """A memory."""
+
+    name: str
+    capacity: int | None = None
+    """Bytes; null: as many as it takes."""
+
+
+class AddressesDocument(Document):
+    """Addresses for the buffers of a schedule."""
+
+    format: Literal["remat-addresses"]
+    version: Literal[1]
+    buffers: list[BufferEntry]
+    memories: list[MemoryEntry]
+    alignment: int = 1
+    graph: str = ""
+    graph_digest: str = ""
+    source: str = ""
+
+
+def json_text(addresses: Addresses) -> str:
+    """The canonical text of addresses in format ``remat-addresses``: one buffer per line; ASCII."""
+    b = addresses.buffers
+    head: dict[str, Any] = {
+        "format": NAME, "version": VERSION, "graph": b.graph, "graph_digest": b.graph_digest,
+        "source": addresses.source, "alignment": addresses.alignment,
+        "memories": [{"name": memory.name, "capacity": memory.capacity} for memory in addresses.memories],
+    }  # fmt: skip
+    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    arrays = (b.lower, b.upper, b.size, addresses.offset, addresses.memory)
+    words = ("lower", "upper", "size", "offset", "memory")
+    rows = [
+        json.dumps({"id": name, **dict(zip(words, row, strict=True))})
+        for name, *row in zip(b.names, *(array.tolist() for array in arrays), strict=True)
+    ]
+    parts.append('"buffers": [' + ("\n" + ",\n".join(rows) + "\n" if rows else "") + "]")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def addresses_from_document(document: Any) -> Addresses:
+    """The addresses of a parsed JSON document in format ``remat-addresses``.
+
+    Raises
+    ------
+    FormatError
+        For another format or version, missing or unknown keys, wrong types; each with its place.
+    """
+    check_header(document, NAME, VERSION)
+    found = decoded(AddressesDocument, document)
+    try:
+        rows = [(e.lower, e.upper, e.size, e.offset, e.memory) for e in found.buffers]
+        columns = np.array(rows, dtype=np.int64).reshape(len(rows), 5).T
+        buffers = Buffers.of([entry.id for entry in found.buffers], *columns[:3])
+        memories = tuple(Memory(entry.name, entry.capacity) for entry in found.memories)
+        return Addresses(buffers, columns[3].copy(), columns[4].copy(), memories, found.alignment, found.source)
+    except OverflowError:
+        raise FormatError(f"a number of a buffer is larger than {MAX_BYTES:,}") from None
+    except ScheduleError as error:
+        raise FormatError(str(error)) from None
+
+
+def tflite_offsets(addresses: Addresses, num_tensors: int) -> list[int]:
+    """The plan that a TFLite model carries: a list of 32-bit integers.
+
+    Its entries: the version, the number of subgraphs, the number of offsets, and the byte offset of each tensor in the
+    order of the graph's tensors, -1 for one that is to get its place at runtime (it has no buffer here). Source:
+    TensorFlow Lite Micro, ``memory_management.md``, "Offline planned tensor allocations".
+
+    Raises
+    ------
+    FormatError
+        Naming the tensor, where the plan cannot say it: a tensor with two addresses (it is recomputed), several
+        memories, an offset from 2 GiB on.
+    """
+    offsets = [-1] * num_tensors
+    if len({*addresses.memory.tolist()}) > 1:
+        raise FormatError("a TFLite plan knows one memory, but the buffers lie in several")
+    tensors, names = addresses.buffers.tensor.tolist(), addresses.buffers.names
+    for name, tensor, offset in zip(names, tensors, addresses.offset.tolist(), strict=True):
+        if tensor < 0:
+            continue
+        if offset >= 2**31:
+            raise FormatError(f"a TFLite plan has offsets below 2 GiB, but {short(name)} lies at {offset:,}")
+        if offsets[tensor] not in (-1, offset):
+            raise FormatError(
+                f"a TFLite plan has one address for each tensor, but {short(name)} lies at {offset:,} and an earlier "
+                f"instance at {offsets[tensor]:,}"
+            )
+        offsets[tensor] = offset
+    return [TFLITE_VERSION, 1, num_tensors, *offsets]
+
+
+def addresses_from_tflite(words: list[int], buffers: Buffers, num_tensors: int, source: str = "") -> Addresses:
+    """Addresses by a TFLite plan for those of `buffers` that are tensors; the others, placed at runtime, are left out.
+
+    Raises
+    ------
+    FormatError
+        If the plan is not for so many tensors, or leaves one that has a buffer to be placed at runtime.
+    """
+    if len(words) < 3 or words[2] != len(words) - 3:
+        raise FormatError(f"not a TFLite plan: {len(words)} numbers, of which the third is to count those after it")
+    if words[2] != num_tensors:
+        raise FormatError(f"the TFLite plan has offsets for {words[2]} tensors, but the graph has {num_tensors}")
+    kept = np.flatnonzero(buffers.tensor >= 0)
+    offset = np.array(words[3:], dtype=np.int64)[buffers.tensor[kept]]
+    if (offset < 0).any():
+        name = buffers.names[int(kept[(offset < 0).argmax()])]
+        raise FormatError(f"the TFLite plan leaves tensor {short(name)} to be placed at runtime")
+    part = Buffers(
+        tuple(buffers.names[k] for k in kept.tolist()), buffers.lower[kept], buffers.upper[kept], buffers.size[kept],
+        buffers.tensor[kept], buffers.graph, buffers.graph_digest,
+    )  # fmt: skip
+    return Addresses(part, offset, np.zeros(len(kept), dtype=np.int64), source=source)
+
+
+def _tflite_json(words: list[int]) -> str:
+    version, subgraphs, _, *offsets = words
+    return json.dumps({"name": TFLITE_NAME, "version": version, "subgraphs": subgraphs, "offsets": offsets}) + "\n"
+
+
+#: What addresses can be written as, and in what: names of formats.
+FORMATS = ("json", "csv", "tflite", "tflite-json")
+_SUFFIXES = {".csv": "csv", ".json": "json", ".bin": "tflite"}
+
+
+def format_for(path: str | os.PathLike[str], wanted: str | None = None) -> str:
+    """The format that is `wanted`, or that the suffix of a path stands for; ``json`` where it stands for none.
+
+    Raises
+    ------
+    FormatError
+        If there is no such format.
+    """
+    if wanted is None:
+        return _SUFFIXES.get(Path(path).suffix.lower(), "json")
+    if wanted not in FORMATS:
+        raise FormatError(f"addresses are written as {', '.join(FORMATS)}, not as {short(wanted)}")
+    return wanted
+
+
+def write_addresses(
+    addresses: Addresses, path: str | os.PathLike[str], to: str | None = None, num_tensors: int | None = None
+) -> None:
+    """Write addresses, whole or not at all.
+
+    Parameters
+    ----------
+    to : {"json", "csv", "tflite", "tflite-json"}, optional
+        Default: by the suffix (.json, .csv; .bin: tflite).
+    num_tensors : int, optional
+        How many tensors the graph has; TFLite's plans need it.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if it cannot be written, or the format cannot say what the addresses are.
+    """
+    wanted = format_for(path, to)
+    if wanted.startswith("tflite") and num_tensors is None:
+        raise FormatError(f"{path}: a TFLite plan is for the tensors of a graph, and there is none")
+    writers: Mapping[str, Callable[[], str | bytes]] = {
+        "json": lambda: json_text(addresses),
+        "csv": lambda: table_text(addresses.buffers, addresses),
+        "tflite": lambda: _packed(tflite_offsets(addresses, num_tensors or 0)),
+        "tflite-json": lambda: _tflite_json(tflite_offsets(addresses, num_tensors or 0)),
+    }
+    try:
+        content = writers[wanted]()
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    write_atomic(path, content)
+
+
+def _packed(words: list[int]) -> bytes:
+    return struct.pack(f"<{len(words)}i", *words)
+
+
+def read_addresses(
+    path: str | os.PathLike[str], buffers: Buffers | None = None, num_tensors: int | None = None
+) -> Addresses:
+    """Addresses from a file in any of the formats, which is found from the content.
+
+    Parameters
+    ----------
+    buffers : Buffers, optional
+        Of the schedule that they are for; a TFLite plan, which has only offsets, needs it.
+    num_tensors : int, optional
+        How many tensors the graph has; a TFLite plan needs it, too.
+
+    Raises
+    ------
+    FormatError
+        Naming the file and the place in it.
+    """
+    data = read_bytes(path)
+    name = str(path)
+    try:
+        if data.lstrip()[:1] == b"{":
+            document = parse_json(decode_text(data, name), name)
+            if isinstance(document, dict) and document.get("name") == TFLITE_NAME:
+                return _by_plan(_plan_words(document), buffers, num_tensors, name)
+            return addresses_from_document(document)
+        if b"\0" in data:
+            if len(data) % 4:
+                raise FormatError(f"not a TFLite plan: {len(data)} bytes are no whole number of 32-bit integers")
+            return _by_plan(list(struct.unpack(f"<{len(data) // 4}i", data)), buffers, num_tensors, name)
+    except FormatError as error:
+        said = str(error)
+        raise FormatError(said if said.startswith(name) else f"{name}: {said}") from None
+    _, found = table_from_text(decode_text(data, name), name)
+    if found is None:
+        raise FormatError(f"{name}: the table has no column offset, so there are no addresses in it")
+    return found
+
+
+class PlanDocument(Document):
+    """TFLite's offline plan of memory, as JSON."""
+
+    name: Literal["OfflineMemoryAllocation"]
+    version: int
+    subgraphs: int
+    offsets: list[int]
+
+
+def _plan_words(document: Any) -> list[int]:
+    found = decoded(PlanDocument, document)
+    if any(not -1 <= offset < 2**31 for offset in found.offsets):
+        raise FormatError("an offset is neither -1 nor a number from 0 to 2^31")
+    return [found.version, found.subgraphs, len(found.offsets), *found.offsets]
+
+
+def _by_plan(words: list[int], buffers: Buffers | None, num_tensors: int | None, name: str) -> Addresses:
+    if buffers is None or num_tensors is None:
+        raise FormatError("a TFLite plan has offsets alone: it can be read only with its graph and schedule")
+    return addresses_from_tflite(words, buffers, num_tensors, name)

@@ -1,0 +1,391 @@
+"""Addresses for buffers, and their certificate: an independent check that no two live buffers overlap."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ScheduleError
+from remat.io.text import expect, short
+from remat.schedule.buffers import MAX_BYTES, Buffers, live_sums
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory that buffers are placed in.
+
+    Attributes
+    ----------
+    name : str
+    capacity : int or None
+        Bytes; None: as many as it takes.
+    """
+
+    name: str = "memory"
+    capacity: int | None = None
+
+    def __post_init__(self) -> None:
+        capacity = self.capacity
+        if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 0):
+            raise ScheduleError(f"the capacity of {short(self.name)} is {short(capacity)}, not a number of bytes")
+        if capacity is not None and capacity > MAX_BYTES:
+            raise ScheduleError(f"the capacity of {short(self.name)} is more than {MAX_BYTES:,} bytes")
+
+
+#: One memory, as large as it takes.
+ONE_MEMORY = (Memory(),)
+
+
+@dataclass(frozen=True, eq=False)
+class Addresses:
+    """Where each buffer lies: from `offset` on, in one of the memories.
+
+    Nothing is checked but shapes: :func:`check_addresses` says whether they are right.
+
+    Attributes
+    ----------
+    buffers : Buffers
+    offset : int64 array, shape (buffers,)
+        Bytes from the start of the memory.
+    memory : int64 array, shape (buffers,)
+        Position in `memories`.
+    memories : tuple of Memory
+    alignment : int
+        Bytes of which all offsets are to be multiples; a buffer then takes whole multiples, too, and so does an arena.
+    source : str
+        Who made them.
+    """
+
+    buffers: Buffers
+    offset: Int
+    memory: Int
+    memories: tuple[Memory, ...] = ONE_MEMORY
+    alignment: int = 1
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        count = len(self.buffers)
+        if self.offset.shape != (count,) or self.memory.shape != (count,):
+            raise ScheduleError(f"{count} buffers need as many offsets and memories")
+        check_alignment(self.alignment)
+        if len(self.memory) and not (self.memory.min() >= 0 and self.memory.max() < len(self.memories)):
+            raise ScheduleError(f"a buffer lies in a memory that is none of the {len(self.memories)}")
+        if len({memory.name for memory in self.memories}) < len(self.memories):
+            raise ScheduleError("two memories have one name")
+        for array in (self.offset, self.memory):
+            array.flags.writeable = False
+
+    @classmethod
+    def in_one_memory(
+        cls, buffers: Buffers, offset: object, *, alignment: int = 1, capacity: int | None = None, source: str = ""
+    ) -> Addresses:
+        """All buffers in one memory.
+
+        Examples
+        --------
+        >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+        >>> Addresses.in_one_memory(b, [0, 4, 0]).arenas
+        (6,)
+        """
+        offsets = np.array(offset, dtype=np.int64)
+        return cls(
+            buffers, offsets, np.zeros(len(buffers), dtype=np.int64), (Memory(capacity=capacity),), alignment, source
+        )
+
+    @property
+    def arenas(self) -> tuple[int, ...]:
+        """Bytes that each memory needs: up to the end of its topmost buffer, in whole multiples of the alignment."""
+        tops = self.offset + self.buffers.rounded(self.alignment)
+        return tuple(int(tops[self.memory == k].max(initial=0)) for k in range(len(self.memories)))
+
+    @property
+    def arena(self) -> int:
+        """The sum of :attr:`arenas`."""
+        return sum(self.arenas)
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """The largest sum of what lives in each memory at one step; no arena with these buffers is smaller."""
+        b, size = self.buffers, self.buffers.rounded(self.alignment)
+        here = [self.memory == k for k in range(len(self.memories))]
+        return tuple(int(live_sums(b.lower[m], b.upper[m], size[m])[1].max(initial=0)) for m in here)
+
+
+def check_alignment(alignment: object) -> None:
+    """Refuse what is no number of bytes from 1.
+
+    Raises
+    ------
+    ScheduleError
+    """
+    if isinstance(alignment, bool) or not isinstance(alignment, int) or not 1 <= alignment <= 2**30:
+        raise ScheduleError(f"the alignment must be a whole number of bytes from 1 to 2^30, not {short(alignment)}")
+
+
+class AddressRule(StrEnum):
+    """What addresses can break."""
+
+    UNKNOWN_BUFFER = "unknown buffer"
+    """Every address is that of a buffer of the schedule."""
+    NO_ADDRESS = "no address"
+    """Every buffer of the schedule has an address."""
+    OTHER_BUFFER = "other buffer"
+    """A buffer has the size and the steps that the schedule gives it."""
+    NEGATIVE = "negative offset"
+    """No buffer begins before its memory."""
+    ALIGNMENT = "alignment"
+    """Offsets are multiples of the alignment."""
+    CAPACITY = "capacity"
+    """No buffer ends beyond the capacity of its memory."""
+    OVERLAP = "overlap"
+    """No two buffers that live at one step share a byte of a memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressViolation:
+    """One broken rule.
+
+    Attributes
+    ----------
+    step : int or None
+        The first step at which it shows; None for what concerns the list as a whole.
+    buffer : str
+    rule : AddressRule
+    message : str
+        One line that names buffers and bytes.
+    """
+
+    step: int | None
+    buffer: str
+    rule: AddressRule
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class AddressCertificate:
+    """An independent account of addresses; all in bytes.
+
+    Attributes
+    ----------
+    accepted : bool
+        Whether every rule is kept.
+    memories : tuple of Memory
+    arenas, peaks : tuple of int
+        For each memory, as in :class:`Addresses`.
+    buffers : int
+        How many there are.
+    alignment : int
+    violations : tuple of AddressViolation
+        Those of the list as a whole, then by step; at most as many as asked for.
+    more_violations : int
+    graph, graph_digest : str
+    """
+
+    accepted: bool
+    memories: tuple[Memory, ...]
+    arenas: tuple[int, ...]
+    peaks: tuple[int, ...]
+    buffers: int
+    alignment: int
+    violations: tuple[AddressViolation, ...] = ()
+    more_violations: int = 0
+    graph: str = ""
+    graph_digest: str = field(default="", repr=False)
+
+    @property
+    def arena(self) -> int:
+        """Bytes that all memories together need."""
+        return sum(self.arenas)
+
+    @property
+    def peak(self) -> int:
+        """The sum of the largest live sums of each memory: no arena with the same buffers in each is smaller."""
+        return sum(self.peaks)
+
+    @property
+    def fragmentation(self) -> float | None:
+        """``arena / peak - 1``; None where nothing is held."""
+        return self.arena / self.peak - 1 if self.peak else None
+
+    @property
+    def first(self) -> AddressViolation | None:
+        """The first violation, or None."""
+        return self.violations[0] if self.violations else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        return {
+            "accepted": self.accepted,
+            "arena": self.arena,
+            "peak": self.peak,
+            "fragmentation": self.fragmentation,
+            "buffers": self.buffers,
+            "alignment": self.alignment,
+            "memories": [
+                {"name": memory.name, "capacity": memory.capacity, "arena": arena, "peak": peak}
+                for memory, arena, peak in zip(self.memories, self.arenas, self.peaks, strict=True)
+            ],
+            "violations": [
+                {"step": v.step, "buffer": v.buffer, "rule": str(v.rule), "message": v.message} for v in self.violations
+            ],
+            "more_violations": self.more_violations,
+            "graph": self.graph,
+            "graph_digest": self.graph_digest,
+        }
+
+    def __str__(self) -> str:
+        share = "" if self.fragmentation is None else f", fragmentation {100 * self.fragmentation:.4g} %"
+        rows = [
+            ("addresses", "valid" if self.accepted else "invalid"),
+            ("arena", f"{self.arena:,} bytes (peak {self.peak:,}{share})"),
+        ]
+        if len(self.memories) > 1 or any(memory.capacity is not None for memory in self.memories):
+            for memory, arena, peak in zip(self.memories, self.arenas, self.peaks, strict=True):
+                limit = "" if memory.capacity is None else f" of {memory.capacity:,}"
+                rows.append(("in", f"{short(memory.name)}: {arena:,}{limit} bytes, peak {peak:,}"))
+        aligned = "" if self.alignment == 1 else f", each at a multiple of {self.alignment:,} bytes"
+        rows.append(("buffers", f"{self.buffers:,}{aligned}"))
+        rows.extend(("violation", str(violation)) for violation in self.violations)
+        if self.more_violations:
+            rows.append(("", f"and {self.more_violations:,} more violations"))
+        return "\n".join(f"{word:<13} {text}" for word, text in rows)
+
+
+def check_addresses(
+    addresses: Addresses, expected: Buffers | None = None, *, max_violations: int = 20
+) -> AddressCertificate:
+    """Check addresses; nothing is repaired.
+
+    Parameters
+    ----------
+    expected : Buffers, optional
+        The buffers that a schedule has (:func:`~remat.schedule.buffers.schedule_buffers`), to be compared by name;
+        default: those that the addresses come with are taken as they are.
+    max_violations : int
+        Most violations that are listed; the others are counted. Of buffers that overlap, one with each buffer is.
+
+    Raises
+    ------
+    ScheduleError
+        If the arguments are something else altogether.
+
+    Examples
+    --------
+    >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    >>> check_addresses(Addresses.in_one_memory(b, [0, 4, 0])).fragmentation
+    0.0
+    >>> print(check_addresses(Addresses.in_one_memory(b, [0, 3, 0])).first)
+    step 1: buffer 'b' at [3, 5) overlaps buffer 'a' at [0, 4)
+    """
+    expect(addresses, Addresses, "addresses", ScheduleError)
+    found: list[AddressViolation] = []
+    count = 0
+    for violation in _all_violations(addresses, expected):
+        count += 1
+        if len(found) < max_violations:
+            found.append(violation)
+    b = addresses.buffers
+    return AddressCertificate(
+        count == 0, addresses.memories, addresses.arenas, addresses.peaks, len(b), addresses.alignment, tuple(found),
+        count - len(found), b.graph, b.graph_digest,
+    )  # fmt: skip
+
+
+def _all_violations(addresses: Addresses, expected: Buffers | None) -> Iterator[AddressViolation]:
+    if expected is not None and expected is not addresses.buffers:
+        yield from _differences(addresses.buffers, expected)
+    yield from _sweep(addresses)
+
+
+def _differences(given: Buffers, expected: Buffers) -> Iterator[AddressViolation]:
+    """Where the buffers are not those of the schedule."""
+    place = {name: k for k, name in enumerate(given.names)}
+    known = set(expected.names)
+    for name in expected.names:
+        if name not in place:
+            yield AddressViolation(None, name, AddressRule.NO_ADDRESS, f"buffer {short(name)} has no address")
+    for name in given.names:
+        if name not in known:
+            message = f"{short(name)} has an address, but is no buffer of the schedule"
+            yield AddressViolation(None, name, AddressRule.UNKNOWN_BUFFER, message)
+    for k, name in enumerate(expected.names):
+        if (at := place.get(name)) is None:
+            continue
+        for word, own, right in (
+            ("bytes", given.size[at], expected.size[k]),
+            ("as its first step", given.lower[at], expected.lower[k]),
+            ("as the step after its last", given.upper[at], expected.upper[k]),
+        ):
+            if own != right:
+                message = f"buffer {short(name)} has {own} {word}, but {right} in the schedule"
+                yield AddressViolation(None, name, AddressRule.OTHER_BUFFER, message)
+                break
+
+
+def _sweep(addresses: Addresses) -> Iterator[AddressViolation]:
+    """In the order of time: each buffer when it begins, against its neighbours by address among those that live."""
+    b = addresses.buffers
+    lower, upper, size = b.lower.tolist(), b.upper.tolist(), b.size.tolist()
+    offset, memory = addresses.offset.tolist(), addresses.memory.tolist()
+    live: list[list[tuple[int, int]]] = [[] for _ in addresses.memories]
+    ends = sorted(range(len(b)), key=lambda k: upper[k])
+    gone, held = 0, [False] * len(b)
+    for k in sorted(range(len(b)), key=lambda k: (lower[k], k)):
+        while gone < len(ends) and upper[ends[gone]] <= lower[k]:
+            other = ends[gone]
+            gone += 1
+            if held[other]:
+                here = live[memory[other]]
+                del here[bisect.bisect_left(here, (offset[other], other))]
+        wrong = _place(addresses, k, offset[k], size[k])
+        yield from wrong
+        if size[k] == 0 or offset[k] < 0:
+            continue
+        here = live[memory[k]]
+        at = bisect.bisect_left(here, (offset[k], k))
+        for other in [j for _, j in here[max(at - 1, 0) : at + 1]]:
+            if offset[other] < offset[k] + size[k] and offset[k] < offset[other] + size[other]:
+                message = (
+                    f"step {lower[k]}: buffer {short(b.names[k])} at {_span(offset[k], size[k])} overlaps buffer "
+                    f"{short(b.names[other])} at {_span(offset[other], size[other])}"
+                )
+                yield AddressViolation(lower[k], b.names[k], AddressRule.OVERLAP, message)
+                break
+        else:  # all that is in the list is disjoint, so that neighbours are all that need be looked at
+            here.insert(at, (offset[k], k))
+            held[k] = True
+
+
+def _place(addresses: Addresses, k: int, offset: int, size: int) -> Sequence[AddressViolation]:
+    """What is wrong with one address by itself."""
+    name, step = addresses.buffers.names[k], int(addresses.buffers.lower[k])
+    which = addresses.memories[int(addresses.memory[k])]
+    found = []
+    if offset < 0:
+        message = f"buffer {short(name)} has offset {offset}, which is negative"
+        found.append(AddressViolation(step, name, AddressRule.NEGATIVE, message))
+    if offset % addresses.alignment:
+        message = f"buffer {short(name)} has offset {offset}, not a multiple of {addresses.alignment}"
+        found.append(AddressViolation(step, name, AddressRule.ALIGNMENT, message))
+    if which.capacity is not None and offset + size > which.capacity:
+        message = (
+            f"step {step}: buffer {short(name)} at {_span(offset, size)} ends beyond the capacity of "
+            f"{short(which.name)}, {which.capacity:,} bytes"
+        )
+        found.append(AddressViolation(step, name, AddressRule.CAPACITY, message))
+    return found
+
+
+def _span(offset: int, size: int) -> str:
+    return f"[{offset}, {offset + size})"

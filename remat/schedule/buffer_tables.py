@@ -1,0 +1,156 @@
+"""Buffers and their addresses as tables: the CSV form of MiniMalloc."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from remat.errors import FormatError, ScheduleError
+from remat.graphs.graph import MAX_NAME_LENGTH
+from remat.io.files import decode_text, read_bytes
+from remat.io.limits import MAX_STEPS
+from remat.io.text import short
+from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory
+from remat.schedule.buffers import MAX_BYTES, Buffers
+
+#: Columns of a table: those that must be there, and those that may.
+COLUMNS, MORE_COLUMNS = ("id", "lower", "upper", "size"), ("offset", "memory")
+_WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+def read_table(path: str | os.PathLike[str]) -> tuple[Buffers, Addresses | None]:
+    """The buffers of a CSV table with the columns ``id,lower,upper,size``; addresses where it has offsets, too.
+
+    The columns may be in any order, and may be followed by ``offset`` and ``memory`` (a name).
+
+    Raises
+    ------
+    FormatError
+        Naming file and row (the header is row 1): a column that is missing or unknown, what is no whole number from 0,
+        a name that another row has, a buffer that lives in no step.
+    """
+    return table_from_text(decode_text(read_bytes(path), str(path)), str(path))
+
+
+def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addresses | None]:
+    r""":func:`read_table` of a text.
+
+    Examples
+    --------
+    >>> buffers, addresses = table_from_text("id,lower,upper,size,offset\na,0,3,4,0\nb,1,2,2,4\n")
+    >>> buffers.names, addresses.arena
+    (('a', 'b'), 6)
+    >>> table_from_text("id,lower,upper,size\na,3,3,4\n")
+    Traceback (most recent call last):
+    remat.errors.FormatError: the table, row 2: buffer 'a' lives in no step: lower is 3 and upper 3
+    """
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header: list[str] | None = None
+    names: list[str] = []
+    numbers: list[list[int]] = []
+    memories: dict[str, int] = {}
+    places: list[int] = []
+    first_row: dict[str, int] = {}
+    for row, cells in _rows(rows, name):
+        at = f"{name}, row {row}"
+        if header is None:
+            header = _header(cells, at)
+            continue
+        if len(cells) != len(header):
+            raise FormatError(f"{at}: {len(cells)} cells, but the header has {len(header)}")
+        entry = dict(zip(header, cells, strict=True))
+        called = entry["id"].strip()
+        if not 0 < len(called) <= MAX_NAME_LENGTH or not called.isprintable():
+            raise FormatError(f"{at}: id {short(called)} is empty, long or unprintable")
+        if called in first_row:
+            raise FormatError(f"{at}: id {short(called)} stands in row {first_row[called]}, too")
+        first_row[called] = row
+        if len(names) >= MAX_STEPS:
+            raise FormatError(f"{name}: more than the {MAX_STEPS:,} buffers that are read")
+        names.append(called)
+        numbers.append([_number(entry[word], word, at) for word in (*COLUMNS[1:], "offset") if word in entry])
+        if numbers[-1][0] >= numbers[-1][1]:
+            lower, upper = numbers[-1][:2]
+            raise FormatError(f"{at}: buffer {short(called)} lives in no step: lower is {lower} and upper {upper}")
+        if "memory" in entry:
+            places.append(memories.setdefault(entry["memory"].strip() or "memory", len(memories)))
+    if header is None:
+        raise FormatError(f"{name}: empty; a table begins with {','.join(COLUMNS)}")
+    columns = np.array(numbers, dtype=np.int64).reshape(len(names), 3 + ("offset" in header)).T
+    try:
+        buffers = Buffers.of(names, *columns[:3])
+    except ScheduleError as error:
+        raise FormatError(f"{name}: {error}") from None
+    if "offset" not in header:
+        return buffers, None
+    where = np.array(places or [0] * len(names), dtype=np.int64)
+    known = tuple(Memory(word) for word in memories) or ONE_MEMORY
+    return buffers, Addresses(buffers, columns[3].copy(), where, known, source=name)
+
+
+def _rows(rows: Iterator[list[str]], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, with their numbers."""
+    row = 0
+    while True:
+        row += 1
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FormatError(f"{name}, row {row}: {error}") from None
+        if any(cell.strip() for cell in cells):
+            yield row, cells
+
+
+def _header(cells: list[str], at: str) -> list[str]:
+    header = [cell.strip().lower() for cell in cells]
+    missing = [word for word in COLUMNS if word not in header]
+    if missing:
+        raise FormatError(f"{at}: no column {', '.join(missing)}; a table begins with {','.join(COLUMNS)}")
+    unknown = [word for word in header if word not in COLUMNS + MORE_COLUMNS]
+    if unknown:
+        raise FormatError(f"{at}: column {short(unknown[0])} is not known; {', '.join(MORE_COLUMNS)} may be there, too")
+    if len(set(header)) < len(header):
+        raise FormatError(f"{at}: a column stands there twice")
+    return header
+
+
+def _number(cell: str, word: str, at: str) -> int:
+    text = cell.strip()
+    value = int(text) if _WHOLE.fullmatch(text) else -1
+    if value < 0 or value > MAX_BYTES:
+        what = "negative" if re.fullmatch(r"-[0-9]+", text, re.ASCII) else f"not a whole number from 0 to {MAX_BYTES:,}"
+        raise FormatError(f"{at}: {word} {short(text)} is {what}")
+    return value
+
+
+def table_text(buffers: Buffers, addresses: Addresses | None = None) -> str:
+    """The CSV table of buffers, and of their addresses where there are any; several memories have a column, too.
+
+    Examples
+    --------
+    >>> print(table_text(Buffers.of(["a"], [0], [3], [4])), end="")
+    id,lower,upper,size
+    a,0,3,4
+    """
+    numbers = (buffers.lower, buffers.upper, buffers.size)
+    columns: list[list[Any]] = [list(buffers.names), *(array.tolist() for array in numbers)]
+    header = list(COLUMNS)
+    if addresses is not None:
+        header.append("offset")
+        columns.append(addresses.offset.tolist())
+        if len(addresses.memories) > 1:
+            header.append("memory")
+            columns.append([addresses.memories[k].name for k in addresses.memory.tolist()])
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(zip(*columns, strict=True))
+    return out.getvalue()

@@ -1,0 +1,213 @@
+"""The buffers of a schedule: each instance of a tensor, each workspace, as a stretch of time and a number of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ScheduleError
+from remat.graphs import ComputeGraph
+from remat.io.text import short
+from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import simulate
+
+Int = NDArray[np.int64]
+
+#: Most bytes that all buffers together, or one step, may have: sums of two fit into 64 bits.
+MAX_BYTES = 2**61
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Buffers, each of which holds its bytes in the steps ``lower <= step < upper``. Immutable.
+
+    Attributes
+    ----------
+    names : tuple of str
+        One for each, all different.
+    lower, upper, size : int64 arrays, shape (buffers,)
+        Steps, counted from 0; bytes.
+    tensor : int64 array, shape (buffers,)
+        Position in ``graph.tensors``; -1 for what is no tensor: workspaces, constant memory, buffers of a bare table.
+    graph, graph_digest : str
+        Of the graph; empty when unknown.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the buffer: a name that another one has, no step in which it lives, a number that is negative or too
+        large.
+
+    Examples
+    --------
+    >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    >>> len(b), b.steps, b.peak()
+    (3, 3, 6)
+    """
+
+    names: tuple[str, ...]
+    lower: Int
+    upper: Int
+    size: Int
+    tensor: Int
+    graph: str = ""
+    graph_digest: str = ""
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if any(array.shape != (count,) for array in (self.lower, self.upper, self.size, self.tensor)):
+            raise ScheduleError(f"{count} buffers need arrays of as many numbers")
+        if len(set(self.names)) < count:
+            seen: set[str] = set()
+            twice = next(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise ScheduleError(f"two buffers have the name {short(twice)}")
+        for word, wrong in (
+            ("begins before step 0", self.lower < 0),
+            ("lives in no step: it ends where it begins, or before", self.upper <= self.lower),
+            ("has a negative size", self.size < 0),
+            (f"has more than {MAX_BYTES:,} bytes, or lives that long", np.maximum(self.size, self.upper) > MAX_BYTES),
+        ):
+            if wrong.any():
+                raise ScheduleError(f"buffer {short(self.names[int(wrong.argmax())])} {word}")
+        if float(self.size.sum(dtype=np.float64)) > MAX_BYTES:
+            raise ScheduleError(f"the buffers have more than {MAX_BYTES:,} bytes together")
+        for array in (self.lower, self.upper, self.size, self.tensor):
+            array.flags.writeable = False
+
+    @classmethod
+    def of(cls, names: Iterable[str], lower: object, upper: object, size: object) -> Buffers:
+        """From plain lists, of no graph."""
+        called = tuple(names)
+        low, high, bytes_ = (np.array(values, dtype=np.int64) for values in (lower, upper, size))
+        return cls(called, low, high, bytes_, np.full(len(called), -1, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def steps(self) -> int:
+        """The step in which the last buffer has gone."""
+        return int(self.upper.max(initial=0))
+
+    def rounded(self, alignment: int = 1) -> Int:
+        """Sizes rounded up to whole multiples of `alignment`."""
+        return -(-self.size // alignment) * alignment
+
+    def live(self, alignment: int = 1) -> tuple[Int, Int]:
+        """Steps at which something begins, ascending, and the bytes that live there (each size rounded up)."""
+        return live_sums(self.lower, self.upper, self.rounded(alignment))
+
+    def peak(self, alignment: int = 1) -> int:
+        """Largest sum of what lives at one step: no arena is smaller."""
+        return int(self.live(alignment)[1].max(initial=0))
+
+
+def live_sums(lower: Int, upper: Int, size: Int) -> tuple[Int, Int]:
+    """Steps at which an interval begins, ascending, and the sum of the sizes of those that cover it."""
+    times = np.unique(lower)
+    began, ended = np.argsort(lower, kind="stable"), np.argsort(upper, kind="stable")
+    totals = []
+    for when, order in ((lower, began), (upper, ended)):
+        summed = np.concatenate([[0], np.cumsum(size[order])])
+        totals.append(summed[np.searchsorted(when[order], times, side="right")])
+    return times, totals[0] - totals[1]
+
+
+def schedule_buffers(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    *,
+    keep: Iterable[str] = (),
+    inputs: bool = True,
+    workspaces: bool = True,
+    constant_memory: bool = False,
+) -> Buffers:
+    """The buffers of `schedule`; their steps are its compute steps, counted from 0.
+
+    Each instance of a tensor is a buffer of its own, called ``tensor``, and after a recomputation ``tensor#2``,
+    ``tensor#3``, ...; an accumulation buffer is one from its first contribution on. The workspace of an op is a buffer
+    of one step, ``op workspace``. Tensors of no bytes have none.
+
+    Parameters
+    ----------
+    keep : iterable of str
+        Tensors that stay to the end, besides the graph's outputs, where frees are implied.
+    inputs : bool
+        Whether the graph inputs, which live from the start to the end, have buffers here.
+    workspaces : bool
+        Whether workspaces have.
+    constant_memory : bool
+        Whether the graph's constant memory is a buffer over all steps.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the first violation, if the schedule does not run on `graph`.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("chain")
+    >>> names = [b.op("a", size=4), b.op("b", inputs=["a"], size=2, workspace=1), b.op("c", inputs=["b"], size=1)]
+    >>> found = schedule_buffers(b.build(), Schedule.reference(b.build()))
+    >>> found.names, found.lower.tolist(), found.upper.tolist(), found.peak()
+    (('a', 'b', 'b workspace', 'c'), [0, 1, 1, 2], [2, 3, 2, 3], 7)
+    """
+    run = simulate(graph, schedule, keep=keep, max_violations=1)
+    if run.violations:
+        raise ScheduleError(f"this schedule has no buffers, as it is not valid: {run.violations[0].message}")
+    before = np.concatenate([[0], np.cumsum(run.is_compute)]).astype(np.int64)
+    found = run.intervals
+    lower, upper = before[found.start], before[found.end]
+    count = int(before[-1])
+    used = (graph.arrays.size[found.tensor] > 0) & (lower < upper)
+    if not inputs:
+        used &= ~graph.arrays.is_input[found.tensor]
+    tensor, lower, upper = found.tensor[used], lower[used], upper[used]
+    size = graph.arrays.size[tensor]
+    names = _instances([graph.tensor_names[t] for t in tensor.tolist()])
+
+    ops = run.ops[run.is_compute]
+    step = np.flatnonzero(graph.arrays.workspace[ops] > 0) if workspaces else np.zeros(0, dtype=np.int64)
+    names += _instances([f"{graph.op_names[o]} workspace" for o in ops[step].tolist()])
+    extra_size = graph.arrays.workspace[ops[step]]
+    begins, ends = step, step + 1
+    if constant_memory and graph.constant_memory and count:
+        names.append("constant memory")
+        extra_size = np.append(extra_size, graph.constant_memory)
+        begins, ends = np.append(begins, 0), np.append(ends, count)
+    arrays = (
+        np.concatenate([lower, begins]),
+        np.concatenate([upper, ends]),
+        np.concatenate([size, extra_size]),
+        np.concatenate([tensor, np.full(len(begins), -1)]),
+    )
+    order = np.lexsort((np.arange(len(names)), arrays[0]))
+    low, high, sizes, tensors = (array[order].astype(np.int64) for array in arrays)
+    called = _distinct([names[i] for i in order.tolist()])
+    return Buffers(called, low, high, sizes, tensors, graph.name, graph.digest)
+
+
+def _instances(names: list[str]) -> list[str]:
+    """The same with ``#2`` after the second of a name, and so on."""
+    times: dict[str, int] = {}
+    result = []
+    for name in names:
+        times[name] = times.get(name, 0) + 1
+        result.append(name if times[name] == 1 else f"{name}#{times[name]}")
+    return result
+
+
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    """All different, though a tensor may be called ``x#2`` or ``y workspace`` itself."""
+    taken: set[str] = set()
+    result = []
+    for name in names:
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        result.append(name)
+    return tuple(result)

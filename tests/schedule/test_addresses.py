@@ -1,0 +1,241 @@
+"""Buffers of schedules, addresses and their certificate, and the files that both are in."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat.errors import FormatError, ScheduleError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.io import load_graph
+from remat.schedule import Addresses, Buffers, Memory, Schedule, check_addresses, schedule_buffers, simulate
+from remat.schedule.address_files import read_addresses, write_addresses
+from remat.schedule.addresses import AddressRule
+from remat.schedule.buffer_tables import read_table, table_text
+
+
+def fan() -> ComputeGraph:
+    """Two contributions to one buffer, an input, workspaces, constant memory, and an output of no bytes."""
+    b = GraphBuilder("fan", constant_memory=100)
+    x = b.input("x", 7)
+    for name in ("p", "q"):
+        b.op(name, inputs=[x], size=4, workspace=2)
+    b.tensor("sum", 5)
+    for name in ("p", "q"):
+        b.op(f"add {name}", inputs=[name], outputs=["sum"])
+    b.op("end", inputs=["sum"], size=0)
+    return b.build()
+
+
+def test_buffers_of_a_schedule_sum_to_its_memory_at_every_step() -> None:
+    graph = fan()
+    steps = [("compute", name) for name in ("p", "add p", "q", "add q", "p", "end")]
+    schedule = Schedule.from_steps([*steps[:2], ("free", "p"), *steps[2:], ("free", "p")])
+    found = schedule_buffers(graph, schedule)
+    assert set(found.names) == {"x", "p", "p#2", "q", "sum", "p workspace", "p workspace#2", "q workspace"}
+    run = simulate(graph, schedule)
+    live = [int(found.size[(found.lower <= t) & (t < found.upper)].sum()) for t in range(6)]
+    assert live == run.memory[run.is_compute].tolist()
+    assert found.peak() == run.peak
+    one = found.names.index("sum")  # an accumulation buffer is one, from the first contribution to the end
+    assert (found.lower[one], found.upper[one]) == (1, 6)
+    with_all = schedule_buffers(graph, schedule, constant_memory=True)
+    assert with_all.peak() == simulate(graph, schedule, count_constant_memory=True).peak
+    bare = schedule_buffers(graph, schedule, inputs=False, workspaces=False)
+    assert set(bare.names) == {"p", "p#2", "q", "sum"}
+
+
+def test_a_schedule_that_does_not_run_has_no_buffers() -> None:
+    with pytest.raises(ScheduleError, match="not valid: step 0: op 'add p' reads tensor 'p'"):
+        schedule_buffers(fan(), Schedule.from_steps([("compute", "add p")]))
+
+
+@pytest.mark.shared
+def test_buffers_of_published_schedules_have_their_peaks(shared) -> None:
+    from remat.schedule.io import read_schedule
+
+    folder = shared / "data"
+    expected = json.loads((folder / "schedules/EXPECTED.json").read_text())["schedules"]
+    for name, facts in expected.items():
+        if facts["valid"] and name.startswith(("checkmate", "gpt2l")):
+            graph = load_graph(str(folder / f"graphs/{facts['graph']}.json"))
+            assert (
+                schedule_buffers(graph, read_schedule(folder / f"schedules/{name}.json", graph)).peak() == facts["peak"]
+            )
+
+
+def three() -> Buffers:
+    return Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("offset", "rule", "words"),
+    [
+        ([0, 3, 0], AddressRule.OVERLAP, "step 1: buffer 'b' at .3, 5. overlaps buffer 'a' at .0, 4."),
+        ([0, 4, -1], AddressRule.NEGATIVE, "buffer 'c' has offset -1, which is negative"),
+        (
+            [2, 0, 9],
+            AddressRule.CAPACITY,
+            "step 2: buffer 'c' at .9, 10. ends beyond the capacity of 'memory', 6 bytes",
+        ),
+    ],
+)
+def test_what_addresses_break_is_named(offset: list[int], rule: AddressRule, words: str) -> None:
+    found = check_addresses(Addresses.in_one_memory(three(), offset, capacity=6))
+    assert not found.accepted
+    assert found.first is not None
+    assert found.first.rule is rule
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(str(found.first))
+
+
+def test_alignment_counts_in_offsets_arena_and_peak() -> None:
+    odd = check_addresses(Addresses.in_one_memory(three(), [0, 4, 0], alignment=8))
+    assert odd.first is not None
+    assert odd.first.message == "buffer 'b' has offset 4, not a multiple of 8"
+    right = check_addresses(Addresses.in_one_memory(three(), [0, 8, 0], alignment=8))
+    assert (right.accepted, right.arena, right.peak, right.fragmentation) == (True, 16, 16, 0)
+
+
+def test_memories_are_apart() -> None:
+    memories = (Memory("fast", 4), Memory("slow"))
+    where = Addresses(three(), np.zeros(3, np.int64), np.array([0, 1, 0]), memories)
+    found = check_addresses(where)
+    assert found.accepted
+    assert (found.arenas, found.peaks) == ((4, 2), (4, 2))
+    assert "'fast': 4 of 4 bytes" in str(found)
+    both = check_addresses(Addresses(three(), np.zeros(3, np.int64), np.array([0, 0, 1]), memories))
+    assert both.first is not None
+    assert both.first.rule is AddressRule.OVERLAP
+
+
+def test_addresses_must_be_for_the_buffers_of_the_schedule() -> None:
+    given_ = Buffers.of(["a", "b", "d"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 3, 1])
+    found = check_addresses(Addresses.in_one_memory(given_, [0, 4, 0]), three())
+    assert [v.rule for v in found.violations] == [
+        AddressRule.NO_ADDRESS, AddressRule.UNKNOWN_BUFFER, AddressRule.OTHER_BUFFER,
+    ]  # fmt: skip
+    assert found.violations[2].message == "buffer 'b' has 3 bytes, but 2 in the schedule"
+
+
+def placed(count: int) -> st.SearchStrategy[list[tuple[int, int, int, int]]]:
+    step = st.integers(0, 6)
+    return st.lists(st.tuples(step, step, st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=count)
+
+
+@given(placed(7))
+def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int, int]]) -> None:
+    buffers = Buffers.of(
+        [str(k) for k in range(len(rows))], [min(r[:2]) for r in rows], [max(r[:2]) + 1 for r in rows],
+        [r[2] for r in rows],
+    )  # fmt: skip
+    found = check_addresses(Addresses.in_one_memory(buffers, [r[3] for r in rows]))
+    right = not any(
+        max(buffers.lower[i], buffers.lower[j]) < min(buffers.upper[i], buffers.upper[j])
+        and max(rows[i][3], rows[j][3]) < min(rows[i][3] + rows[i][2], rows[j][3] + rows[j][2])
+        for i, j in itertools.combinations(range(len(rows)), 2)
+    )
+    assert found.accepted == right
+    assert found.arena == max(r[2] + r[3] for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("id,lower,size\n", "row 1: no column upper"),
+        ("id,lower,upper,size,gaps\n", "row 1: column 'gaps' is not known"),
+        ("id,lower,upper,size\na,0,2\n", "row 2: 3 cells, but the header has 4"),
+        ("id,lower,upper,size\na,0,2,3\n\na,0,2,3\n", "row 4: id 'a' stands in row 2, too"),
+        ("id,lower,upper,size\na,0,2,-3\n", "row 2: size '-3' is negative"),
+        ("id,lower,upper,size\na,0,2,1e3\n", "row 2: size '1e3' is not a whole number"),
+        ("id,lower,upper,size\na,0,2,９\n", "row 2: size '９' is not a whole number"),
+        ("id,lower,upper,size\na,0,2,99999999999999999999999\n", "row 2: size '99999999999999999999999' is not"),
+        ("id,lower,upper,size\na,2,2,3\n", "row 2: buffer 'a' lives in no step: lower is 2 and upper 2"),
+        ("id,lower,upper,size\n,0,2,3\n", "row 2: id '' is empty"),
+        ('id,lower,upper,size\n"a,0,2,3\n', "row 2: unexpected end of data"),
+        ("id,lower,upper,size\n" + "".join(f"{k},0,1,{2**60}\n" for k in range(3)), "bytes together"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_by_row(tmp_path, text: str, words: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(FormatError) as refused:
+        read_table(path)
+    assert words in str(refused.value)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+def test_tables_and_json_come_back(tmp_path) -> None:
+    where = Addresses(three(), np.array([0, 4, 8]), np.array([0, 0, 1]), (Memory("fast", 6), Memory("slow")), 4, "me")
+    for name in ("x.csv", "x.json"):
+        write_addresses(where, tmp_path / name)
+        back = read_addresses(tmp_path / name)
+        assert back.buffers.names == ("a", "b", "c")
+        assert [back.offset.tolist(), back.memory.tolist()] == [[0, 4, 8], [0, 0, 1]]
+    assert (back.memories, back.alignment, back.source) == (where.memories, 4, "me")
+    buffers, none = read_table_of(tmp_path, table_text(three()))
+    assert none is None
+    assert buffers.size.tolist() == [4, 2, 1]
+    with pytest.raises(FormatError, match="no column offset"):
+        read_addresses(tmp_path / "bare.csv")
+
+
+def read_table_of(folder, text: str):
+    (folder / "bare.csv").write_text(text)
+    return read_table(folder / "bare.csv")
+
+
+def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
+    graph = fan()
+    schedule = Schedule.reference(graph)
+    buffers = schedule_buffers(graph, schedule)
+    total = np.cumsum(buffers.size) - buffers.size
+    where = Addresses.in_one_memory(buffers, total)
+    for name, to in (("plan.bin", None), ("plan.json", "tflite-json")):
+        write_addresses(where, tmp_path / name, to, len(graph.tensors))
+        back = read_addresses(tmp_path / name, buffers, len(graph.tensors))
+        assert check_addresses(back).accepted
+        assert set(back.buffers.names) == {"x", "p", "q", "sum"}
+        assert back.offset.tolist() == total[buffers.tensor >= 0].tolist()
+    words = np.frombuffer((tmp_path / "plan.bin").read_bytes(), dtype="<i4").tolist()
+    assert words[:3] == [1, 1, len(graph.tensors)]
+    assert words[3 + graph.tensor_index["end"]] == -1  # no bytes, no buffer
+    with pytest.raises(FormatError, match="only with its graph"):
+        read_addresses(tmp_path / "plan.bin")
+    (tmp_path / "cut.bin").write_bytes((tmp_path / "plan.bin").read_bytes()[:-4])
+    with pytest.raises(FormatError, match="not a TFLite plan"):
+        read_addresses(tmp_path / "cut.bin", buffers, len(graph.tensors))
+    computed = ("p", "add p", "q", "add q", "p", "end")
+    steps = [("compute", name) for name in computed]
+    again = Schedule.from_steps([*steps[:2], ("free", "p"), *steps[2:]])
+    twice = schedule_buffers(graph, again)
+    with pytest.raises(FormatError, match="'p#2' lies at"):
+        write_addresses(
+            Addresses.in_one_memory(twice, np.cumsum(twice.size)), tmp_path / "twice.bin", None, len(graph.tensors)
+        )
+    assert not (tmp_path / "twice.bin").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": "remat-addresses", "version": 1, "memories": []}',
+        '{"format": "remat-addresses", "version": 2}',
+        '{"name": "OfflineMemoryAllocation", "version": 1, "subgraphs": 1, "offsets": [-7]}',
+        '{"format": "remat-addresses", "version": 1, "memories": [], "buffers": [{"id": "a", "lower": 0, "upper": 1, '
+        '"size": 1, "offset": 0}]}',
+        '{"format": "remat-addresses", "version": 1, "memories": [{"name": "m"}], "buffers": [{"id": "a", "lower": 0, '
+        '"upper": 1, "size": 1, "offset": 1e400}]}',
+        '{"format": "remat-addresses", "version": 1, "memories": [{"name": "m"}], "buffers": [{"id": "a", "lower": 0, '
+        '"upper": 1, "size": 99999999999999999999, "offset": 0}]}',
+    ],
+)
+def test_json_that_is_wrong_is_refused(tmp_path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FormatError, match=r"x\.json"):
+        read_addresses(tmp_path / "x.json")
