@@ -15,8 +15,11 @@ from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.schedule.io import write_schedule
 from remat.solving.progress import relative_gap
+from remat.solving.result_page import as_html
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from remat.schedule.certificate import Certificate
     from remat.scope import Scope
 
@@ -183,11 +186,48 @@ class Result:
         FormatError
             Naming the file, if it cannot be written.
         """
+        write_schedule(self._schedule_to("save"), path)
+
+    def plot(self, max_tensors: int = 1000) -> Figure:
+        """Memory over the steps of the schedule with the budget, and below it when each tensor is held.
+
+        Parameters
+        ----------
+        max_tensors : int
+            Where there are more tensors than this, only the largest are drawn.
+
+        Returns
+        -------
+        matplotlib Figure
+            As :func:`remat.schedule.plots.plot_schedule` draws it; ``savefig`` writes it to a file.
+
+        Raises
+        ------
+        ProblemError
+            If there is no schedule within the budget.
+
+        Examples
+        --------
+        >>> from remat import Problem, solve
+        >>> from remat.graphs.families import unit_chain
+        >>> len(solve(Problem(unit_chain(4), 5), "greedy").plot().axes)
+        2
+        """
+        from remat.schedule.plots import plot_schedule
+
+        problem = self.problem
+        return plot_schedule(
+            problem.graph, self._schedule_to("draw"), problem.budget_bytes, max_tensors, keep=problem.keep,
+            count_constant_memory=problem.count_constant_memory,
+        )  # fmt: skip
+
+    def _schedule_to(self, do: str) -> Schedule:
+        """The schedule, without which `do` is refused."""
         if self.schedule is None:
             over = self.least_peak_schedule is not None
             advice = "; the one with the least peak is over the budget (result.least_peak_schedule)" if over else ""
-            raise ProblemError(f"there is no schedule to save: {self.status}{advice}")
-        write_schedule(self.schedule, path)
+            raise ProblemError(f"there is no schedule to {do}: {self.status}{advice}")
+        return self.schedule
 
     def as_dict(self) -> dict[str, Any]:
         """The same in JSON values; the steps of the schedule are left to its own file format."""
@@ -231,6 +271,14 @@ class Result:
         }
 
     def __str__(self) -> str:
+        return "\n".join(f"{word:<9} {text}" for word, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the lines of ``str(result)`` as a table, and the memory of the schedule."""
+        return as_html(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of ``str(result)``: a word, and what there is to say."""
         rows = [("status", f"{self._verdict()} (stopped: {self.stop})"), *self._answer_rows()]
         rows.append(("scope", str(self.scope)))
         size = "" if self.variables is None else f", {self.variables:,} variables, {self.constraints:,} constraints"
@@ -244,7 +292,7 @@ class Result:
         rows.append(("versions", ", ".join(f"{name} {version}" for name, version in self.versions.items())))
         if self.message:
             rows.append(("note", self.message))
-        return "\n".join(f"{word:<9} {text}" for word, text in rows)
+        return rows
 
     def _least_peak_found(self) -> str:
         """The schedule over the budget with the least peak."""
