@@ -5,7 +5,7 @@ import pytest
 from remat import Problem
 from remat.errors import GraphError
 from remat.graphs import read_graph
-from remat.graphs.zoo import INFERENCE, ZOO, InferenceNetwork, swiftnet_cell
+from remat.graphs.zoo import INFERENCE, ZOO, InferenceNetwork, darts_cell, genotype_network, swiftnet_cell
 from remat.ordering.best_first import Aim, explore
 
 # ops, edges, parameters, multiply-accumulates, reference peak, structural bound
@@ -20,7 +20,16 @@ TABLE = {
     "swiftnet-cells-folded": (62, 99, 213_292, 46_723_264, 275_968, 163_072),
     "swiftnet": (86, 123, 216_518, 56_156_504, 351_232, 301_056),
     "swiftnet-folded": (69, 106, 216_518, 56_156_504, 275_968, 200_704),
+    "darts-cell-coarse": (14, 19, 40_368, 30_820_608, 1_204_224, 1_204_224),
+    "darts-cell-coarse-folded": (13, 18, 40_368, 30_820_608, 903_168, 752_640),
+    "darts-cell": (54, 59, 40_464, 30_820_608, 1_204_224, 1_204_224),
+    "darts-cell-folded": (53, 58, 40_464, 30_820_608, 1_204_224, 1_204_224),
+    "darts": (709, 809, 4_718_752, 529_911_552, 2_408_448, 2_408_448),
+    "darts-folded": (692, 828, 4_718_752, 529_911_552, 2_408_448, 2_408_448),
 }
+
+
+SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Concat")
 
 
 def least_peak(graph):
@@ -101,10 +110,41 @@ def test_folded_cells_of_swiftnet_are_those_of_the_files(cell, shared):
         ("swiftnet-a", 275_968), ("swiftnet-b", 122_304), ("swiftnet-c", 53_900),
         ("swiftnet-a-folded", 200_704), ("swiftnet-b-folded", 81_536), ("swiftnet-c-folded", 32_536),
         ("swiftnet-cells-folded", 200_704), ("swiftnet", 301_056), ("swiftnet-folded", 200_704),
+        ("darts-cell-coarse-folded", 903_168),
     ],
 )  # fmt: skip
 def test_least_peaks(name, peak):
     assert least_peak(ZOO[name]()) == peak
+
+
+@pytest.mark.shared
+def test_the_coarse_cell_of_darts_is_that_of_the_file(shared):
+    """But for the last op, the convolution of the next cell."""
+    built = darts_cell(coarse=True, fold_concats=True)
+    extracted = read_graph(shared / "data" / "graphs" / "darts_v2_imagenet_cell0_coarse.json")
+    assert built.ops[-1].inputs == ("cell/b0/add", "cell/b1/add", "cell/b2/add", "cell/b3/add")
+    assert built.arrays.size.tolist() == [*extracted.arrays.size.tolist(), 150_528]
+    ours, theirs = (graph.arrays.op_inputs.lists() for graph in (built, extracted))
+    assert [sorted(x) for x in ours[:-1]] == [sorted(x) for x in theirs]
+    assert [op.type for op in built.ops[:-1]] == [op.type for op in extracted.ops]
+    assert list(built.meta["shapes"].values())[:-1] == list(extracted.meta["shapes"].values())
+    assert [x for x in built.meta["attrs"].values() if x == {"inplace_ok": True}] == [*extracted.meta["attrs"].values()]
+
+
+def test_darts_as_published():
+    """Multiply-adds 574 M (without normalisations and the like: 523-545 M by others, 530 M here), 4.7 M parameters."""
+    graph = genotype_network()
+    assert abs(graph.base_cost / 574e6 - 1) < 0.08
+    assert graph.meta["params"] == 4_718_752
+    assert genotype_network(genotype="nasnet-a").meta["params"] == pytest.approx(5.3e6, rel=0.05)
+    lean = genotype_network(fold_batch_norms=True)
+    assert "BatchNorm" not in {op.type for op in lean.ops}
+    assert lean.base_cost == graph.base_cost
+    cell = darts_cell(fold_concats=True, fold_batch_norms=True)
+    assert len(cell.ops) - 2 == 39  # as one counts without what reads the cell
+    fine, coarse = darts_cell(), darts_cell(coarse=True)
+    assert fine.meta["params"] - coarse.meta["params"] == 2 * 48  # the normalisation of the next cell
+    assert fine.base_cost == coarse.base_cost
 
 
 def test_swiftnet_as_published():
@@ -153,6 +193,8 @@ def test_ops_by_hand():
     [
         (lambda: swiftnet_cell(0), "batch of a whole number"),
         (lambda: swiftnet_cell(cell="d"), "no cell 'd'; there are a, b, c"),
+        (lambda: genotype_network(genotype="x"), "no genotype 'x'; there are darts, nasnet-a, amoebanet-a"),
+        (lambda: genotype_network(channels=7), "even number of channels"),
         (lambda: ZOO["swiftnet"](1, (0, 3, 3)), "needs an image"),
     ],
 )

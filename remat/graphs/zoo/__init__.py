@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.classifiers import mobilenet, resnet50, vgg16, vgg19
+from remat.graphs.zoo.darts import darts_cell, genotype_network
 from remat.graphs.zoo.inference import InferenceNetwork
 from remat.graphs.zoo.network import Layer, Network
 from remat.graphs.zoo.segmenters import fcn8, segnet, unet
@@ -29,6 +30,9 @@ _WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
     "swiftnet-c": partial(swiftnet_cell, cell="c"),
     "swiftnet-cells": swiftnet_cells,
     "swiftnet": swiftnet,
+    "darts-cell-coarse": partial(darts_cell, coarse=True),
+    "darts-cell": darts_cell,
+    "darts": genotype_network,
 }
 #: Inference graphs by name; each takes a batch. Those named ``-folded`` have no concatenations: what reads one reads
 #: its parts instead.
@@ -50,7 +54,9 @@ __all__ = [
     "InferenceNetwork",
     "Layer",
     "Network",
+    "darts_cell",
     "fcn8",
+    "genotype_network",
     "mobilenet",
     "resnet50",
     "segnet",

@@ -49,6 +49,8 @@ class InferenceNetwork:
     fold_concats : bool
         Leave concatenations out: what reads one reads its parts instead (*zero-copy*), in their order, and says so
         by the attributes ``concat_inputs`` and ``concat_axis``.
+    fold_batch_norms : bool
+        Leave batch normalisations out, as deployed networks have them in the weights of the convolution before.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class InferenceNetwork:
     dtype: str = "float32"
     layout: str = "NHWC"
     fold_concats: bool = False
+    fold_batch_norms: bool = False
     params: int = field(default=0, init=False)
     param_bytes: int = field(default=0, init=False)
     _ops: dict[str, _Op] = field(default_factory=dict, init=False, repr=False)
@@ -114,6 +117,13 @@ class InferenceNetwork:
         shape = (height, width, source[2])
         return self._add("DepthwiseConv", name, (x,), shape, macs=kernel * kernel * prod(shape), attrs=attrs)
 
+    def separable(self, name: str, x: str, *, kernel: int, repeats: int, kind: str) -> str:
+        """Activation, depthwise and 1 x 1 convolution and normalisation, `repeats` times, all in one op."""
+        shape = self.shape_of(x)
+        weights = repeats * shape[2] * (kernel * kernel + shape[2])
+        self._count(weights, repeats * 4 * shape[2], trainable=repeats * 2 * shape[2])
+        return self._add(kind, name, (x,), shape, macs=weights * shape[0] * shape[1])
+
     def pool(self, name: str, x: str, *, kind: str = "MaxPool", kernel: int = 3, stride: int = 1) -> str:
         """Pooling, ``"MaxPool"`` or ``"AvgPool"``, padded."""
         source = self.shape_of(x)
@@ -133,7 +143,11 @@ class InferenceNetwork:
 
     def batch_norm(self, name: str, x: str, *, learned: int = 2) -> str:
         """Batch normalisation, with `learned` trainable parameters for each channel and two moving statistics."""
-        self._count(0, (learned + 2) * self.shape_of(x)[2], trainable=learned * self.shape_of(x)[2])
+        channels = self.shape_of(x)[2]
+        if self.fold_batch_norms:
+            self._count(0, channels)  # a bias
+            return x
+        self._count(0, (learned + 2) * channels, trainable=learned * channels)
         return self._elementwise("BatchNorm", name, x)
 
     def relu(self, name: str, x: str) -> str:
@@ -161,13 +175,13 @@ class InferenceNetwork:
         kind, attrs = ("WeightedAdd", {}) if weights else ("Add", {"inplace_ok": True})
         return self._add(kind, name, inputs, shapes.pop(), attrs=attrs)
 
-    def concat(self, name: str, *inputs: str) -> str:
-        """Concatenation along the channels."""
+    def concat(self, name: str, *inputs: str, keep: bool = False) -> str:
+        """Concatenation along the channels; `keep`: never folded away."""
         shapes = [self.shape_of(x) for x in inputs]
         if len({shape[:2] for shape in shapes}) != 1:
             raise GraphError(f"{self.name}: cannot concatenate {' and '.join(map(str, shapes))}")
         shape = (*shapes[0][:2], sum(shape[2] for shape in shapes))
-        if not self.fold_concats:
+        if keep or not self.fold_concats:
             return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
         parts = tuple(part for x in inputs for part in self._folded.get(x, (x,)))
         if len(set(parts)) != len(parts) or name in self._shapes:
