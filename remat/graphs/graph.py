@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -11,7 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
-from remat.io.text import expect, short
+from remat.graphs.references import name_faults
+from remat.io.text import expect, short, together
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -172,7 +172,7 @@ class ComputeGraph:
         if not self.ops:
             raise GraphError(f"graph {self.name!r} has no ops")
         self._check_totals()
-        self._check_references()
+        self._check_names()
         self._check_order()
 
     # -- checks ----------------------------------------------------------------------------------------------------
@@ -184,48 +184,13 @@ class ComputeGraph:
             if total >= MAX_TOTAL:
                 raise GraphError(f"the sum of all {what} of graph {self.name!r} is {total:,}, more than 2^62")
 
-    def _check_references(self) -> None:
-        tensors = self.tensor_index
-        written: set[str] = set()
-        for op in self.ops:
-            for what, names in (("reads", op.inputs), ("writes", op.outputs)):
-                for name in names:
-                    if name not in tensors:
-                        raise GraphError(f"op {op.name!r} {what} unknown tensor {short(name)}")
-                if len(set(names)) != len(names):
-                    twice = next(name for name, count in Counter(names).items() if count > 1)
-                    raise GraphError(f"op {op.name!r} {what} tensor {twice!r} twice")
-            both = set(op.inputs) & set(op.outputs)
-            if both:
-                raise GraphError(f"op {op.name!r} reads and writes tensor {min(both)!r}, which is a cycle")
-            written.update(op.outputs)
-        for what, ends in (("inputs", self.inputs), ("outputs", self.outputs)):
-            for name in ends:
-                if name not in tensors:
-                    raise GraphError(f"graph {what} name unknown tensor {short(name)}")
-            if len(set(ends)) != len(ends):
-                raise GraphError(f"graph {what} name a tensor twice")
-        given = set(self.inputs)
-        for tensor in self.tensors:
-            if tensor.name in written and tensor.name in given:
-                raise GraphError(f"graph input {tensor.name!r} is also written by an op")
-            if tensor.name not in written and tensor.name not in given:
-                raise GraphError(f"tensor {tensor.name!r} is written by no op and is not a graph input")
+    def _check_names(self) -> None:
+        assert self.order is not None
+        faults = name_faults(self.tensors, self.ops, self.inputs, self.outputs, self.order)
+        if faults:
+            raise GraphError(together(faults))
 
     def _check_order(self) -> None:
-        assert self.order is not None
-        ops = self.op_index
-        for name in self.order:
-            if name not in ops:
-                raise GraphError(f"the order names unknown op {short(name)}")
-        if len(set(self.order)) != len(self.order):
-            seen: set[str] = set()
-            twice = next(n for n in self.order if n in seen or seen.add(n))  # type: ignore[func-returns-value]
-            raise GraphError(f"the order names op {twice!r} twice")
-        if len(self.order) != len(self.ops):
-            named = set(self.order)
-            missing = next(o.name for o in self.ops if o.name not in named)
-            raise GraphError(f"the order misses op {missing!r}")
         arrays = self.arrays
         late = arrays.position[arrays.edge_producer] >= arrays.position[arrays.edge_consumer]
         if late.any():
@@ -245,12 +210,12 @@ class ComputeGraph:
     @cached_property
     def op_index(self) -> dict[str, int]:
         """Position of each op in `ops`, by name."""
-        return _unique_index("op", (o.name for o in self.ops))
+        return {op.name: position for position, op in enumerate(self.ops)}
 
     @cached_property
     def tensor_index(self) -> dict[str, int]:
         """Position of each tensor in `tensors`, by name."""
-        return _unique_index("tensor", (t.name for t in self.tensors))
+        return {tensor.name: position for position, tensor in enumerate(self.tensors)}
 
     @cached_property
     def op_names(self) -> tuple[str, ...]:
@@ -397,15 +362,6 @@ def name_list(names: Iterable[Any], what: str) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise GraphError(f"{what} must be names, not {short(name)}")
     return result
-
-
-def _unique_index(what: str, names: Iterable[str]) -> dict[str, int]:
-    index: dict[str, int] = {}
-    for position, name in enumerate(names):
-        if name in index:
-            raise GraphError(f"two {what}s are named {name!r}")
-        index[name] = position
-    return index
 
 
 def _find_cycle(graph: ComputeGraph) -> list[str]:

@@ -14,10 +14,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, V
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from remat.errors import FormatError, RematError
-from remat.io.text import clipped, one_line, short
-
-#: How many faults a message lists; the others are counted.
-LISTED = 5
+from remat.io.text import LISTED, clipped, one_line, short, together
 
 T = TypeVar("T")
 
@@ -132,12 +129,6 @@ def _told(error: ValidationError, at: str) -> str:
     if any(fault["type"].startswith("int") and type(fault["input"]) is float for fault in faults):
         said += f"; {_FINER}"
     return said
-
-
-def together(faults: Sequence[str], count: int | None = None) -> str:
-    """Faults on one line: the first :data:`LISTED`, and how many more there are of `count` (default: of `faults`)."""
-    more = (len(faults) if count is None else count) - LISTED
-    return "; ".join([*faults[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def _fault(fault: ErrorDetails, start: str) -> str:

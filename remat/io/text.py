@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from remat.errors import RematError
 
 #: Characters of a value that a message quotes.
 QUOTED = 60
+#: How many faults a message lists; the others are counted.
+LISTED = 5
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -78,3 +81,9 @@ def expect(value: Any, kind: type, what: str, error: type[RematError]) -> None:
 def clipped(text: str, length: int) -> str:
     """`text`, cut with dots where it is longer than `length`."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def together(faults: Sequence[str], count: int | None = None) -> str:
+    """Faults on one line: the first :data:`LISTED`, and how many more there are of `count` (default: of `faults`)."""
+    more = (len(faults) if count is None else count) - LISTED
+    return "; ".join([*faults[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])

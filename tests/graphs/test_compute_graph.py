@@ -200,6 +200,20 @@ def test_ill_formed_graphs_are_refused(changes, message):
     assert len(str(caught.value)) < 300
 
 
+def test_all_that_is_wrong_with_the_names_is_told_at_once():
+    """As the readers tell all missing keys; a list of thousands is counted."""
+    with pytest.raises(GraphError) as caught:
+        ComputeGraph("g", [X, X], [A, Op("b", ("p",), ("q",)), Op("b")], outputs=["r"], order=["a", "z"])
+    assert str(caught.value) == (
+        "two ops are named 'b'; two tensors are named 'x'; op 'b' reads unknown tensor 'p'; "
+        "op 'b' writes unknown tensor 'q'; graph outputs name unknown tensor 'r'"
+    )
+    with pytest.raises(GraphError, match=r"the order names unknown op 'y'; .*'z'; the order misses op 'a'$"):
+        ComputeGraph("g", [X], [A], order=["y", "z"])
+    with pytest.raises(GraphError, match=r"unknown tensor 'y4'; and 4,995 more$"):
+        ComputeGraph("g", [X], [A, *(Op(f"b{i}", (f"y{i}",)) for i in range(5000))], order=None)
+
+
 def test_builder_orders_by_insertion_where_it_can():
     builder = GraphBuilder("g")
     builder.op("c", inputs=["b"], size=1)

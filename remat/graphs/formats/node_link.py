@@ -18,9 +18,9 @@ from remat.graphs.builder import single_output_graph
 from remat.graphs.exchange import MARK
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import ComputeGraph, Op, Tensor, whole_number
-from remat.io.documents import ForeignDocument, decoded, together
+from remat.io.documents import ForeignDocument, decoded
 from remat.io.formats import Source
-from remat.io.text import short
+from remat.io.text import short, together
 
 #: Dialect: node attributes for size, cost and (optional) constant memory.
 DIALECTS = {

@@ -1,0 +1,85 @@
+"""Whether the names in a graph fit together: unique, known, and written by somebody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from remat.io.text import short
+
+if TYPE_CHECKING:
+    from remat.graphs.graph import Op, Tensor
+
+
+def name_faults(
+    tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], order: Sequence[str]
+) -> list[str]:
+    """All that is wrong with the names of a graph, each fault in a few words.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    ops : sequence of Op
+    inputs, outputs : sequence of str
+        The graph's own.
+    order : sequence of str
+        Op names; looked at only if no two ops share a name.
+
+    Examples
+    --------
+    >>> from remat.graphs import Op, Tensor
+    >>> name_faults([Tensor("x", 1)], [Op("a", ("y",), ("x",)), Op("a", (), ("z",))], [], ["q"], ["a"])
+    ... # doctest: +NORMALIZE_WHITESPACE
+    ["two ops are named 'a'", "op 'a' reads unknown tensor 'y'", "op 'a' writes unknown tensor 'z'",
+     "graph outputs name unknown tensor 'q'"]
+    """
+    named = _repeated(op.name for op in ops)
+    faults = [f"two ops are named {name!r}" for name in named]
+    faults += [f"two tensors are named {name!r}" for name in _repeated(tensor.name for tensor in tensors)]
+    known = {tensor.name for tensor in tensors}
+    written: set[str] = set()
+    for op in ops:
+        faults += _faults_of(op, known)
+        written.update(op.outputs)
+    for what, ends in (("inputs", inputs), ("outputs", outputs)):
+        faults += [f"graph {what} name unknown tensor {short(name)}" for name in ends if name not in known]
+        if len(set(ends)) != len(ends):
+            faults.append(f"graph {what} name a tensor twice")
+    given = set(inputs)
+    for tensor in tensors:
+        if tensor.name in written and tensor.name in given:
+            faults.append(f"graph input {tensor.name!r} is also written by an op")
+        if tensor.name not in written and tensor.name not in given:
+            faults.append(f"tensor {tensor.name!r} is written by no op and is not a graph input")
+    return faults if named else [*faults, *_order_faults(order, [op.name for op in ops])]
+
+
+def _faults_of(op: Op, known: set[str]) -> Iterator[str]:
+    for what, names in (("reads", op.inputs), ("writes", op.outputs)):
+        for name in names:
+            if name not in known:
+                yield f"op {op.name!r} {what} unknown tensor {short(name)}"
+        if len(set(names)) != len(names):
+            for name in _repeated(names):
+                yield f"op {op.name!r} {what} tensor {name!r} twice"
+    for name in sorted(set(op.inputs) & set(op.outputs)):
+        yield f"op {op.name!r} reads and writes tensor {name!r}, which is a cycle"
+
+
+def _order_faults(order: Sequence[str], ops: Sequence[str]) -> Iterator[str]:
+    known, named = set(ops), set(order)
+    for name in order:
+        if name not in known:
+            yield f"the order names unknown op {short(name)}"
+    if len(named) != len(order):
+        for name in _repeated(order):
+            yield f"the order names op {name!r} twice"
+    for name in ops:
+        if name not in named:
+            yield f"the order misses op {name!r}"
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    """Names that stand more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
