@@ -122,7 +122,7 @@ def least_peak(graph: ComputeGraph) -> int:
             if given[t]
             or (
                 any(done >> w & 1 for w in writers[t])
-                and (kept[t] or not all(done >> o & 1 for o in readers[t] + writers[t]))
+                and (kept[t] or (readers[t] and not all(done >> o & 1 for o in readers[t] + writers[t])))
             )
         }
 

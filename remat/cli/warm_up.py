@@ -12,16 +12,17 @@ def command() -> None:
     from remat.bounds import flow
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
-    from remat.registry import heuristics, load
+    from remat.registry import Registered, load
     from remat.schedule.simulate import KERNELS as SIMULATION
 
     sets: dict[str, KernelSet] = {}
-    for name in heuristics():
-        try:
-            found = load("heuristics", name).kernels
-        except RematError:  # `remat backends` says what is wrong with it
-            continue
-        sets.update({one.name: one for one in found})
+    for group in ("heuristics", "methods"):
+        for name in Registered(group):
+            try:
+                found = getattr(load(group, name), "kernels", ())
+            except RematError:  # `remat backends` says what is wrong with it
+                continue
+            sets.update({one.name: one for one in found})
     for one in (flow.KERNELS, SIMULATION):
         sets[one.name] = one
     there = {name: one.compiled() for name, one in sets.items()}

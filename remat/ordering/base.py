@@ -81,7 +81,7 @@ class OrderSearch(ABC):
     >>> problem = Problem(unit_chain(4), order="free", max_computes=1, objective="least-peak")
     >>> result = solve(problem, AsGiven)
     >>> result.peak, result.method
-    (5, 'as-given')
+    (6, 'as-given')
     """
 
     name: ClassVar[str]

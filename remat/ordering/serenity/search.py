@@ -1,0 +1,173 @@
+"""Serenity: dynamic programme, divide and conquer, adaptive soft budgeting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.heuristics.options import check_types
+from remat.ordering.base import OnOrder, Ordering, OrderSearch
+from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.serenity.budgets import Part, soft_budgets
+from remat.ordering.serenity.cuts import segments
+from remat.ordering.serenity.programme import ENDLESS, KERNELS, Ending
+
+
+@dataclass(frozen=True)
+class SerenityOptions:
+    """Options of :class:`Serenity`.
+
+    Attributes
+    ----------
+    divide : bool
+        Divide the graph where every order has done the same ops, and order the parts one by one.
+    soft_budgets : bool
+        Leave out states above a budget, which is looked for by bisection.
+    step_seconds : float
+        With soft budgets: the time for each level of the dynamic programme, the paper's hyperparameter T.
+    lengthen : bool
+        With soft budgets: once no budget is left to try, double that time and begin again, until the deadline, or until
+        memory is the limit. Otherwise the search ends there, with the best order and the bound.
+    memory_limit : int
+        Bytes for the states of the dynamic programme.
+    """
+
+    divide: bool = True
+    soft_budgets: bool = True
+    step_seconds: float = 1.0
+    lengthen: bool = True
+    memory_limit: int = 2 * 2**30
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.step_seconds > 0:
+            raise ProblemError(f"step_seconds must be positive, not {self.step_seconds!r}")
+        if self.memory_limit < 2**20:
+            raise ProblemError(f"memory_limit must be a megabyte (1,048,576 bytes) at least, not {self.memory_limit!r}")
+
+
+class Serenity(OrderSearch):
+    """The dynamic programme over signatures, with divide and conquer and adaptive soft budgeting.
+
+    Source: Ahn et al., Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired Neural Networks for Edge Devices,
+    MLSys 2020, sections 3.1 and 3.2, Algorithms 1 and 2.
+
+    The signature of a set of computed ops is the set of ops that are ready then. It determines the computed ones (what
+    is not computed is ready or depends on what is), and with them the live bytes, so that of all orders with the same
+    signature only one of least peak matters: level by level each signature has one state. Cuts, where every order has
+    computed the same ops, divide the question; what is live across a part counts in it. Within a part, states above a
+    budget are left out, and the budget is found by bisection.
+
+    It ends with a proof, unless the deadline, its memory, or the time for each level says otherwise; then the bound is
+    what all orders have at least: the least peak of a level that was finished, or the largest budget refuted.
+
+    Examples
+    --------
+    >>> from remat import Problem
+    >>> from remat.graphs.families import unit_chain
+    >>> found = Serenity().search(OrderInstance.of(Problem(unit_chain(4))))
+    >>> found.peak, found.proved
+    (5, True)
+    """
+
+    name = "serenity"
+    options_type = SerenityOptions
+    kernels = (KERNELS,)
+
+    def search(
+        self,
+        instance: OrderInstance,
+        *,
+        deadline: Deadline | None = None,
+        seed: int = 0,
+        upper: int | None = None,
+        on_order: OnOrder | None = None,
+    ) -> Ordering:
+        return _Search(self.options, instance, deadline or Deadline(), upper, on_order).run()
+
+
+class _Search:
+    """One search."""
+
+    def __init__(
+        self, options: SerenityOptions, instance: OrderInstance, deadline: Deadline, upper: int | None,
+        on_order: OnOrder | None,
+    ) -> None:  # fmt: skip
+        self.options, self.instance, self.deadline, self.on_order = options, instance, deadline, on_order
+        self.hard = ENDLESS if upper is None else upper - 1
+        self.best: tuple[int, Int] | None = None
+        self.enough = False
+        ranges = segments(instance) if options.divide else [(0, instance.num_ops)][: instance.num_ops]
+        self.parts = [self._part(begin, end, len(ranges)) for begin, end in ranges]
+
+    def _part(self, begin: int, end: int, count: int) -> Part:
+        if count == 1:
+            return Part.of(self.instance, self.options.memory_limit)
+        return Part.of(self.instance.part(range(begin, end), range(begin)), self.options.memory_limit)
+
+    @property
+    def floor(self) -> int:
+        """What all orders have at least, in bytes."""
+        return max([self.instance.structural_bound, *(part.bound for part in self.parts)])
+
+    def run(self) -> Ordering:
+        options = self.options
+        self._tell()
+        seconds = options.step_seconds
+        while not self._over():
+            for part in sorted(self._open, key=lambda part: part.instance.num_ops):
+                if self._over():
+                    break
+                if options.soft_budgets:
+                    soft_budgets(part, self.deadline, hard=self.hard, floor=self.floor, seconds=seconds)
+                else:
+                    part.run(self.deadline, floor=self.floor)
+                self._tell()
+            out_of_memory = any(Ending.MEMORY in part.endings for part in self._open)
+            if not options.soft_budgets or not options.lengthen or out_of_memory:
+                break
+            seconds *= 2
+            for part in self._open:
+                part.failed = ENDLESS
+        return self._ordering()
+
+    @property
+    def _open(self) -> list[Part]:
+        """Parts whose orders may be what the peak depends on."""
+        floor = self.floor
+        return [part for part in self.parts if part.peak > floor]
+
+    def _over(self) -> bool:
+        """Whether nothing is left to be done, or no time."""
+        return self.enough or not self._open or self.floor > self.hard or self.deadline.expired
+
+    def _tell(self) -> None:
+        """Put the orders of the parts together."""
+        peak = max((part.peak for part in self.parts), default=self.instance.held)
+        if peak > self.hard or (self.best is not None and peak >= self.best[0]):
+            return
+        order = np.zeros(self.instance.num_ops, dtype=np.int64)
+        begin = 0
+        for part in self.parts:
+            order[begin : begin + len(part.order)] = begin + part.order
+            begin += len(part.order)
+        self.best = peak, order
+        self.enough = self.on_order is not None and self.on_order(order, peak)
+
+    def _ordering(self) -> Ordering:
+        notes = []
+        if len(self.parts) > 1:
+            largest = max(part.instance.num_ops for part in self.parts)
+            notes.append(f"serenity divided the graph into {len(self.parts)} parts, the largest of {largest} ops")
+        endings = {ending for part in self._open for ending in part.endings}
+        if Ending.MEMORY in endings:
+            notes.append(f"the states of serenity do not fit into {self.options.memory_limit:,} bytes")
+        elif Ending.TIMEOUT in endings:
+            notes.append("serenity has no budget left between those refuted and those that take too long")
+        states = sum(part.states for part in self.parts)
+        peak, order = (None, None) if self.best is None else self.best
+        bound = min(self.floor, self.hard + 1 if peak is None else peak)
+        return Ordering(order, peak, bound, states, tuple(notes))
