@@ -5,7 +5,7 @@ import pytest
 from remat import Problem
 from remat.errors import GraphError
 from remat.graphs import read_graph
-from remat.graphs.zoo import INFERENCE, ZOO, InferenceNetwork, darts_cell, genotype_network, swiftnet_cell
+from remat.graphs.zoo import INFERENCE, ZOO, InferenceNetwork, cell_network, darts_cell, genotype_network, swiftnet_cell
 from remat.ordering.best_first import Aim, explore
 
 # ops, edges, parameters, multiply-accumulates, reference peak, structural bound
@@ -26,6 +26,14 @@ TABLE = {
     "darts-cell-folded": (53, 58, 40_464, 30_820_608, 1_204_224, 1_204_224),
     "darts": (709, 809, 4_718_752, 529_911_552, 2_408_448, 2_408_448),
     "darts-folded": (692, 828, 4_718_752, 529_911_552, 2_408_448, 2_408_448),
+    "nasnet-a-mobile": (912, 1067, 5_289_978, 563_638_816, 4_511_660, 3_182_720),
+    "nasnet-a-mobile-folded": (892, 1109, 5_289_978, 563_638_816, 4_511_660, 3_182_720),
+    "nasnet-a-large": (1242, 1457, 88_753_150, 23_783_414_658, 31_600_032, 21_035_904),
+    "nasnet-a-large-folded": (1216, 1523, 88_753_150, 23_783_414_658, 31_600_032, 21_035_904),
+    "amoebanet-a-mobile": (852, 987, 5_086_930, 554_687_204, 4_146_992, 3_182_720),
+    "amoebanet-a-mobile-folded": (832, 1013, 5_086_930, 554_687_204, 4_146_992, 3_182_720),
+    "amoebanet-a": (1140, 1323, 86_718_797, 23_133_663_507, 20_197_060, 13_108_300),
+    "amoebanet-a-folded": (1114, 1361, 86_718_797, 23_133_663_507, 20_197_060, 13_108_300),
 }
 
 
@@ -107,7 +115,7 @@ def test_folded_cells_of_swiftnet_are_those_of_the_files(cell, shared):
 @pytest.mark.parametrize(
     ("name", "peak"),
     [
-        ("swiftnet-a", 275_968), ("swiftnet-b", 122_304), ("swiftnet-c", 53_900),
+        ("swiftnet-a", 275_968), ("swiftnet-b", 122_304), pytest.param("swiftnet-c", 53_900, marks=pytest.mark.slow),
         ("swiftnet-a-folded", 200_704), ("swiftnet-b-folded", 81_536), ("swiftnet-c-folded", 32_536),
         ("swiftnet-cells-folded", 200_704), ("swiftnet", 301_056), ("swiftnet-folded", 200_704),
         ("darts-cell-coarse-folded", 903_168),
@@ -145,6 +153,28 @@ def test_darts_as_published():
     fine, coarse = darts_cell(), darts_cell(coarse=True)
     assert fine.meta["params"] - coarse.meta["params"] == 2 * 48  # the normalisation of the next cell
     assert fine.base_cost == coarse.base_cost
+
+
+@pytest.mark.parametrize(
+    ("name", "macs", "params"),
+    [
+        ("nasnet-a-mobile", 564e6, 5.3e6), ("nasnet-a-large", 23.8e9, 88.9e6),
+        ("amoebanet-a-mobile", 555e6, 5.1e6), ("amoebanet-a", 23.1e9, 86.7e6),
+    ],
+)  # fmt: skip
+def test_networks_of_cells_as_published(name, macs, params):
+    graph = ZOO[name]()
+    assert graph.base_cost == pytest.approx(macs, rel=0.0015)
+    assert graph.meta["params"] == pytest.approx(params, rel=0.003)
+
+
+def test_the_cell_after_a_reduction_reads_what_its_network_says():
+    """NASNet-A large counts the cells without the reduction, the mobile one with it."""
+    for name, read in (("nasnet-a-large", "cell_4/concat"), ("nasnet-a-mobile", "cell_3/concat")):
+        graph = ZOO[name]()
+        first = "cell_6" if name == "nasnet-a-large" else "cell_4"
+        assert graph.ops[graph.op_index[f"{first}/prev/relu"]].inputs == (read,)
+        assert graph.ops[graph.op_index[f"{first}/begin/relu"]].inputs == ("reduction_cell_0/concat",)
 
 
 def test_swiftnet_as_published():
@@ -194,6 +224,9 @@ def test_ops_by_hand():
         (lambda: swiftnet_cell(0), "batch of a whole number"),
         (lambda: swiftnet_cell(cell="d"), "no cell 'd'; there are a, b, c"),
         (lambda: genotype_network(genotype="x"), "no genotype 'x'; there are darts, nasnet-a, amoebanet-a"),
+        (lambda: cell_network(network="x"), "no network of cells 'x'; there are nasnet-a-large, "),
+        (lambda: cell_network(filters=3), "whole number of filters from 4, not 3"),
+        (lambda: cell_network(image=(8, 8, 3), stem_filters="4"), "stem filters"),
         (lambda: genotype_network(channels=7), "even number of channels"),
         (lambda: ZOO["swiftnet"](1, (0, 3, 3)), "needs an image"),
     ],

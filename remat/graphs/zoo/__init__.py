@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.classifiers import mobilenet, resnet50, vgg16, vgg19
 from remat.graphs.zoo.darts import darts_cell, genotype_network
 from remat.graphs.zoo.inference import InferenceNetwork
+from remat.graphs.zoo.nasnet import MOBILE, cell_network
 from remat.graphs.zoo.network import Layer, Network
 from remat.graphs.zoo.segmenters import fcn8, segnet, unet
 from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
@@ -24,6 +26,7 @@ TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     {maker.__name__: maker for maker in (vgg16, vgg19, fcn8, unet, segnet, mobilenet, resnet50)}
 )
 
+_MOBILE: dict[str, Any] = {"image": MOBILE, "cells": 12}
 _WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
     "swiftnet-a": partial(swiftnet_cell, cell="a"),
     "swiftnet-b": partial(swiftnet_cell, cell="b"),
@@ -33,6 +36,10 @@ _WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
     "darts-cell-coarse": partial(darts_cell, coarse=True),
     "darts-cell": darts_cell,
     "darts": genotype_network,
+    "nasnet-a-mobile": partial(cell_network, **_MOBILE, network="nasnet-a-mobile", filters=44, stem_filters=32),
+    "nasnet-a-large": partial(cell_network, network="nasnet-a-large"),
+    "amoebanet-a-mobile": partial(cell_network, **_MOBILE, network="amoebanet-a", filters=50, stem_filters=32),
+    "amoebanet-a": partial(cell_network, network="amoebanet-a", filters=190, stem_filters=32),
 }
 #: Inference graphs by name; each takes a batch. Those named ``-folded`` have no concatenations: what reads one reads
 #: its parts instead.
@@ -54,6 +61,7 @@ __all__ = [
     "InferenceNetwork",
     "Layer",
     "Network",
+    "cell_network",
     "darts_cell",
     "fcn8",
     "genotype_network",

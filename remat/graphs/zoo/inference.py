@@ -163,8 +163,10 @@ class InferenceNetwork:
         return self._elementwise(kind, name, x)
 
     def shift(self, name: str, x: str) -> str:
-        """The image moved by one pixel up and left, zeros following: the pad and slice of a factorised reduction."""
-        return self._elementwise("Shift", name, x)
+        """The image moved by one pixel up and left, zeros following: two ops, a Pad and a Slice."""
+        height, width, channels = self.shape_of(x)
+        padded = self._add("Pad", f"{name}/pad", (x,), (height + 1, width + 1, channels))
+        return self._add("Slice", f"{name}/slice", (padded,), (height, width, channels))
 
     def add(self, name: str, *inputs: str, weights: bool = False) -> str:
         """Sum of tensors of one shape; with `weights` each is multiplied by a learned number."""
