@@ -76,7 +76,7 @@ def made(name):
 
 def test_nothing_that_is_required_has_gone():
     assert set(BACKENDS) >= REQUIRED
-    assert {"checkmate", "retention-intervals", "stages"} <= set(FORMULATIONS)
+    assert {"checkmate", "retention-intervals", "stages", *ORDERS} <= set(FORMULATIONS)
 
 
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
@@ -104,8 +104,21 @@ def test_backend(backend, check):
     check(made(backend), effort_for(backend))
 
 
+#: Orders alone. They take few kinds of records, whose way to the backends is tried with the others.
+ORDERS = ("linear-order", "order-intervals", "order-positions")
+QUICK_ORDERS = {
+    "cp-sat": {"full_graphs_in_any_order", "least_peak_of_full_graphs_in_any_order", "orders_alone",
+               "least_peak_of_accumulation_buffers_in_any_order", "infeasible_stays_infeasible", "hints_are_taken"},
+    "highs": {"accumulation_buffers_in_any_order", "least_peak_of_accumulation_buffers_in_any_order"},
+    "minizinc:gecode": {"least_peak_of_accumulation_buffers_in_any_order"},
+    "pyomo:cbc": {"least_peak_of_accumulation_buffers_in_any_order"},
+}  # fmt: skip
+
+
 def quick_pair(formulation, backend, check):
     """`stages` has linear rows like `checkmate`, whose way to these backends is tried."""
+    if formulation in ORDERS:
+        return check.__name__ in QUICK_ORDERS.get(backend, ())
     return quick(backend, check) and (formulation != "stages" or backend.partition(":")[0] not in SLOW_FAMILIES)
 
 

@@ -97,6 +97,17 @@ def test_variables_without_rows_and_costs(name):
     assert violations(model, raw.values) == []
 
 
+def test_rows_that_cbc_finds_to_be_implied():
+    """Its file of the solution has columns alone then, which were taken for rows: "cbc ended with optimal"."""
+    model = Model("implied")
+    x = model.booleans("x", 2)
+    model.add(Linear.rows("rows", [0, 0, 1, 2, 2], x.index[[0, 1, 1, 0, 1]], [1, -1, 8, 4, -4], lower=[0, -9, -9],
+                          upper=[9, 6, 2]))  # fmt: skip
+    model.minimize([], [], 6)
+    raw = backend("cbc").solve(model, options(60))
+    assert (raw.status, raw.objective, raw.values.tolist()) == (Status.OPTIMAL, 6, [0, 0])
+
+
 def test_the_deadline_keeps_the_best_of_cbc():
     for seconds in (3, 12, 48):  # a busy machine needs more to find something
         raw = Pyomo("cbc").solve(hard(), options(seconds))

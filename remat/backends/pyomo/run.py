@@ -297,6 +297,9 @@ class _Call:
         if self.name == "cbc" and (opt.version() or (0,))[0] < 2:  # a build between releases says no number
             version, opt._version = f"{version} (unreleased)", (3, 0, 0, 0)
         self.versions[self.name] = version
+        if self.name == "cbc":  # it writes no rows where all are implied, and its reader takes the columns for them
+            self.model.either = pyo.Var([0, 1], domain=pyo.Binary)
+            self.model.written = pyo.Constraint(expr=self.model.either[0] + self.model.either[1] >= 1)
         wanted = {
             self.solver.gap: self.options.relative_gap,
             self.solver.threads: self.options.threads,

@@ -10,7 +10,7 @@ from remat.modeling.records import ALWAYS, Linear
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
 
-#: The literal that is never true; used inside bridges only, never in a record.
+#: The literal that is never true; used while rows are made, never in a record.
 NEVER = ~ALWAYS
 
 

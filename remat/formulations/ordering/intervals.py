@@ -1,0 +1,179 @@
+"""Orders as positions of ops, all different, and intervals in which tensors are held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.base import Values
+from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
+from remat.formulations.ordering.layout import Groups
+from remat.modeling import ALWAYS, AllDifferent, Cumulative, Linear, Model, Vars
+from remat.modeling.rows import rows_from
+from remat.modeling.size import ModelSize
+from remat.schedule import Schedule
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of variables, in the order in which they are made."""
+
+    start: Vars
+    after: Vars
+    begin: Vars
+    end: Vars
+    finish: Vars
+    tau: Vars | None
+
+
+class OrderIntervals(OrderFormulation):
+    r"""An order as positions of ops, all different, and intervals in which tensors are held: for constraint solvers.
+
+    **Sets.** Ops v ∈ V, |V| = n, each computed once. anc(v), desc(v): what must come before and after v. (u, v) ∈ A:
+    u must precede v, and no third op stands between. Tensors t of size m_t, written by F_t (several ops, if it is an
+    accumulation buffer) and read by R_t; w_v: workspace of v, and its results that nobody reads or keeps.
+
+    **Variables.** s_v: position of v, from |anc(v)| + 1 to n − |desc(v)|. Tensor t is held from position b_t to
+    position e_t − 1. τ: the peak.
+
+    **Constraints**::
+
+        (1) all s_v are different
+        (2) s_u + 1 ≤ s_v                                                (u, v) ∈ A
+        (3) b_t ≤ s_v for v ∈ F_t;   e_t ≥ s_v + 1 for v ∈ R_t;   e_t = n + 1 if t is kept
+        (4) sum of m_t over t with b_t ≤ k < e_t, plus w_v of the op with s_v = k, ≤ τ     for every position k
+        (5) minimise τ
+
+    (4) is one cumulative resource. In (3) an op of F_t with another one of F_t before it in every order is left out, as
+    is one of R_t with another one after it; where a single op v is left, b_t is s_v, or e_t is s_v + 1, of which there
+    is one for each op. Tensors with the same ops in (3) are one. The bounds of s_v say what (1) and (2) imply of the
+    ancestors and descendants together.
+
+    For the **least cost within a budget**, τ is the budget and there is no objective: all orders cost the same.
+
+    Examples
+    --------
+    >>> from remat import Problem
+    >>> from remat.graphs.families import in_tree
+    >>> print(OrderIntervals(Problem(in_tree(2), order="free", objective="least-peak")).build())
+    model order-intervals: 12 variables, 11 constraints
+      start                    integer       7   (7,)
+      after                    integer       3   (3,)
+      begin                    integer       0   (0,)
+      end                      integer       0   (0,)
+      finish                   integer       1   (1,)
+      tau                      integer       1   (1,)
+      (1) different positions  alldifferent  1   7 variables
+      (2) precedence           linear        6   12 non-zeros
+      (3) after                linear        3   6 non-zeros
+      (4) memory               cumulative    1   7 intervals
+      minimise                 1 terms
+    """
+
+    name = "order-intervals"
+
+    def build(self) -> Model:
+        return self.statement[0]
+
+    @cached_property
+    def _several(self) -> tuple[Groups, Groups]:
+        """Groups of several first ops, and of several last ones."""
+        at = self.layout
+        return at.first.some(at.first.counts > 1), at.last.some(at.last.counts > 1)
+
+    @cached_property
+    def _ends(self) -> Int:
+        """Ops after which something ends: their workspace, or what no other op reads as late."""
+        at = self.layout
+        ends = at.workspace > 0
+        ends[at.last.ops[((at.last.counts == 1) & ~at.kept)[at.last.rows]]] = True
+        return np.flatnonzero(ends)
+
+    @cached_property
+    def statement(self) -> tuple[Model, _Blocks]:
+        """The model, and its variables."""
+        model, at, n = Model(self.name), self.layout, self.num_ops
+        soonest, latest, ends = at.soonest, at.latest, self._ends
+        firsts, lasts = self._several
+        x = _Blocks(
+            start=model.integers("start", n, soonest, latest),
+            after=model.integers("after", len(ends), soonest[ends] + 1, latest[ends] + 1),
+            begin=model.integers("begin", len(firsts), firsts.reduce(np.minimum, soonest),
+                                 firsts.reduce(np.minimum, latest)),
+            end=model.integers("end", len(lasts), lasts.reduce(np.maximum, soonest) + 1,
+                               lasts.reduce(np.maximum, latest) + 1),
+            finish=model.integers("finish", 1, n + 1, n + 1),
+            tau=self.aim(model),
+        )  # fmt: skip
+        model.add(AllDifferent("(1) different positions", x.start.index))
+        u, v = at.arcs
+        model.add(
+            _apart("(2) precedence", x.start[u], x.start[v], 1),
+            _apart("(3) begins", x.begin[firsts.rows], x.start[firsts.ops], 0),
+            _apart("(3) ends", x.start[lasts.ops], x.end[lasts.rows], 1),
+            _apart("(3) after", x.start[ends], x.after.index, 1, exact=True),
+        )
+        self.deadline.check()
+        after = np.zeros(n, dtype=np.int64)
+        after[ends] = x.after.index
+        begin = x.start[at.first.ops[at.first.indptr[:-1]]].copy()
+        begin[at.first.counts > 1] = x.begin.index
+        end = after[at.last.ops[at.last.indptr[:-1]]]
+        end[at.last.counts > 1] = x.end.index
+        end[at.kept] = x.finish.index[0]
+        working = np.flatnonzero(at.workspace > 0)
+        demand = np.concatenate([at.size, at.workspace[working]]) // self.unit
+        model.add(
+            Cumulative(
+                "(4) memory",
+                start=np.concatenate([begin, x.start[working]]),
+                end=np.concatenate([end, after[working]]),
+                demand=demand,
+                presence=np.full(len(demand), ALWAYS, dtype=np.int64),
+                capacity=self.capacity,
+                capacity_variable=None if x.tau is None else int(x.tau.index[0]),
+            )
+        )
+        return model, x
+
+    def estimate(self) -> ModelSize:
+        n = self.num_ops
+        arrays = self.problem.graph.arrays
+        if n > CLOSURE_OPS:
+            edges = len(arrays.edge_producer)
+            return ModelSize(3 * n, 2 * edges, 6 * edges, 2 * n * n)
+        at, (firsts, lasts), ends = self.layout, self._several, len(self._ends)
+        literals = len(firsts.ops) + len(lasts.ops)
+        rows = at.arcs.shape[1] + literals + ends
+        held = len(at.size) + int((at.workspace > 0).sum())
+        return ModelSize(n + ends + len(firsts) + len(lasts) + 2, rows + 2, 2 * rows + n + 3 * held + 1)
+
+    def values_of(self, sequence: Int) -> Values:
+        model, x = self.statement
+        values = np.zeros(model.num_vars)
+        at = np.empty(self.num_ops, dtype=np.int64)
+        at[sequence] = np.arange(1, self.num_ops + 1)
+        firsts, lasts = self._several
+        values[x.start.index] = at
+        values[x.after.index] = at[self._ends] + 1
+        values[x.begin.index] = firsts.reduce(np.minimum, at)
+        values[x.end.index] = lasts.reduce(np.maximum, at) + 1
+        values[x.finish.index] = self.num_ops + 1
+        if x.tau is not None:
+            values[x.tau.index] = self.peak_units(sequence)
+        return values
+
+    def decode(self, values: Values) -> Schedule:
+        return self.schedule_of(np.argsort(np.rint(values[self.statement[1].start.index]), kind="stable"))
+
+
+def _apart(name: str, first: Int, second: Int, distance: int, *, exact: bool = False) -> Linear:
+    """Rows ``second − first >= distance`` (or ``==``), one for each element."""
+    row = np.arange(len(first), dtype=np.int64)
+    upper = float(distance) if exact else np.inf
+    return rows_from(name, (row, second, 1), (row, first, -1), num_rows=len(row), lower=float(distance), upper=upper)

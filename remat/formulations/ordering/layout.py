@@ -1,0 +1,163 @@
+"""What the formulations of orders share: who must precede whom, and what is held from which ops to which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.formulations.sequence import standing_buffers
+from remat.graphs.arrays import Csr
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of ops, one after the other; none is empty.
+
+    Attributes
+    ----------
+    indptr : int64 array, shape (groups + 1,)
+    ops : int64 array, shape (entries,)
+        Group i is ``ops[indptr[i]:indptr[i + 1]]``.
+    """
+
+    indptr: Int
+    ops: Int
+
+    @classmethod
+    def of(cls, groups: list[list[int]]) -> Groups:
+        """From lists."""
+        ends = np.cumsum([0, *map(len, groups)], dtype=np.int64)
+        return cls(ends, np.array([op for group in groups for op in group], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def counts(self) -> Int:
+        """Size of each group."""
+        return np.diff(self.indptr)
+
+    @property
+    def rows(self) -> Int:
+        """Group of each entry."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
+
+    def some(self, which: Bool) -> Groups:
+        """The groups that a mask names."""
+        ends = np.concatenate([[0], np.cumsum(self.counts[which])])
+        return Groups(ends, self.ops[which[self.rows]])
+
+    def reduce(self, function: np.ufunc, values: Int) -> Int:
+        """What the values of the ops of each group come to; ``np.maximum``: the largest."""
+        return function.reduceat(values[self.ops], self.indptr[:-1]) if len(self) else values[:0]
+
+
+@dataclass(frozen=True)
+class OrderLayout:
+    """Ops by number, and what is held from the first of some of them to the last of others.
+
+    Attributes
+    ----------
+    earlier : bool array, shape (ops, ops)
+        ``earlier[v, u]``: u is an ancestor of v, so that it comes before v in every order.
+    arcs : int64 array, shape (2, arcs)
+        Pairs (u, v) whose order implies that of all others: the transitive reduction.
+    size : int64 array, shape (held,)
+        Bytes. Tensors that are written and last read by the same ops are one; graph inputs, which are always there,
+        and what nobody reads or keeps are left out.
+    first : Groups
+        Of each: the writers of which one comes first in every order. One, but for accumulation buffers.
+    last : Groups
+        Of each: the readers of which one comes last in every order; of what is kept to the end there are none, and
+        one of its writers stands in their place.
+    kept : bool array, shape (held,)
+    workspace : int64 array, shape (ops,)
+        Bytes that each op holds for its own step only, results that nobody reads or keeps among them.
+    """
+
+    earlier: Bool
+    arcs: Int
+    size: Int
+    first: Groups
+    last: Groups
+    kept: Bool
+    workspace: Int
+
+    @classmethod
+    def of(cls, problem: Problem, deadline: Deadline) -> OrderLayout:
+        """For the graph of a problem, and what it keeps.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+        arrays = problem.graph.arrays
+        earlier, arcs = closure(arrays.op_predecessors, arrays.order, deadline)
+        unread = ~arrays.is_input & (arrays.consumers.counts == 0) & ~problem.kept
+        workspace = standing_buffers(problem)[1].copy()
+        alone = (unread & (arrays.producers.counts == 1))[arrays.op_outputs.indices]
+        np.add.at(workspace, arrays.op_outputs.rows[alone], arrays.size[arrays.op_outputs.indices[alone]])
+        held: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        producers, consumers = arrays.producers.lists(), arrays.consumers.lists()
+        for tensor in deadline.each(np.flatnonzero(~arrays.is_input & ~unread & (arrays.size > 0)).tolist(), 100):
+            first = _extreme(producers[tensor], earlier.T)
+            last = () if problem.kept[tensor] else _extreme(consumers[tensor], earlier)
+            held[first, last] = held.get((first, last), 0) + int(arrays.size[tensor])
+        return cls(
+            earlier, arcs, np.array(list(held.values()), dtype=np.int64),
+            Groups.of([list(first) for first, _ in held]), Groups.of([list(last or first[:1]) for first, last in held]),
+            np.array([not last for _, last in held], dtype=np.bool_), workspace,
+        )  # fmt: skip
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops."""
+        return len(self.workspace)
+
+    @property
+    def soonest(self) -> Int:
+        """First position, from 1, that each op can have: after its ancestors; shape (ops,)."""
+        return 1 + self.earlier.sum(axis=1)
+
+    @property
+    def latest(self) -> Int:
+        """Last position, from 1, that each op can have: before its descendants; shape (ops,)."""
+        return self.num_ops - self.earlier.sum(axis=0)
+
+
+def closure(predecessors: Csr, order: Int, deadline: Deadline) -> tuple[Bool, Int]:
+    """Ancestors of every op, and the pairs (predecessor, op) that no path of more than one step implies.
+
+    Returns
+    -------
+    earlier : bool array, shape (ops, ops)
+        ``earlier[v, u]``: u is an ancestor of v.
+    arcs : int64 array, shape (2, arcs)
+    """
+    before = predecessors.lists()
+    earlier = np.zeros((len(order), len(order)), dtype=np.bool_)
+    arcs: list[tuple[int, int]] = []
+    for op in deadline.each(order.tolist(), 100):
+        if not before[op]:
+            continue
+        beyond: Bool = np.logical_or.reduce(earlier[before[op]], axis=0)
+        arcs += [(u, op) for u in before[op] if not beyond[u]]
+        earlier[op] = beyond
+        earlier[op, before[op]] = True
+    return earlier, np.array(arcs, dtype=np.int64).reshape(-1, 2).T
+
+
+def _extreme(ops: list[int], earlier: Bool) -> tuple[int, ...]:
+    """Those of `ops` that have no other of them after them, where ``earlier[v, u]`` says that u comes before v."""
+    if len(ops) == 1:
+        return (ops[0],)
+    followed = np.logical_or.reduce(earlier[np.ix_(ops, ops)], axis=0)
+    return tuple(op for op, other in zip(ops, followed.tolist(), strict=True) if not other)

@@ -1,0 +1,134 @@
+"""Memory held in steps that are told apart by what is done before them, in linear rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.ordering.layout import Groups, OrderLayout
+from remat.modeling import ALWAYS, Linear, Model, Vars
+from remat.modeling.bridges.literals import NEVER, literal_rows
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Variables that say from when to when things are held, and what each of them is at least.
+
+    Attributes
+    ----------
+    begun, wanted : Vars
+        For things with several first, or several last, ops, where it is a matter of more than one of these.
+    entry, literal : int64 arrays, shape (entries,)
+        Variables, each with the literals of which it is the largest.
+    """
+
+    begun: Vars
+    wanted: Vars
+    entry: Int
+    literal: Int
+
+    def fill(self, values: Float) -> None:
+        """Set the values of the variables from those of all others."""
+        truth = values[np.where(self.literal < 0, ~self.literal, self.literal)]
+        np.maximum.at(values, self.entry, np.where(self.literal < 0, 1 - truth, truth))
+
+
+def add_memory(
+    model: Model,
+    layout: OrderLayout,
+    done: Int,
+    before: Int,
+    *,
+    capacity: int,
+    unit: int,
+    tau: Vars | None,
+    number: str,
+) -> Liveness:
+    """Add the rows that keep the memory of every step within the capacity.
+
+    A thing is held in a step when one of its first ops is done by the end of it, *begun*, and one of its last ops is
+    not done before it, *wanted*. As wanted is implied by not begun, its bytes count begun + wanted − 1 times. What
+    begins or ends with a single op needs no variable: begun and wanted are literals of that op.
+
+    Parameters
+    ----------
+    model : Model
+    layout : OrderLayout
+    done, before : int64 arrays, shape (ops, steps)
+        Literals, constants among them: whether an op is done by the end of a step, and before it.
+    capacity : int
+        Units.
+    unit : int
+        Bytes.
+    tau : Vars, optional
+        The capacity, where it is a variable.
+    number : str
+        Of the constraints, for the names of the records.
+    """
+    steps = done.shape[1]
+    begun, begun_record, some_begun = _largest(model, "begun", number, layout.first, done)
+    wanted, wanted_record, some_wanted = _largest(model, "wanted", number, layout.last, ~before)
+    some_wanted[layout.kept] = ALWAYS
+    model.add(begun_record[0], wanted_record[0])
+    step = np.arange(steps, dtype=np.int64)
+    size = layout.size // unit
+    working = np.flatnonzero(layout.workspace > 0)
+    workspace = layout.workspace[working] // unit
+    terms = [(some_begun, size), (some_wanted, size), (done[working], workspace), (before[working], -workspace)]
+    row = [np.broadcast_to(step, literal.shape).ravel() for literal, _ in terms]
+    weight = [np.broadcast_to(amount[:, None], literal.shape).ravel() for literal, amount in terms]
+    literal = [part.ravel() for part, _ in terms]
+    if tau is not None:
+        row.append(step)
+        literal.append(np.full(steps, tau.index[0]))
+        weight.append(np.full(steps, -1))
+    limit = int(size.sum()) + (capacity if tau is None else 0)
+    model.add(
+        literal_rows(f"{number} memory", np.concatenate(row), np.concatenate(literal), np.concatenate(weight),
+                     upper=np.full(steps, float(limit)))
+    )  # fmt: skip
+    return Liveness(
+        begun, wanted, np.concatenate([begun_record[1], wanted_record[1]]),
+        np.concatenate([begun_record[2], wanted_record[2]]),
+    )  # fmt: skip
+
+
+def _largest(
+    model: Model, name: str, number: str, groups: Groups, literals: Int
+) -> tuple[Vars, tuple[Linear, Int, Int], Int]:
+    """For each group and step a literal that is at least the literals of all ops of the group.
+
+    Returns
+    -------
+    variables : Vars
+        Where it is none of them.
+    record, variable, literal : Linear, and int64 arrays of shape (rows,)
+        Its rows, and the pairs they state.
+    largest : int64 array, shape (groups, steps)
+    """
+    if not len(groups):
+        none = np.zeros(0, dtype=np.int64)
+        return model.implied(name, 0, 0, 1), (Linear.rows(name, none, none, 1), none, none), literals[:0]
+    entries = literals[groups.ops]
+    start = groups.indptr[:-1]
+    sure = np.logical_or.reduceat(entries == ALWAYS, start, axis=0)
+    is_open = (entries != ALWAYS) & (entries != NEVER)
+    count = np.add.reduceat(is_open.astype(np.int64), start, axis=0)
+    only = np.add.reduceat(np.where(is_open, entries, 0), start, axis=0)
+    largest = np.where(sure, ALWAYS, np.where(count == 0, NEVER, only))
+    new = ~sure & (count > 1)
+    block = model.implied(name, int(new.sum()), 0, 1)
+    largest[new] = block.index
+    mine = is_open & new[groups.rows]
+    entry, literal = largest[groups.rows][mine], entries[mine]
+    row = np.arange(len(entry), dtype=np.int64)
+    record = literal_rows(
+        f"{number} {name}", np.concatenate([row, row]), np.concatenate([entry, literal]), np.repeat([1, -1], len(row)),
+        lower=np.zeros(len(row)),
+    )  # fmt: skip
+    return block, (record, entry, literal), largest

@@ -1,0 +1,154 @@
+"""Orders as an assignment of ops to positions, by prefixes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.base import Values
+from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
+from remat.formulations.ordering.liveness import Liveness, add_memory
+from remat.modeling import ALWAYS, Clauses, Linear, Model, Vars
+from remat.modeling.bridges.literals import NEVER
+from remat.modeling.size import ModelSize
+from remat.schedule import Schedule
+
+Int = NDArray[np.int64]
+
+
+class OrderPositions(OrderFormulation):
+    r"""An order as an assignment of ops to positions, stated by prefixes: linear rows, and memory as a sum.
+
+    **Sets.** Ops v ∈ V, |V| = n, each computed once; positions p = 1..n. anc(v), desc(v): what must come before and
+    after v. (u, v) ∈ A: u must precede v, and no third op stands between. Tensors t of size m_t, written by F_t
+    (several ops, if it is an accumulation buffer) and read by R_t; w_v: workspace of v, and its results that nobody
+    reads or keeps.
+
+    **Variables.** z[v,p] ∈ {0,1}: v is at position p or an earlier one; x[v,p] = z[v,p] − z[v,p−1] says that it is at
+    position p. It is 0 for p ≤ |anc(v)| and 1 for p ≥ n − |desc(v)|, and a variable between. b[t,p], r[t,p] ∈ [0,1]:
+    tensor t has begun by position p; it is still wanted there. τ: the peak.
+
+    **Constraints**::
+
+        (1) sum_v z[v,p] = p                                             one op at each position
+        (2) z[v,p] ≥ z[v,p−1]                                            at a position for good
+        (3) z[v,p] ≤ z[u,p−1]                                            (u, v) ∈ A
+        (4) b[t,p] ≥ z[v,p] for v ∈ F_t;   r[t,p] ≥ 1 − z[v,p−1] for v ∈ R_t;   r[t,p] = 1 if t is kept
+        (5) sum_t m_t (b[t,p] + r[t,p] − 1) + sum_v w_v (z[v,p] − z[v,p−1]) ≤ τ      for every position p
+        (6) minimise τ
+
+    (5) counts what is held at position p: what has begun and is still wanted, which is a sum, since of what has not
+    begun something is always wanted. In (4) an op of F_t with another one of F_t before it in every order is left out,
+    as is one of R_t with another one after it; where a single op is left, b or r is its z, and no variable. Tensors
+    with the same ops in (4) are one.
+
+    For the **least cost within a budget**, τ is the budget and there is no objective: all orders cost the same.
+
+    Graph inputs and constant memory, where it counts, are always held; all sizes are divided by their greatest common
+    divisor, the budget rounded down.
+
+    Examples
+    --------
+    >>> from remat import Problem
+    >>> from remat.graphs.families import in_tree
+    >>> print(OrderPositions(Problem(in_tree(2), order="free", objective="least-peak")).build())
+    model order-positions: 23 variables, 40 constraints
+      z               boolean  22   (22,)
+      tau             integer   1   (1,)
+      begun           implied   0   (0,)
+      wanted          implied   0   (0,)
+      (1) one each    linear    5   22 non-zeros
+      (2) for good    clauses  16   32 literals
+      (3) precedence  clauses  12   24 literals
+      (5) memory      linear    7   41 non-zeros
+      minimise        1 terms
+    """
+
+    name = "order-positions"
+
+    def build(self) -> Model:
+        return self.statement[0]
+
+    @cached_property
+    def done(self) -> Int:
+        """Literals, constants among them: whether op v is at position p or an earlier one; shape (ops, n + 1)."""
+        soonest, latest = self.layout.soonest, self.layout.latest
+        position = np.arange(self.num_ops + 1, dtype=np.int64)
+        literal = np.where(position >= latest[:, None], ALWAYS, NEVER)
+        between = (position >= soonest[:, None]) & (position < latest[:, None])
+        literal[between] = np.arange(int(between.sum()))
+        return literal
+
+    @cached_property
+    def statement(self) -> tuple[Model, Vars, Liveness, Vars | None]:
+        """The model, its z, what follows from z, and τ."""
+        model, done = Model(self.name), self.done
+        is_open = (done != ALWAYS) & (done != NEVER)
+        z = model.booleans("z", int(is_open.sum()))
+        tau = self.aim(model)
+        self.deadline.check()
+        op, position = np.nonzero(is_open)
+        sure = (done == ALWAYS).sum(axis=0)
+        target = np.arange(self.num_ops + 1, dtype=np.float64) - sure
+        rows = np.unique(position)
+        model.add(
+            Linear.rows("(1) one each", np.searchsorted(rows, position), done[op, position], 1,
+                        lower=target[rows], upper=target[rows], num_rows=len(rows))
+        )  # fmt: skip
+        also = is_open[op, position - 1]
+        model.add(Clauses.pairs("(2) for good", ~done[op, position - 1][also], done[op, position][also]))
+        self.deadline.check()
+        u, v = self.layout.arcs
+        both = is_open[v, 1:] & is_open[u, :-1]
+        model.add(Clauses.pairs("(3) precedence", done[u, :-1][both], ~done[v, 1:][both]))
+        self.deadline.check()
+        held = add_memory(
+            model, self.layout, done[:, 1:], done[:, :-1], capacity=self.capacity, unit=self.unit, tau=tau, number="(5)"
+        )
+        return model, z, held, tau
+
+    def estimate(self) -> ModelSize:
+        n = self.num_ops
+        arrays = self.problem.graph.arrays
+        if n > CLOSURE_OPS:
+            edges = len(arrays.edge_producer)
+            return ModelSize(n * n, n * (n + edges), n * (2 * edges + 4 * n), 2 * n * n)
+        at = self.layout
+        soonest, latest = at.soonest, at.latest
+        width = latest - soonest
+        u, v = at.arcs
+        arcs = int(np.maximum(0, np.minimum(latest[v], latest[u] + 1) - np.maximum(soonest[v], soonest[u] + 1)).sum())
+        held, literals = 0, 0  # at the most: where each of several ops may be the first, or the last
+        for groups in (at.first, at.last):
+            several = groups.counts[groups.rows] > 1
+            wide = np.where(several, width[groups.ops], 0)
+            literals += int(wide.sum())
+            held += int(np.maximum.reduceat(wide, groups.indptr[:-1]).sum()) if len(groups) else 0
+        single = int(width[at.first.ops[at.first.indptr[:-1]]].sum()) + int(
+            width[at.last.ops][~at.kept[at.last.rows]].sum()
+        )
+        ones = int(width.sum())
+        rows = 2 * n + ones + arcs + literals
+        return ModelSize(ones + held + 1, rows, 3 * ones + 2 * arcs + 2 * literals + held + single)
+
+    def values_of(self, sequence: Int) -> Values:
+        model, z, held, tau = self.statement
+        values = np.zeros(model.num_vars)
+        op, position = np.nonzero((self.done != ALWAYS) & (self.done != NEVER))
+        at = np.empty(self.num_ops, dtype=np.int64)
+        at[sequence] = np.arange(1, self.num_ops + 1)
+        values[z.index] = at[op] <= position
+        held.fill(values)
+        if tau is not None:
+            values[tau.index] = self.peak_units(sequence)
+        return values
+
+    def decode(self, values: Values) -> Schedule:
+        is_open = (self.done != ALWAYS) & (self.done != NEVER)
+        later = np.zeros(self.num_ops, dtype=np.int64)  # positions at which an op is not there yet
+        op, position = np.nonzero(is_open)
+        np.add.at(later, op, values[self.done[op, position]] < 0.5)
+        np.add.at(later, np.nonzero(self.done == NEVER)[0], 1)
+        return self.schedule_of(np.argsort(later, kind="stable"))
