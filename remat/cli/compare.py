@@ -25,6 +25,7 @@ from remat.cli.common import (
     Keep,
     MaxComputes,
     MemoryLimit,
+    Objective,
     OptionalGraph,
     Quiet,
     Seed,
@@ -80,6 +81,7 @@ def command(
     count_constant_memory: ConstantMemory = None,
     costs: Costs = None,
     device: Device = None,
+    objective: Objective = None,
     time_limit: TimeLimit = None,
     gap: Gap = None,
     threads: Threads = None,
@@ -90,7 +92,7 @@ def command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this JSON file.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw overhead against time into this file (.png, .svg).")
+        Path | None, typer.Option("--plot", help="Draw overhead, or peak, against time into this file (.png, .svg).")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -109,7 +111,7 @@ def command(
 
     run = base_config(config, graph, {
         "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
-                          count_constant_memory=count_constant_memory, costs=costs, device=device),
+                          count_constant_memory=count_constant_memory, costs=costs, device=device, objective=objective),
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
                        isolate=isolate, memory_limit=memory_limit),
     }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
@@ -150,7 +152,7 @@ def command(
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
     budgets: list[str | int | float | None] = [part.strip() for text in given or () for part in text.split(",")]
-    if not budgets and run.problem.budget is None:
+    if not budgets and run.problem.budget is None and run.problem.objective != "least-peak":
         raise typer.BadParameter("Missing option '--budget'.")
     return budgets or [run.problem.budget]
 
@@ -264,9 +266,7 @@ def _cells(run: Run) -> list[str]:
     base = run.problem.graph.base_cost
 
     def overhead(cost: int | None) -> str:
-        if cost is None:
-            return "-"
-        return overhead_text(cost, base)
+        return "-" if cost is None else overhead_text(cost, base)
 
     def seconds(time: float | None) -> str:
         return "-" if time is None else f"{time:.2f} s"
@@ -278,10 +278,10 @@ def _cells(run: Run) -> list[str]:
     return [
         run.method.label,
         f"{answer.status}{stop}",
-        overhead(answer.objective),
-        overhead(None if answer.status == "infeasible" else answer.bound),
+        overhead(answer.cost),
+        (count if answer.asks_peak else overhead)(None if answer.status == "infeasible" else answer.bound),
         "-" if answer.gap is None else f"{100 * answer.gap:.3g} %",
-        count(None if answer.certificate is None else answer.certificate.peak),
+        count(answer.peak),
         seconds(run.seconds_to_best),
         seconds(answer.timings.get("build")),
         seconds(answer.timings.get("preliminary")),

@@ -171,7 +171,8 @@ class Comparison:
         runs = []
         for run in self.runs:
             points = () if run.result is None else run.result.incumbents
-            incumbents = [{"seconds": p.time, "cost": p.objective, "bound": p.bound} for p in points]
+            what = "cost" if self.problem.objective is Objective.LEAST_COST else "peak"
+            incumbents = [{"seconds": p.time, what: p.objective, "bound": p.bound} for p in points]
             runs.append({**run.row(), "incumbents": incumbents})
         content = {
             **question(self.problem, self.limits),
@@ -204,9 +205,9 @@ def compare(
     Parameters
     ----------
     problem : Problem
-        Graph and rules; its own budget is not looked at.
+        Graph, rules and objective; its own budget is not looked at.
     budgets : sequence of str, int, float or None
-        As for :class:`remat.problem.Problem`.
+        As for :class:`remat.problem.Problem`; the least peak is mostly asked for with ``[None]``.
     methods : sequence of str, class, object or Contestant
         Whatever :func:`remat.solve` takes for a method; a str may name a backend, too (:meth:`Contestant.parse`).
     stop, options
@@ -219,8 +220,8 @@ def compare(
     Raises
     ------
     RematError
-        Before the first run, for a budget that cannot be read, a limit out of range, another objective, a name that
-        is not registered, or a method or budget that stands twice.
+        Before the first run, for a budget that cannot be read, a limit out of range, a name that is not
+        registered, or a method or budget that stands twice.
 
     Examples
     --------
@@ -229,7 +230,6 @@ def compare(
     >>> [(run.budget, run.method.label, run.result.objective) for run in matrix.runs]
     [('5', 'checkmate/highs', 10), ('5', 'greedy', 10), ('6', 'checkmate/highs', 9), ('6', 'greedy', 9)]
     """
-    check_objective(problem)
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])
@@ -303,14 +303,6 @@ def as_contestant(method: Contestant | MethodLike) -> Contestant:
     return Contestant.parse(method) if isinstance(method, str) else Contestant.of(method)
 
 
-def check_objective(problem: Problem) -> None:
-    """Refuse an objective other than the least cost, of which experiments have no table."""
-    if problem.objective is not Objective.LEAST_COST:
-        raise ProblemError(
-            f"costs are compared, and the problem asks for the {str(problem.objective).replace('-', ' ')}"
-        )
-
-
 def check_names(what: str, names: Sequence[str]) -> None:
     """Refuse an empty list, and a name that stands twice."""
     if not names:
@@ -337,6 +329,7 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
             "max_computes": dict(most) if isinstance(most, Mapping) else most,
             "keep": sorted(problem.keep),
             "count_constant_memory": problem.count_constant_memory,
+            **({"objective": str(problem.objective)} if problem.objective is not Objective.LEAST_COST else {}),
         },
         "limits": dict(limits),
     }

@@ -16,7 +16,6 @@ from remat.experiments.compare import (
     Run,
     Watch,
     check_names,
-    check_objective,
     chosen_methods,
     csv_text,
     question,
@@ -27,7 +26,7 @@ from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder
 from remat.experiments.workers import WorkerPool
 from remat.interruption import interrupted, interrupts
-from remat.problem import Problem
+from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import covers
@@ -174,7 +173,10 @@ def frontier(
     >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
     [(4, 'optimal', 26), (5, 'optimal', 22), (6, 'optimal', 21)]
     """
-    check_objective(problem)
+    if problem.objective is not Objective.LEAST_COST:
+        raise ProblemError(
+            "a frontier is the least cost at each budget, and the least peak has no budgets: compare() takes it"
+        )
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
     limits = Limits(stop, options)

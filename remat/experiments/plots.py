@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 from remat.experiments.compare import NOBODY, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
+from remat.problem import Objective, Problem
 from remat.schedule.certificate import overhead_percent
 from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
 from remat.solving.incumbents import structural_peak
@@ -26,7 +28,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_comparison(comparison: Comparison) -> Figure:
-    """Overhead of the best schedule (steps) and of the bound (dashed) against time.
+    """Overhead, or peak where that is the objective, of the best schedule (steps) and bound (dashed) against time.
 
     A method that found nothing has only its bound; one that failed or proved that there is
     none is only named in the legend. Where computing each op
@@ -44,10 +46,12 @@ def plot_comparison(comparison: Comparison) -> Figure:
         for run in runs:
             _draw(axes, run, methods.index(run.method.label))
         axes.set_title(_title(runs[0]), fontsize="medium")
-        top = axes.get_ylim()[1]
-        axes.set_ylim(-0.03 * top, top)
+        measure = _Measure.of(runs[0].problem)
+        if not measure.peak:  # peaks are never near nothing
+            top = axes.get_ylim()[1]
+            axes.set_ylim(-0.03 * top, top)
         axes.set_xlim(left=0)
-        axes.set_ylabel("overhead (%)" if comparison.problem.graph.base_cost else "cost")
+        axes.set_ylabel(measure.label)
         axes.legend(fontsize="small", frameon=False)
         axes.grid(alpha=0.3)
         axes.set_xlabel("seconds")
@@ -235,6 +239,45 @@ def _height(cost: int, base: int) -> float:
     return float(cost) if overhead is None else overhead
 
 
+@dataclass(frozen=True)
+class _Measure:
+    """What objectives and bounds of a problem are drawn as.
+
+    Attributes
+    ----------
+    label : str
+        Of the axis.
+    unit : str
+        Behind a number.
+    scale : int
+        What one unit of the axis stands for, in bytes; 0 for costs.
+    base : int
+        Cost of computing each op once.
+    """
+
+    label: str
+    unit: str
+    scale: int
+    base: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Measure:
+        base = problem.graph.base_cost
+        if problem.objective is Objective.LEAST_PEAK:
+            scale, unit = size_unit(problem.reference_peak)
+            return cls(f"peak ({unit})", f" {unit}", scale, base)
+        return cls("overhead (%)", " %", 0, base) if base else cls("cost", "", 0, base)
+
+    @property
+    def peak(self) -> bool:
+        """Whether peaks are drawn, and not costs."""
+        return self.scale > 0
+
+    def height(self, value: int) -> float:
+        """Of an objective or a bound."""
+        return value / self.scale if self.scale else _height(value, self.base)
+
+
 def _draw(axes: Axes, run: Run, number: int) -> None:
     colour, label = _COLOURS[number % len(_COLOURS)], run.method.label
     if run.result is None:
@@ -243,11 +286,8 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
     if run.result.status == "infeasible":
         axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: infeasible")
         return
-    base, points = run.problem.graph.base_cost, run.result.incumbents
-
-    def height(cost: int) -> float:
-        return _height(cost, base)
-
+    measure, points = _Measure.of(run.problem), run.result.incumbents
+    height = measure.height
     end = max([run.result.timings["total"], *(point.time for point in points)])
     found = [(point.time, height(point.objective)) for point in points if point.objective is not None]
     status = str(run.result.status)
@@ -258,9 +298,10 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
         axes.step(
             [x for x, _ in found] + [end], [y for _, y in found] + [found[-1][1]], where="post", color=colour,
             marker=_MARKERS[number % len(_MARKERS)], markersize=5, markevery=fresh,
-            label=f"{label}: {status}, {found[-1][1]:.4g}{' %' if base else ''}{plain_text(by)}",
+            label=f"{label}: {status}, {found[-1][1]:.4g}{measure.unit}{plain_text(by)}",
         )  # fmt: skip
-    bounds = [(0.0, height(base)), *((point.time, height(point.bound)) for point in points)]
+    first = [] if measure.peak else [(0.0, height(measure.base))]
+    bounds = [*first, *((point.time, height(point.bound)) for point in points if point.bound > 0)]
     bounds.append((end, height(run.result.bound)))
     axes.step(
         *zip(*bounds, strict=True), where="post", color=colour, linestyle="--", linewidth=1,

@@ -4,11 +4,13 @@ import csv
 import io
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from remat import Problem
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.cli import main
 from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError, RematError
 from remat.experiments.compare import compare
@@ -17,6 +19,7 @@ from remat.experiments.plots import plot_comparison, save_comparison_plot
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
 
 ONE = SolveOptions(threads=1)
 
@@ -266,6 +269,41 @@ def test_a_graph_that_costs_nothing_is_drawn_by_cost(tmp_path):
     assert figure.axes[0].get_ylabel() == "cost"
     save_comparison_plot(done, tmp_path / "x.svg")
     assert b"<svg" in (tmp_path / "x.svg").read_bytes()
+
+
+def test_the_least_peak(chain, capsys):
+    """Peaks and their bounds in bytes, in rows, table and picture; a method that cannot state it fails alone."""
+    methods = ["auto", "retention-intervals/cp-sat", "checkmate/highs"]
+    done = compare(replace(chain, objective="least-peak"), [None], methods, stop=60, options=ONE)
+    rows = [run.row() for run in done.runs]
+    assert [row["status"] for row in rows] == ["optimal", "optimal", "failed"]
+    assert "least peak" in rows[2]["message"]
+    # each op twice at most is too little for 3 bytes
+    assert [(row["peak"], row["bound"], row["gap"]) for row in rows[:2]] == [(3, 3, 0.0), (4, 4, 0.0)]
+    facts = json.loads(done.to_json())
+    assert facts["rules"]["objective"] == "least-peak"
+    assert [run["incumbents"][-1]["peak"] for run in facts["runs"][:2]] == [3, 4]
+    from remat.cli.compare import print_comparison
+
+    print_comparison(done)
+    out = capsys.readouterr().out
+    (line,) = (line for line in out.splitlines() if line.strip().startswith("auto "))
+    assert line.split()[1:8] == ["optimal", f"{rows[0]['overhead_percent']:.4g}", "%", "3", "0", "%", "3"]
+    (axes,) = plot_comparison(done).axes
+    assert axes.get_ylabel() == "peak (bytes)"
+    assert axes.get_legend_handles_labels()[1][0].startswith("auto: optimal, 3 bytes")
+    assert min(min(line.get_ydata()) for line in axes.lines if len(line.get_ydata())) == 3
+
+
+def test_the_shell_compares_least_peaks(chain, capsys, tmp_path):
+    """Without a budget."""
+    write_graph(chain.graph, tmp_path / "chain.json")
+    given = ["compare", str(tmp_path / "chain.json"), "-m", "auto", "-q", "--json", str(tmp_path / "c.json")]
+    assert main([*given, "--objective", "least-peak"]) == 0
+    (run,) = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["runs"]
+    assert (run["peak"], run["budget"]) == (3, "no budget")
+    assert main(given) == 2
+    assert "--budget" in capsys.readouterr().err
 
 
 def test_a_picture_of_another_kind_is_refused(matrix, tmp_path):

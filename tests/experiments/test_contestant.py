@@ -96,8 +96,9 @@ def test_what_is_no_method():
         Contestant.of(Checkmate, "hihgs")
 
 
-def test_another_objective_is_refused():
+def test_a_frontier_of_least_peaks_is_refused():
     lean = Problem(unit_chain(6), objective="least-peak")
-    for ask in (compare, frontier):
-        with pytest.raises(ProblemError, match="costs are compared, and the problem asks for the least peak"):
-            ask(lean, [5], ["greedy"])
+    with pytest.raises(
+        ProblemError, match=r"least cost at each budget, and the least peak has no budgets: compare\(\)"
+    ):
+        frontier(lean, [5], ["greedy"])
