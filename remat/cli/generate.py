@@ -27,7 +27,7 @@ def command(
         int | None, typer.Option("-n", "--ops", min=1, help="Ops of a layered graph, or the size of a family's member.")
     ] = None,
     width: Annotated[float | None, typer.Option("--width", help="Width factor of a layered graph.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a layered graph.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a random graph.")] = None,
 ) -> None:
     """Write the graph NAME to a file."""
     from remat.graphs.io import write_graph

@@ -1,11 +1,25 @@
 """Inference graphs of the zoo: counts, peaks and multiply-accumulates as published or as in the files beside."""
 
+from random import Random
+from statistics import mean
+
+import networkx as nx
 import pytest
 
 from remat import Problem
 from remat.errors import GraphError
 from remat.graphs import read_graph
-from remat.graphs.zoo import INFERENCE, ZOO, InferenceNetwork, cell_network, darts_cell, genotype_network, swiftnet_cell
+from remat.graphs.zoo import (
+    INFERENCE,
+    ZOO,
+    InferenceNetwork,
+    cell_network,
+    darts_cell,
+    genotype_network,
+    randwire,
+    swiftnet_cell,
+    watts_strogatz,
+)
 from remat.ordering.best_first import Aim, explore
 
 # ops, edges, parameters, multiply-accumulates, reference peak, structural bound
@@ -34,10 +48,18 @@ TABLE = {
     "amoebanet-a-mobile-folded": (832, 1013, 5_086_930, 554_687_204, 4_146_992, 3_182_720),
     "amoebanet-a": (1140, 1323, 86_718_797, 23_133_663_507, 20_197_060, 13_108_300),
     "amoebanet-a-folded": (1114, 1361, 86_718_797, 23_133_663_507, 20_197_060, 13_108_300),
+    "randwire-small": (454, 573, 5_640_454, 583_829_240, 4_892_160, 3_913_728),
+    "randwire-small-coarse": (110, 229, 5_640_454, 583_829_240, 4_158_336, 3_913_728),
+    "randwire-regular": (525, 669, 32_822_332, 4_035_189_712, 15_040_256, 6_836_480),
+    "randwire-regular-coarse": (124, 268, 32_822_332, 4_035_189_712, 15_040_256, 6_836_480),
+    "randwire-cifar10": (302, 379, 1_221_747, 119_960_576, 1_597_440, 655_360),
+    "randwire-cifar10-coarse": (74, 151, 1_221_747, 119_960_576, 1_357_824, 655_360),
+    "randwire-cifar100": (451, 570, 4_461_151, 160_156_544, 1_597_440, 638_976),
+    "randwire-cifar100-coarse": (107, 226, 4_461_151, 160_156_544, 1_357_824, 638_976),
 }
 
 
-SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Concat")
+SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Mean", "Concat", "SepConv")
 
 
 def least_peak(graph):
@@ -74,9 +96,7 @@ def test_shapes_and_attributes_fit_the_sizes(name):
         mine = attrs.get(op.name, {})
         channels = [shapes[x][axis] for x in op.inputs]
         out = shapes[op.outputs[0]][axis]
-        assert mine.get("concat_inputs", False) == (
-            len(op.inputs) > 1 and op.type not in ("Add", "WeightedAdd", "Concat")
-        )
+        assert mine.get("concat_inputs", False) == (len(op.inputs) > 1 and op.type not in SUMS_AND_CONCATS)
         if mine.get("concat_inputs"):
             assert mine["concat_axis"] == axis
         match op.type:
@@ -88,7 +108,7 @@ def test_shapes_and_attributes_fit_the_sizes(name):
             case "DepthwiseConv":
                 assert mine["weight_shape"] == [1, *mine["kernel"], out]
                 assert out == sum(channels)
-            case "Add" | "WeightedAdd":
+            case "Add" | "WeightedAdd" | "Mean":
                 assert set(channels) == {out}
             case "Dense":
                 assert mine["weight_shape"][0] == out
@@ -168,6 +188,56 @@ def test_networks_of_cells_as_published(name, macs, params):
     assert graph.meta["params"] == pytest.approx(params, rel=0.003)
 
 
+@pytest.mark.parametrize(
+    ("regime", "channels", "macs", "params"),
+    [
+        ("small", 78, 583e6, 5.6e6), ("regular", 109, 4.0e9, 31.9e6), ("regular", 154, 7.9e9, 61.5e6),
+        ("cifar10", 78, 111e6, 1.2e6), ("cifar100", 78, 160e6, 4.7e6),
+    ],
+)  # fmt: skip
+def test_randomly_wired_networks_as_published(regime, channels, macs, params):
+    """By Xie et al., 583 +- 6 million in the small regime; those for CIFAR by Serenity, in Table 1."""
+    graph = randwire(regime=regime, channels=channels)
+    assert graph.base_cost == pytest.approx(macs, rel=0.09 if regime == "cifar10" else 0.01)
+    assert graph.meta["params"] == pytest.approx(params, rel=0.06)
+    coarse = randwire(regime=regime, channels=channels, coarse=True)
+    assert (coarse.base_cost, coarse.meta["params"]) == (graph.base_cost, graph.meta["params"])
+
+
+def test_the_wiring_is_really_rewired():
+    """Of the 64 edges of the ring a quarter stays, and a few come back; without rewiring it is the ring."""
+    ring = {(min(v, w), max(v, w)) for v in range(32) for w in ((v + 1) % 32, (v + 2) % 32)}
+    assert set(watts_strogatz(32, 4, 0.0, Random(0))) == ring
+    stayed = []
+    for seed in range(100):
+        edges = watts_strogatz(32, 4, 0.75, Random(seed))
+        assert len(set(edges)) == 64
+        assert all(0 <= v < w < 32 for v, w in edges)
+        assert min(sum(v in edge for edge in edges) for v in range(32)) >= 2  # half of its edges keep their end
+        stayed.append(len(ring & set(edges)))
+    theirs = [
+        sum((min(e), max(e)) in ring for e in nx.connected_watts_strogatz_graph(32, 4, 0.75, seed=seed).edges())
+        for seed in range(100)
+    ]
+    assert mean(stayed) == pytest.approx(mean(theirs), abs=2)  # both have a standard deviation of 3.5
+    assert mean(stayed) < 24
+    assert watts_strogatz(32, 4, 0.75, Random(1)) != watts_strogatz(32, 4, 0.75, Random(2))
+    one, again, other = randwire(seed=1), randwire(seed=1), randwire(seed=2)
+    assert one == again
+    assert one.digest != other.digest
+
+
+def test_the_stages_of_a_randomly_wired_network():
+    graph = randwire(seed=3, nodes=8, coarse=True)
+    shapes = graph.meta["shapes"]
+    assert shapes["conv2/bn"] == [1, 56, 56, 78]
+    for stage, size, channels in ((3, 28, 78), (4, 14, 156), (5, 7, 312)):
+        nodes = [op for op in graph.ops if op.name.startswith(f"conv{stage}/node")]
+        assert len(nodes) == 8
+        assert sum(len(op.inputs) for op in nodes if f"conv{stage}/" in op.inputs[0]) == 16  # 8 * 4 / 2
+        assert {tuple(shapes[op.name]) for op in nodes} == {(1, size, size, channels)}
+
+
 def test_the_cell_after_a_reduction_reads_what_its_network_says():
     """NASNet-A large counts the cells without the reduction, the mobile one with it."""
     for name, read in (("nasnet-a-large", "cell_4/concat"), ("nasnet-a-mobile", "cell_3/concat")):
@@ -221,6 +291,11 @@ def test_ops_by_hand():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: randwire(regime="x"), "no regime 'x'; there are small, regular, cifar10, cifar100"),
+        (lambda: randwire(neighbours=3), "a ring of 32 nodes needs an even number of neighbours below that, not 3"),
+        (lambda: randwire(neighbours=0.75, rewiring=4), "even number of neighbours below that, not 0.75"),
+        (lambda: randwire(rewiring=4), "probability of rewiring must be from 0 to 1, not 4"),
+        (lambda: randwire(channels=0), "whole numbers of channels"),
         (lambda: swiftnet_cell(0), "batch of a whole number"),
         (lambda: swiftnet_cell(cell="d"), "no cell 'd'; there are a, b, c"),
         (lambda: genotype_network(genotype="x"), "no genotype 'x'; there are darts, nasnet-a, amoebanet-a"),

@@ -17,6 +17,7 @@ from remat.graphs.zoo.darts import darts_cell, genotype_network
 from remat.graphs.zoo.inference import InferenceNetwork
 from remat.graphs.zoo.nasnet import MOBILE, cell_network
 from remat.graphs.zoo.network import Layer, Network
+from remat.graphs.zoo.randwire import REGIMES, randwire, watts_strogatz
 from remat.graphs.zoo.segmenters import fcn8, segnet, unet
 from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
 from remat.graphs.zoo.training import training_graph
@@ -42,12 +43,17 @@ _WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
     "amoebanet-a": partial(cell_network, network="amoebanet-a", filters=190, stem_filters=32),
 }
 #: Inference graphs by name; each takes a batch. Those named ``-folded`` have no concatenations: what reads one reads
-#: its parts instead.
+#: its parts instead; in those named ``-coarse`` a separable convolution is one op.
 INFERENCE: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     {
         name + suffix: partial(maker, fold_concats=True) if suffix else maker
         for name, maker in _WITH_CONCATS.items()
         for suffix in ("", "-folded")
+    }
+    | {
+        f"randwire-{regime}{suffix}": partial(randwire, regime=regime, coarse=bool(suffix))
+        for regime in REGIMES
+        for suffix in ("", "-coarse")
     }
 )
 
@@ -66,6 +72,7 @@ __all__ = [
     "fcn8",
     "genotype_network",
     "mobilenet",
+    "randwire",
     "resnet50",
     "segnet",
     "swiftnet",
@@ -75,4 +82,5 @@ __all__ = [
     "unet",
     "vgg16",
     "vgg19",
+    "watts_strogatz",
 ]

@@ -117,12 +117,20 @@ class InferenceNetwork:
         shape = (height, width, source[2])
         return self._add("DepthwiseConv", name, (x,), shape, macs=kernel * kernel * prod(shape), attrs=attrs)
 
-    def separable(self, name: str, x: str, *, kernel: int, repeats: int, kind: str) -> str:
-        """Activation, depthwise and 1 x 1 convolution and normalisation, `repeats` times, all in one op."""
-        shape = self.shape_of(x)
-        weights = repeats * shape[2] * (kernel * kernel + shape[2])
-        self._count(weights, repeats * 4 * shape[2], trainable=repeats * 2 * shape[2])
-        return self._add(kind, name, (x,), shape, macs=weights * shape[0] * shape[1])
+    def separable(
+        self, name: str, *inputs: str, kind: str, kernel: int, channels: int = 0, stride: int = 1, repeats: int = 1
+    ) -> str:
+        """Activation, depthwise and 1 x 1 convolution and normalisation, `repeats` times, all in one op.
+
+        Several inputs are first added up, each multiplied by a learned number.
+        """
+        height, width, source = self._same(name, inputs)
+        size = self._window(name, (height, width, source), _pair(kernel), _pair(stride), False)
+        channels = channels or source
+        weights = source * (kernel * kernel + channels) + (repeats - 1) * channels * (kernel * kernel + channels)
+        self._count(weights, repeats * 4 * channels, trainable=repeats * 2 * channels)
+        self._count(0, len(inputs) if len(inputs) > 1 else 0)
+        return self._add(kind, name, inputs, (*size, channels), macs=weights * size[0] * size[1])
 
     def pool(self, name: str, x: str, *, kind: str = "MaxPool", kernel: int = 3, stride: int = 1) -> str:
         """Pooling, ``"MaxPool"`` or ``"AvgPool"``, padded."""
@@ -168,14 +176,18 @@ class InferenceNetwork:
         padded = self._add("Pad", f"{name}/pad", (x,), (height + 1, width + 1, channels))
         return self._add("Slice", f"{name}/slice", (padded,), (height, width, channels))
 
-    def add(self, name: str, *inputs: str, weights: bool = False) -> str:
-        """Sum of tensors of one shape; with `weights` each is multiplied by a learned number."""
-        shapes = {self.shape_of(x) for x in inputs}
-        if len(shapes) != 1:
-            raise GraphError(f"{self.name}: cannot add {' and '.join(f'{x} {self.shape_of(x)}' for x in inputs)}")
-        self._count(0, len(inputs) if weights else 0)
-        kind, attrs = ("WeightedAdd", {}) if weights else ("Add", {"inplace_ok": True})
-        return self._add(kind, name, inputs, shapes.pop(), attrs=attrs)
+    def add(self, name: str, *inputs: str) -> str:
+        """Sum of tensors of one shape."""
+        return self._add("Add", name, inputs, self._same(name, inputs), attrs={"inplace_ok": True})
+
+    def weighted_add(self, name: str, *inputs: str) -> str:
+        """Sum of tensors of one shape, each multiplied by a learned number."""
+        self._count(0, len(inputs))
+        return self._add("WeightedAdd", name, inputs, self._same(name, inputs))
+
+    def mean(self, name: str, *inputs: str) -> str:
+        """Mean of tensors of one shape."""
+        return self._add("Mean", name, inputs, self._same(name, inputs))
 
     def concat(self, name: str, *inputs: str, keep: bool = False) -> str:
         """Concatenation along the channels; `keep`: never folded away."""
@@ -239,6 +251,14 @@ class InferenceNetwork:
         return {
             "kernel": list(_pair(kernel)), "stride": list(_pair(stride)), "padding": "VALID" if valid else "SAME"
         }  # fmt: skip
+
+    def _same(self, name: str, inputs: tuple[str, ...]) -> Shape:
+        """The one shape of all inputs."""
+        shapes = {self.shape_of(x) for x in inputs}
+        if len(shapes) != 1:
+            shown = " and ".join(f"{x} {self.shape_of(x)}" for x in inputs)
+            raise GraphError(f"{self.name}: {name} cannot add {shown}")
+        return shapes.pop()
 
     def _window(
         self, name: str, source: Shape, kernel: tuple[int, int], stride: tuple[int, int], valid: bool
