@@ -1,0 +1,223 @@
+"""The least boundary among all closed sets between two states of a search, compiled: a minimum cut on the ops between.
+
+The tables are those of :mod:`remat.ordering.valley_kernel`.
+"""
+
+# Compiled functions carry no types.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from remat.compiled import inner, kernel
+
+#: A capacity that no cut reaches.
+UNLIMITED = 2**62
+
+# Rows of `ops` (a column for each op; the first four are CSR pointers into `links`) and of `tensors`.
+PREDECESSORS, SUCCESSORS, BEGINS, ENDS, WORKSPACE, WAITING, PLACE, READY, KEY_A, KEY_B, OP_NODE, RANK = range(12)
+SIZE, BEGUN, LEFT, TENSOR_NODE, INSIDE, KEPT = range(6)
+# Rows of `nodes` and `arcs`: linked lists, arc ``2i + 1`` the reverse of arc ``2i``.
+FIRST, LEVEL, QUEUE, HERE, PATH, MEMBER = range(6)
+HEAD, CAPACITY, NEXT = range(3)
+
+
+@inner
+def add_arc(nodes, arcs, count, tail, head, capacity):
+    """Add an arc and its reverse; how many there are now."""
+    arcs[HEAD, count] = head
+    arcs[CAPACITY, count] = capacity
+    arcs[NEXT, count] = nodes[FIRST, tail]
+    nodes[FIRST, tail] = count
+    arcs[HEAD, count + 1] = tail
+    arcs[CAPACITY, count + 1] = 0
+    arcs[NEXT, count + 1] = nodes[FIRST, head]
+    nodes[FIRST, head] = count + 1
+    return count + 2
+
+
+@inner
+def flow_levels(nodes, arcs, num_nodes, source, sink):
+    """Distances from the source in the residual network; whether the sink can be reached."""
+    for node in range(num_nodes):
+        nodes[LEVEL, node] = -1
+        nodes[HERE, node] = nodes[FIRST, node]
+    nodes[LEVEL, source] = 0
+    nodes[QUEUE, 0] = source
+    filled, taken = 1, 0
+    while taken < filled:
+        node = nodes[QUEUE, taken]
+        taken += 1
+        arc = nodes[FIRST, node]
+        while arc >= 0:
+            other = arcs[HEAD, arc]
+            if arcs[CAPACITY, arc] > 0 and nodes[LEVEL, other] < 0:
+                nodes[LEVEL, other] = nodes[LEVEL, node] + 1
+                nodes[QUEUE, filled] = other
+                filled += 1
+            arc = arcs[NEXT, arc]
+    return nodes[LEVEL, sink] >= 0
+
+
+@inner
+def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
+    """Dinic's algorithm (1970); the levels of the end say who is on the side of the source."""
+    total = 0
+    while flow_levels(nodes, arcs, num_nodes, source, sink):
+        number[work] += num_nodes
+        node, depth = source, 0
+        while True:
+            if node == sink:
+                least = UNLIMITED
+                for step in range(depth):
+                    least = min(least, arcs[CAPACITY, nodes[PATH, step]])
+                total += least
+                full = 0
+                for step in range(depth - 1, -1, -1):
+                    arc = nodes[PATH, step]
+                    arcs[CAPACITY, arc] -= least
+                    arcs[CAPACITY, arc ^ 1] += least
+                    if arcs[CAPACITY, arc] == 0:
+                        full = step
+                node = arcs[HEAD, nodes[PATH, full] ^ 1]
+                depth = full
+                continue
+            arc = nodes[HERE, node]
+            while arc >= 0:
+                if arcs[CAPACITY, arc] > 0 and nodes[LEVEL, arcs[HEAD, arc]] == nodes[LEVEL, node] + 1:
+                    break
+                arc = arcs[NEXT, arc]
+            nodes[HERE, node] = arc
+            if arc >= 0:
+                nodes[PATH, depth] = arc
+                depth += 1
+                node = arcs[HEAD, arc]
+            elif depth == 0:
+                break
+            else:
+                depth -= 1
+                arc = nodes[PATH, depth]
+                node = arcs[HEAD, arc ^ 1]
+                nodes[HERE, node] = arcs[NEXT, arc]
+    return total
+
+
+@inner
+def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, work):
+    """Whether no closed set between two states has a smaller boundary than the later one.
+
+    The later state is the one at hand; the ops between are `path[row, begin:end]`. If one has, `nodes[MEMBER]` marks
+    the ops (by place in the path, from 0) between the earlier state and the smallest such set of least boundary.
+    `number[work]` is increased by what it takes.
+
+    Nodes: ops (in the set if on the side of the source), and for each tensor whether it is begun and whether all its
+    users are done. Arcs: a tensor that is begun and not ended costs its size; unlimited ones say that an op in the set
+    has its predecessors there and begins what it writes, and that what is ended has all its users in the set.
+    """
+    width = end - begin
+    tensors_here = 0
+    for i in range(width):
+        op = path[row, begin + i]
+        ops[OP_NODE, op] = i
+        for kind in range(2):
+            for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
+                tensor = links[k]
+                if tensors[TENSOR_NODE, tensor] < 0:
+                    tensors[TENSOR_NODE, tensor] = tensors_here
+                    tensors[INSIDE, tensor] = 0
+                    nodes[QUEUE, tensors_here] = tensor
+                    tensors_here += 1
+                if kind == 0:
+                    tensors[INSIDE, tensor] += 1
+    source = width + 2 * tensors_here
+    sink = source + 1
+    for node in range(sink + 1):
+        nodes[FIRST, node] = -1
+    count = 0
+    whole = 0
+    for i in range(tensors_here):
+        tensor = nodes[QUEUE, i]
+        old = tensors[BEGUN, tensor] > tensors[INSIDE, tensor]
+        begun, ended = width + i, width + tensors_here + i
+        if tensors[LEFT, tensor] > 0:
+            if not old:
+                whole += tensors[SIZE, tensor]
+                count = add_arc(nodes, arcs, count, begun, sink, tensors[SIZE, tensor])
+            continue
+        count = add_arc(nodes, arcs, count, begun, ended, tensors[SIZE, tensor])
+        if old:
+            count = add_arc(nodes, arcs, count, source, begun, UNLIMITED)
+    for i in range(width):
+        op = path[row, begin + i]
+        for k in range(ops[PREDECESSORS, op], ops[PREDECESSORS, op + 1]):
+            if ops[OP_NODE, links[k]] >= 0:
+                count = add_arc(nodes, arcs, count, i, ops[OP_NODE, links[k]], UNLIMITED)
+        for k in range(ops[BEGINS, op], ops[BEGINS, op + 1]):
+            count = add_arc(nodes, arcs, count, i, width + tensors[TENSOR_NODE, links[k]], UNLIMITED)
+        for k in range(ops[ENDS, op], ops[ENDS, op + 1]):
+            tensor = links[k]
+            if tensors[LEFT, tensor] == 0:
+                ended = width + tensors_here + tensors[TENSOR_NODE, tensor]
+                count = add_arc(nodes, arcs, count, ended, i, UNLIMITED)
+    for i in range(width):
+        op = path[row, begin + i]
+        ops[OP_NODE, op] = -1
+        for kind in range(2):
+            for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
+                tensors[TENSOR_NODE, links[k]] = -1
+    number[work] += 3 * width + tensors_here
+    flow = largest_flow(nodes, arcs, sink + 1, source, sink, number, work)
+    for i in range(width):
+        nodes[MEMBER, i] = nodes[LEVEL, i] >= 0
+    return flow == whole
+
+
+@kernel
+def cut_at(ops, tensors, links, nodes, arcs, side, number, op):
+    """The least bytes beside those that `op` touches, of all closed sets that may be done before it.
+
+    The ops must be numbered so that every one comes after those it depends on. `side` is room: whether `op` depends
+    on an op (1), whether an op is `op` or depends on it (2), or neither (0).
+    """
+    num_ops, num_tensors = ops.shape[1] - 1, tensors.shape[1] - 1
+    for other in range(num_ops):
+        side[other] = 0
+    side[op] = 2
+    for other in range(op, num_ops):
+        if side[other] == 2:
+            for k in range(ops[SUCCESSORS, other], ops[SUCCESSORS, other + 1]):
+                side[links[k]] = 2
+    for other in range(op, -1, -1):
+        if side[other] == 1 or other == op:
+            for k in range(ops[PREDECESSORS, other], ops[PREDECESSORS, other + 1]):
+                side[links[k]] = 1
+    source = num_ops + 2 * num_tensors
+    sink = source + 1
+    for node in range(sink + 1):
+        nodes[FIRST, node] = -1
+    count = 0
+    for kind in range(2):
+        for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
+            tensors[INSIDE, links[k]] = -1
+    for tensor in range(num_tensors):
+        begun, ended = num_ops + tensor, num_ops + num_tensors + tensor
+        if tensors[INSIDE, tensor] < 0:
+            tensors[INSIDE, tensor] = 0
+            continue
+        count = add_arc(nodes, arcs, count, begun, ended, tensors[SIZE, tensor])
+        if tensors[BEGUN, tensor] > 0:
+            count = add_arc(nodes, arcs, count, source, begun, UNLIMITED)
+        if tensors[KEPT, tensor] > 0:
+            count = add_arc(nodes, arcs, count, ended, sink, UNLIMITED)
+    for other in range(num_ops):
+        node = other
+        if side[other] == 1:
+            count = add_arc(nodes, arcs, count, source, node, UNLIMITED)
+        elif side[other] == 2:
+            count = add_arc(nodes, arcs, count, node, sink, UNLIMITED)
+        for k in range(ops[PREDECESSORS, other], ops[PREDECESSORS, other + 1]):
+            count = add_arc(nodes, arcs, count, node, links[k], UNLIMITED)
+        for k in range(ops[BEGINS, other], ops[BEGINS, other + 1]):
+            count = add_arc(nodes, arcs, count, node, num_ops + links[k], UNLIMITED)
+        for k in range(ops[ENDS, other], ops[ENDS, other + 1]):
+            count = add_arc(nodes, arcs, count, num_ops + num_tensors + links[k], node, UNLIMITED)
+    return largest_flow(nodes, arcs, sink + 1, source, sink, number, 0)

@@ -1,0 +1,201 @@
+"""The question whether there is an order within a limit of memory, asked of compiled code, and cuts at single ops."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.compiled import KernelSet
+from remat.deadline import Deadline
+from remat.graphs.arrays import Csr
+from remat.ordering.lifetimes import Lifetimes
+
+Int = NDArray[np.int64]
+
+#: Work between two looks at the clock: some hundredths of a second.
+SLICE = 1_000_000
+#: Keys of the table in the beginning and at most (16 bytes each), and entries of the list of choices at most.
+FIRST_KEYS, MOST_KEYS, MOST_CHOICES = 1 << 14, 1 << 22, 4_000_000
+#: No step at all.
+ENDLESS = 2**62
+
+
+def _example() -> None:
+    one = Csr.from_pairs(np.array([0, 1]), np.array([0, 1]), 2)
+    none = Csr.from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 2)
+    zeros = np.zeros(2, dtype=np.int64)
+    search = LimitSearch(Lifetimes(zeros, zeros, one, one, none, none, zeros > 0, zeros > 0, 0))
+    search.enlarge()
+    search.go(9, 100)
+    search.cut_at(0)
+
+
+#: The compiled search.
+KERNELS = KernelSet("orders", __name__, _example)
+
+
+class Answer(Enum):
+    """What is known of a limit."""
+
+    FOUND = "there is an order within it"
+    REFUTED = "there is none"
+    OPEN = "not known"
+
+
+class LimitSearch:
+    """Looks for an order within a limit, going on where it stopped as long as the limit stays.
+
+    The search is depth-first over closed sets of ops. Where it reaches a *valley*, a set with no more live bytes than
+    an earlier one on the way, and no closed set between the two has less, it never goes back between them (see
+    docs/ordering/valley.md). Sets from which the end cannot be reached are remembered by keys of 128 random bits: that
+    any two of ten million have the same one has a chance of 1 in 10^24.
+
+    Parameters
+    ----------
+    problem : Lifetimes
+    seed : int
+        Of the order among equal choices; 0: as numbered.
+
+    Attributes
+    ----------
+    above : int
+        After :attr:`Answer.REFUTED`: no order has a lower peak, in bytes.
+    states : int
+        How many were looked at in all.
+
+    Examples
+    --------
+    >>> from remat import Problem
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.ordering.instance import OrderInstance
+    >>> search = LimitSearch(Lifetimes.of(OrderInstance.of(Problem(unit_chain(4)))))
+    >>> search.go(5, 1000).name, search.go(4, 1000).name, search.above
+    ('FOUND', 'REFUTED', 5)
+    """
+
+    def __init__(self, problem: Lifetimes, seed: int = 0) -> None:
+        from remat.ordering import least_cut_kernel as cut
+        from remat.ordering import valley_kernel as valley
+
+        self.problem, self._cut, self._valley = problem, cut, valley
+        n, m = len(problem.workspace), len(problem.size)
+        self._ops = np.zeros((cut.RANK + 1, n + 1), dtype=np.int64)
+        self._tensors = np.zeros((cut.KEPT + 1, m + 1), dtype=np.int64)
+        tables = (problem.predecessors, problem.successors, problem.begins, problem.ends)
+        self._links = np.concatenate([np.zeros(1, dtype=np.int64), *(table.indices for table in tables)])
+        start = 1
+        for row, table in enumerate(tables):
+            self._ops[row] = table.indptr + start
+            start += len(table.indices)
+        waiting = problem.predecessors.counts
+        ready = np.flatnonzero(waiting == 0)
+        self._num_ready = len(ready)
+        self._ops[cut.WORKSPACE, :n], self._ops[cut.WAITING, :n] = problem.workspace, waiting
+        self._ops[cut.READY, : len(ready)] = ready
+        self._ops[cut.PLACE, ready] = np.arange(len(ready))
+        self._ops[cut.OP_NODE] = -1
+        keys = np.random.default_rng(n)
+        self._ops[cut.KEY_A : cut.KEY_B + 1] = keys.integers(-(2**63), 2**63, size=(2, n + 1), dtype=np.int64)
+        self._tensors[cut.SIZE, :m] = problem.size
+        self._tensors[cut.BEGUN, :m] = problem.live
+        self._tensors[cut.KEPT, :m] = problem.kept
+        self._tensors[cut.LEFT, :m] = np.bincount(problem.ends.indices, minlength=m) + problem.kept
+        self._tensors[cut.TENSOR_NODE] = -1
+        self._first = self._ops.copy(), self._tensors.copy()
+        self._live = problem.held + int(problem.size[problem.live].sum())
+        self._frames = np.zeros((valley.ROOM + 1, n + 2), dtype=np.int64)
+        self._arena = np.zeros((2, min(MOST_CHOICES, n * n) + 2 * n + 2), dtype=np.int64)
+        self._table = np.zeros((2, FIRST_KEYS), dtype=np.int64)
+        self._nodes = np.zeros((cut.MEMBER + 1, n + 2 * m + 2), dtype=np.int64)
+        self._arcs = np.zeros((cut.NEXT + 1, 2 * (len(self._links) + 2 * m)), dtype=np.int64)
+        self._number = np.zeros(valley.RULE + 1, dtype=np.int64)
+        self._limit: int | None = None
+        self._dead_within: int | None = None  # the limit that the table holds for
+        self.above = 0
+        self.states = 0
+        self.shuffle(seed)
+
+    def shuffle(self, seed: int, rule: int = 0) -> None:
+        """Start anew with another order among equal choices; `rule` 1: sorted by the bytes at their steps."""
+        n = len(self.problem.workspace)
+        rank = np.random.default_rng(seed).permutation(n) if seed else np.arange(n)
+        self._ops[self._cut.RANK, :n] = self._first[0][self._cut.RANK, :n] = rank
+        self._rule, self._limit = rule, None
+
+    def go(self, limit: int, work: int, *, window: int = 128, deadline: Deadline | None = None) -> Answer:
+        """Look for an order whose peak is at most `limit` bytes.
+
+        Parameters
+        ----------
+        limit : int
+        work : int
+            States, choices and nodes of cuts to be looked at in this call.
+        window : int
+            Ops that are looked at behind the state at hand for an earlier one that it makes superfluous.
+        deadline : Deadline, optional
+            Looked at every few hundredths of a second.
+        """
+        number, valley = self._number, self._valley
+        if limit != self._limit:
+            self._begin(limit)
+        number[valley.WINDOW] = window
+        before, last = int(number[valley.STATES]), int(number[valley.WORK]) + work
+        answer = valley.WORKING
+        while answer == valley.WORKING and number[valley.WORK] < last:
+            most = min(last, int(number[valley.WORK]) + SLICE)
+            answer = valley.search(
+                self._ops, self._tensors, self._links, self._frames, self._arena, self._table, self._nodes, self._arcs,
+                number, most,
+            )  # fmt: skip
+            if 2 * number[valley.FILLED] > self._table.shape[1] and self._table.shape[1] < MOST_KEYS:
+                self.enlarge()
+            if deadline is not None and deadline.expired:
+                break
+        self.states += int(number[valley.STATES]) - before
+        if answer == valley.REFUTED and not number[valley.CLIPPED]:
+            self.above = int(number[valley.ABOVE])
+            return Answer.REFUTED
+        return Answer.FOUND if answer == valley.FOUND else Answer.OPEN
+
+    def cut_at(self, op: int) -> int:
+        """Bytes at the step of `op` at the least, in any order; the ops must be numbered in a possible order.
+
+        What `op` touches, and the least boundary of all closed sets that may be done before it: a minimum cut. A search
+        that is under way begins anew.
+        """
+        self._limit = None
+        self._ops[:], self._tensors[:] = self._first
+        side = self._frames[self._valley.ROOM]
+        rest = self._cut.cut_at(
+            self._ops, self._tensors, self._links, self._nodes, self._arcs, side, self._number[:1], op
+        )
+        return int(self.problem.op_bytes[op]) + int(rest)
+
+    @property
+    def order(self) -> Int:
+        """The order found; shape (ops,)."""
+        return self._frames[self._valley.OP, 1 : self._ops.shape[1]].copy()
+
+    def _begin(self, limit: int) -> None:
+        number, valley, frames = self._number, self._valley, self._frames
+        self._ops[:], self._tensors[:] = self._first
+        # What is dead within a limit is dead within any lower one, and says no more of steps above it than was known.
+        keep = self._dead_within is not None and limit <= self._dead_within
+        filled, above = (int(number[valley.FILLED]), int(number[valley.ABOVE])) if keep else (0, ENDLESS)
+        if not keep:
+            self._table[:] = 0
+        self._limit = self._dead_within = limit
+        number[:] = 0
+        number[[valley.FILLED, valley.READY_COUNT, valley.LIVE_NOW]] = filled, self._num_ready, self._live
+        number[[valley.LIMIT, valley.ABOVE, valley.FRESH, valley.RULE]] = limit, above, 1, self._rule
+        frames[:, 0] = 0
+        frames[valley.LIVE, 0] = self._live
+        frames[[valley.FRAME_A, valley.FRAME_B], 0] = self._ops[[self._cut.KEY_A, self._cut.KEY_B], -1]
+
+    def enlarge(self) -> None:
+        """Give the table four times as many places."""
+        old = self._table
+        self._table = np.zeros((2, 4 * old.shape[1]), dtype=np.int64)
+        self._valley.refill(old, self._table, self._number)

@@ -1,0 +1,157 @@
+"""The search from valley to valley: against the exhaustive search, on known graphs, and broken off."""
+
+import random
+from pathlib import Path
+
+import pytest
+from small_graphs import KNOWN, LIBERIS_LANE, from_lists
+
+from remat import Problem, read_graph
+from remat.deadline import Deadline
+from remat.graphs import ComputeGraph, layered
+from remat.ordering.best_first import Aim, explore
+from remat.ordering.instance import OrderInstance
+from remat.ordering.lifetimes import Lifetimes
+from remat.ordering.limit_search import Answer, LimitSearch
+from remat.ordering.valley import ValleySearch
+from remat.testing.graphs import random_graph
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "graphs"
+#: More than any of the searches here needs.
+ENOUGH = 10**8
+
+
+def once(graph: ComputeGraph) -> OrderInstance:
+    return OrderInstance.of(Problem(graph, order="free", max_computes=1))
+
+
+def least_peak(graph: ComputeGraph) -> int:
+    """By the independent search, which branches over everything."""
+    found = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=10**12)
+    assert found is not None
+    assert found.schedule is not None
+    return found.bound
+
+
+def some_graph(seed: int) -> ComputeGraph:
+    """Layered ones, and ones with buffers, several outputs, workspaces and unread tensors."""
+    if seed % 2:
+        return random_graph(seed, 11, plain=False, buffers=seed % 4 == 1)
+    return layered(8 + seed % 7, (0.2, 0.3, 0.4, 0.6)[seed // 2 % 4], seed)
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_every_limit_against_the_exhaustive_search(first: int) -> None:
+    """Found from the least peak on and refuted below, forwards and backwards, however equal choices are sorted."""
+    for seed in range(first, first + 40):
+        graph = some_graph(seed)
+        instance, best = once(graph), least_peak(graph)
+        forwards = Lifetimes.of(instance)
+        for way in (forwards, forwards.mirrored):
+            for rule in (0, 1):
+                search = LimitSearch(way)
+                search.shuffle(seed, rule)
+                assert search.go(best + seed % 5, ENOUGH) is Answer.FOUND, seed
+                assert search.go(best - 1, ENOUGH) is Answer.REFUTED, seed
+                assert search.above <= best
+                assert search.go(best, ENOUGH) is Answer.FOUND, seed
+                order = search.order if way is forwards else search.order[::-1]
+                assert instance.peak_of(order) == best
+                limit = 0
+                while search.go(limit, ENOUGH) is Answer.REFUTED:
+                    assert limit < search.above <= best
+                    limit = search.above
+        cuts = LimitSearch(forwards)
+        assert max(cuts.cut_at(op) for op in range(instance.num_ops)) <= best
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sizes", "least"),
+    [
+        ([[], [0], [1], [2], [3], [1, 2], [5], [4], [2], [0, 1]], [5, 1, 13, 1, 8, 2, 1, 8, 8, 3], 21),
+        ([[], [0], [1], [1, 2], [2], [], [4], [0], [7], [0, 1]], [2, 1, 3, 5, 5, 13, 13, 5, 13, 1], 19),
+        ([[], [0], [], [2], [2], [3], [1], [1], [0], [5, 8], [5]], [3, 13, 3, 1, 2, 3, 3, 2, 2, 13, 1], 18),
+    ],
+)
+def test_a_valley_with_a_lower_one_before_it(inputs: list[list[int]], sizes: list[int], least: int) -> None:
+    """Graphs on which a search that goes on from every valley, without a look at what lies between, is wrong."""
+    instance = once(from_lists("valleys", inputs, sizes))
+    for way in (Lifetimes.of(instance), Lifetimes.of(instance).mirrored):
+        for rule in (0, 1):
+            search = LimitSearch(way)
+            search.shuffle(0, rule)
+            assert search.go(least, ENOUGH) is Answer.FOUND
+
+
+def test_parts() -> None:
+    """What is live before a part and kept after it counts, and parts put together are no better than the whole."""
+    rng = random.Random(1)
+    for seed in range(20):
+        whole = once(some_graph(seed))
+        done = rng.randrange(whole.num_ops - 2)
+        part = whole.part(range(done, whole.num_ops - 1), range(done))
+        found = ValleySearch().search(part)
+        assert found.proved
+        order = [*range(done), *(done + found.order).tolist(), whole.num_ops - 1]
+        assert whole.profile(order)[done:-1].max() == found.peak
+        assert all(found.peak <= part.peak_of(other) for other in (part.reference,))
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.graph.name)
+def test_known_graphs(known) -> None:
+    found = ValleySearch().search(once(known.graph))
+    assert (found.peak, found.bound) == (known.least_peak, known.least_peak)
+
+
+def test_published_example() -> None:
+    assert ValleySearch().search(once(LIBERIS_LANE)).peak == 4960
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("swiftnet_hpd_cell_a", 200_704), ("swiftnet_hpd_cell_a_rewritten", 188_160),
+        ("swiftnet_hpd_cell_b", 81_536), ("swiftnet_hpd_cell_b_rewritten", 56_448),
+        ("swiftnet_hpd_cell_c", 32_536), ("swiftnet_hpd_cell_c_rewritten", 17_052),
+        ("darts_v2_imagenet_cell0_coarse", 903_168), ("darts_v2_imagenet_cell0_coarse_rewritten", 752_640),
+        ("rl_g1", 36_790), ("rl_g2", 105_170), ("rl_g3", 247_960),
+    ],
+)  # fmt: skip
+def test_the_least_peaks_of_published_graphs(name: str, least: int) -> None:
+    """Byte for byte; those of the random layered graphs with 250 and 500 ops were not known before."""
+    path = DATA / f"{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    found = ValleySearch().search(once(read_graph(path)), deadline=Deadline.after(60))
+    assert (found.peak, found.bound) == (least, least)
+
+
+def test_a_search_that_is_broken_off_has_an_order_and_a_bound() -> None:
+    instance = once(layered(300, 0.4, 7))
+    exact = ValleySearch().search(instance, deadline=Deadline.after(60))
+    early = ValleySearch().search(instance, deadline=Deadline.after(0.0))
+    assert early.bound <= exact.bound <= exact.peak <= early.peak
+    assert instance.peak_of(early.order) == early.peak
+
+
+def test_only_lower_peaks_are_wanted() -> None:
+    instance = once(layered(60, 0.35, 2))
+    assert ValleySearch().search(instance).peak == 25_340
+    nothing = ValleySearch().search(instance, upper=25_340)
+    assert (nothing.order, nothing.peak, nothing.bound) == (None, None, 25_340)
+    seen = []
+    found = ValleySearch().search(instance, upper=25_341, on_order=lambda order, peak: seen.append(peak))
+    assert seen == [found.peak] == [25_340]
+
+
+def test_the_same_seed_finds_the_same_order() -> None:
+    instance = once(layered(150, 0.3, 3))
+    orders = [ValleySearch().search(instance, seed=5).order.tolist() for _ in range(2)]
+    assert orders[0] == orders[1]
+
+
+def test_whoever_has_enough_stops_it() -> None:
+    instance = once(layered(100, 0.27, 446))
+    found = ValleySearch().search(instance, on_order=lambda order, peak: True)
+    assert found.peak == instance.peak_of(found.order)
+    assert found.states == 0
