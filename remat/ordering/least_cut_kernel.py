@@ -5,6 +5,8 @@ The tables are those of :mod:`remat.ordering.valley_kernel`.
 
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
+# Tables are handed over one by one: a tuple of arrays takes longer to compile than what is done with it.
+# ruff: noqa: PLR0917
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ states from which the end cannot be reached), `nodes` and `arcs` (room for cuts)
 
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
+# Tables are handed over one by one: a tuple of arrays takes longer to compile than what is done with it.
+# ruff: noqa: PLR0917
 
 from __future__ import annotations
 
