@@ -1,0 +1,332 @@
+"""The dimension rule: which axes of what an op reads are parallel, which are reduced, and which are neither.
+
+*Parallel*: what the op writes for a slice of the axis depends on that slice alone, so the op on a concatenation along
+it is the concatenation of the op on its parts. *Reduced*: the op is linear and sums over the axis, so the op on a
+concatenation along it is the sum of partial ops on the parts. Everything else, sliding windows among it, is *fixed*.
+
+One table says it for each family of ops (`TABLE`); the attributes ``parallel_axes`` and ``reduced_axes`` of an op,
+lists of axes of its first operand, take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from remat.errors import GraphError
+from remat.graphs.graph import Op
+from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of, checked_axis, is_whole
+from remat.graphs.rewriting.kinds import Kind, kind_of
+from remat.io.text import short
+
+
+class Role(StrEnum):
+    """What an op does along an axis of an operand."""
+
+    PARALLEL = "parallel"
+    REDUCED = "reduced"
+    FIXED = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRole:
+    """The role of an axis; where it is parallel, the axis of the output that goes with it."""
+
+    role: Role
+    output: int | None = None
+
+
+FIXED, REDUCED = AxisRole(Role.FIXED), AxisRole(Role.REDUCED)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the rules look at: an op, one of its operands, and shapes.
+
+    Attributes
+    ----------
+    op : Op
+    attributes : mapping
+    operand : int
+        Which of its operands, from 0.
+    shapes : sequence of tuple
+        Of all its operands.
+    output : tuple of int
+        Shape of what it writes.
+    channels : int or None
+        The axis of channels, as far as known (see :func:`channel_axis`).
+    """
+
+    op: Op
+    attributes: Attributes
+    operand: int
+    shapes: Sequence[Shape]
+    output: Shape
+    channels: int | None
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the operand."""
+        return self.shapes[self.operand]
+
+    @property
+    def rank(self) -> int:
+        """Axes of the operand."""
+        return len(self.shape)
+
+
+Roles = tuple[AxisRole, ...]
+
+
+def parallel(axis: int) -> AxisRole:
+    """Parallel, onto this axis of the output."""
+    return AxisRole(Role.PARALLEL, axis)
+
+
+def roles(reading: Reading) -> Roles:
+    """The role of each axis of an operand.
+
+    Raises
+    ------
+    GraphError
+        Naming the op, for wrong attributes: axes that are none, one axis with two roles, groups that are no number.
+
+    Examples
+    --------
+    >>> op = Op("a", ("x",), ("y",), type="Conv")
+    >>> [r.role.value for r in roles(Reading(op, {}, 0, [(1, 9, 9, 8)], (1, 9, 9, 4), 3))]
+    ['parallel', 'fixed', 'fixed', 'reduced']
+    """
+    given = _given(reading)
+    return _sound(reading, given if given is not None else TABLE[kind_of(reading.op.type)](reading))
+
+
+def _given(reading: Reading) -> Roles | None:
+    """What the attributes of the op say of its first operand."""
+    found = [FIXED] * reading.rank
+    keys = [key for key in ("parallel_axes", "reduced_axes") if reading.attributes.get(key) is not None]
+    if not keys or reading.operand > 0:
+        return None
+    for key in keys:
+        axes, what = reading.attributes[key], f"attribute {key!r} of op {reading.op.name!r}"
+        if not isinstance(axes, list | tuple):
+            raise GraphError(f"{what} must be a list, not {short(axes)}")
+        for given in axes:
+            axis = checked_axis(given, reading.rank, what)
+            if found[axis] is not FIXED:
+                raise GraphError(f"op {reading.op.name!r} gives axis {axis} twice in parallel_axes and reduced_axes")
+            found[axis] = parallel(axis) if key == "parallel_axes" else REDUCED
+    return tuple(found)
+
+
+def _sound(reading: Reading, found: Roles) -> Roles:
+    """Parallel axes whose extents do not go together with those of the output are fixed."""
+    return tuple(
+        role
+        if role.output is None or (role.output < len(reading.output) and not reading.output[role.output] % extent)
+        else FIXED
+        for role, extent in zip(found, reading.shape, strict=True)
+    )
+
+
+def channel_axis(op: Op, attributes: Attributes, rank: int, layout: str | None) -> int | None:
+    """Where an op has its channels: what its attributes say, or the layout of the graph; None: not known.
+
+    Raises
+    ------
+    GraphError
+        Naming the op, for an axis that is none, or a layout that is no word with one C.
+
+    Examples
+    --------
+    >>> op = Op("a", ("x",), ("y",), type="Conv")
+    >>> channel_axis(op, {"layout": "NHWC"}, 4, None), channel_axis(op, {"channel_axis": -1}, 4, None)
+    (3, 3)
+    """
+    axis = axis_of(attributes, "channel_axis", rank, op.name)
+    if axis is not None:
+        return axis
+    named = attributes.get("layout", attributes.get("data_format"))
+    if named is not None:
+        checked_layout(named, f"the layout of op {op.name!r}")
+        layout = named
+    if layout is None:
+        return None
+    # a layout of images says of a tensor with fewer axes whether channels come first or last
+    return 1 % rank if layout.upper().index("C") == 1 else rank - 1
+
+
+def checked_layout(layout: object, what: str) -> str:
+    """A layout such as NHWC: a short word that has one C, second or last."""
+    word = layout.upper() if isinstance(layout, str) and len(layout) < 9 else ""
+    if word.count("C") != 1 or word.index("C") not in {1, len(word) - 1}:
+        raise GraphError(f"{what} must be a word like NHWC or NCHW, not {short(layout)}")
+    return word
+
+
+def guessed_layout(op: Op, attributes: Attributes, shape: Shape, output: Shape) -> str | None:
+    """The layout that the shape of a convolution's weights tells; None where it tells none, or either.
+
+    Weights are (out, kernel..., in) or, depthwise, (1, kernel..., channels), with channels last; (out, in, kernel...)
+    or (channels, 1, kernel...) with channels first.
+    """
+    weights = attributes.get("weight_shape")
+    kind = kind_of(op.type)
+    if kind not in {Kind.CONV, Kind.DEPTHWISE} or not isinstance(weights, list | tuple) or len(shape) < 3:
+        return None
+    if len(weights) != len(shape) or len(output) != len(shape) or not all(is_whole(w) for w in weights):
+        return None
+    if kind is Kind.CONV:
+        last = weights[0] == output[-1] and shape[-1] % max(weights[-1], 1) == 0 and weights[-1] > 0
+        first = weights[0] == output[1] and shape[1] % max(weights[1], 1) == 0 and weights[1] > 0
+        if last and first and (weights[-1] == shape[-1]) != (weights[1] == shape[1]):
+            last, first = weights[-1] == shape[-1], weights[1] == shape[1]
+    else:
+        last, first = (weights[0], weights[-1]) == (1, output[-1]), (weights[1], weights[0]) == (1, output[1])
+    return None if last == first else "NHWC" if last else "NCHW"
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _fixed(reading: Reading) -> Roles:
+    return (FIXED,) * reading.rank
+
+
+def _batch(reading: Reading) -> Roles:
+    """Only the first axis is parallel."""
+    return (parallel(0), *[FIXED] * (reading.rank - 1)) if reading.rank > 1 else _fixed(reading)
+
+
+def _with_channels(reading: Reading, role: AxisRole | None) -> Roles:
+    """Batch parallel, channels as `role` says (None: parallel), the rest fixed; all but batch fixed if not known."""
+    found = list(_batch(reading))
+    axis = reading.channels
+    if axis is not None and 0 < axis < reading.rank:
+        same = len(reading.output) == reading.rank
+        # a global pooling may drop the axes that it pools
+        output = axis if same else len(reading.output) - 1 if len(reading.output) > 1 else None
+        found[axis] = role if role is not None else FIXED if output is None else parallel(output)
+    return tuple(found)
+
+
+def groups_of(reading: Reading) -> int:
+    """Groups of a convolution."""
+    groups = reading.attributes.get("groups", 1)
+    if not is_whole(groups) or groups < 1:
+        raise GraphError(
+            f"attribute 'groups' of op {reading.op.name!r} must be a whole number from 1, not {short(groups)}"
+        )
+    return groups
+
+
+def _conv(reading: Reading) -> Roles:
+    groups = groups_of(reading)
+    axis = reading.channels
+    if groups == 1 or axis is None or not 0 < axis < reading.rank:
+        return _with_channels(reading, REDUCED)
+    return _with_channels(reading, None if groups == reading.shape[axis] else FIXED)
+
+
+def _channels_parallel(reading: Reading) -> Roles:
+    return _with_channels(reading, None)
+
+
+def linear_axis(reading: Reading) -> int | None:
+    """The axis that a linear layer multiplies by weights: the only one that changes, or else channels or the last."""
+    if len(reading.output) != reading.rank:
+        return None
+    changed = [axis for axis in range(reading.rank) if reading.shape[axis] != reading.output[axis]]
+    if changed:
+        return changed[0] if len(changed) == 1 and changed[0] in {reading.channels, reading.rank - 1} else None
+    return reading.channels if reading.channels is not None and reading.rank > 3 else reading.rank - 1
+
+
+def _linear(reading: Reading) -> Roles:
+    summed = linear_axis(reading)
+    if summed is None:
+        return _fixed(reading)
+    return tuple(REDUCED if axis == summed else parallel(axis) for axis in range(reading.rank))
+
+
+def _matmul(reading: Reading) -> Roles:
+    if len(reading.shapes) == 1:
+        return _linear(reading)
+    if len(reading.shapes) > 2 or {len(shape) for shape in reading.shapes} != {len(reading.output)} or reading.rank < 2:
+        return _fixed(reading)
+    if any(reading.attributes.get(key) for key in ("transpose_a", "transpose_b", "transA", "transB", "adj_x", "adj_y")):
+        return _fixed(reading)
+    rank = reading.rank
+    rest = tuple(parallel(axis) for axis in range(rank - 2))
+    return (*rest, parallel(rank - 2), REDUCED) if reading.operand == 0 else (*rest, REDUCED, parallel(rank - 1))
+
+
+def _elementwise(reading: Reading) -> Roles:
+    """All axes; those of a smaller operand, which is read again and again, are fixed."""
+    if reading.shape != reading.output or str(reading.attributes.get("activation", "")).lower() == "softmax":
+        return _fixed(reading)
+    return tuple(parallel(axis) for axis in range(reading.rank))
+
+
+def _batch_norm(reading: Reading) -> Roles:
+    """With given statistics element-wise; when they are those of the batch, only channels."""
+    if reading.attributes.get("training"):
+        found = _with_channels(reading, None)
+        return (FIXED, *found[1:])
+    return _elementwise(reading)
+
+
+def _but(reading: Reading, normalised: set[int]) -> Roles:
+    if reading.shape != reading.output:
+        return _fixed(reading)
+    return tuple(FIXED if axis in normalised else parallel(axis) for axis in range(reading.rank))
+
+
+def _layer_norm(reading: Reading) -> Roles:
+    """Axes before the first normalised one, the last unless told."""
+    first = axis_of(reading.attributes, "axis", reading.rank, reading.op.name)
+    first = reading.rank - 1 if first is None else first
+    return _but(reading, set(range(first, reading.rank)))
+
+
+def _softmax(reading: Reading) -> Roles:
+    axis = axis_of(reading.attributes, "axis", reading.rank, reading.op.name)
+    return _but(reading, {reading.rank - 1 if axis is None else axis})
+
+
+def _reduce_sum(reading: Reading) -> Roles:
+    axes = reading.attributes.get("axes")
+    if not isinstance(axes, list | tuple):
+        return _fixed(reading)
+    summed = {checked_axis(axis, reading.rank, f"attribute 'axes' of op {reading.op.name!r}") for axis in axes}
+    if len(reading.output) != reading.rank:
+        return tuple(REDUCED if axis in summed else FIXED for axis in range(reading.rank))
+    return tuple(REDUCED if axis in summed else parallel(axis) for axis in range(reading.rank))
+
+
+#: What each family of ops does along the axes of an operand.
+TABLE: Mapping[Kind, Callable[[Reading], Roles]] = {
+    Kind.SOURCE: _fixed,
+    Kind.CONV: _conv,
+    Kind.DEPTHWISE: _channels_parallel,
+    Kind.CONV_TRANSPOSE: _conv,
+    Kind.LINEAR: _linear,
+    Kind.MATMUL: _matmul,
+    Kind.ELEMENTWISE: _elementwise,
+    Kind.BATCH_NORM: _batch_norm,
+    Kind.LAYER_NORM: _layer_norm,
+    Kind.GROUP_NORM: _batch,
+    Kind.INSTANCE_NORM: _channels_parallel,
+    Kind.SOFTMAX: _softmax,
+    Kind.POOL: _channels_parallel,
+    Kind.GLOBAL_POOL: _channels_parallel,
+    Kind.SPATIAL: _channels_parallel,
+    Kind.REDUCE_SUM: _reduce_sum,
+    Kind.CONCAT: _fixed,
+    Kind.SPLIT: _fixed,
+    Kind.SLICE: _fixed,
+    Kind.FINISH: _fixed,
+    Kind.COMPOSITE: _batch,
+    Kind.OPAQUE: _fixed,
+}

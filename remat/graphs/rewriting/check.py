@@ -1,0 +1,110 @@
+"""Whether a rewritten graph computes the same: both are computed, with the same random inputs and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph
+from remat.graphs.rewriting.draft import Draft
+from remat.graphs.rewriting.kernels import Array
+from remat.graphs.rewriting.layers import is_declared
+from remat.graphs.rewriting.numerics import Shrink, run
+from remat.graphs.rewriting.parts import part_of
+
+#: Largest difference that rounding explains, relative to the largest value of a tensor (at least 1).
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class NumericalCheck:
+    """What a comparison of two graphs found.
+
+    Attributes
+    ----------
+    difference : float
+        The largest one of all tensors compared, relative to the largest value of the tensor (at least 1).
+    tensors : int
+        How many were compared: all that both graphs have, the graph outputs among them.
+    factor : int
+        Height, width and the like were divided by this much.
+    trusted : tuple of str
+        Rewritten ops of which only their attributes say which axes are parallel or reduced.
+    """
+
+    difference: float
+    tensors: int
+    factor: int
+    trusted: tuple[str, ...]
+
+    def __str__(self) -> str:
+        smaller = f", images {self.factor} times smaller" if self.factor > 1 else ""
+        trusted = f"; taken on trust: the axes of {', '.join(self.trusted[:5])}" if self.trusted else ""
+        return f"{self.tensors} tensors agree within {self.difference:.1e} (float64{smaller}){trusted}"
+
+
+def check_numerics(before: ComputeGraph, after: ComputeGraph, seed: int = 0) -> NumericalCheck:
+    """Compute two graphs and compare the tensors that both have.
+
+    Images are made smaller where nothing is cut along their axes; channels are the real ones.
+
+    Parameters
+    ----------
+    before, after : ComputeGraph
+        A graph and what :func:`remat.graphs.rewriting.rewrite_graph` made of it.
+    seed : int
+        Of inputs and weights.
+
+    Raises
+    ------
+    GraphError
+        Naming the tensor, if values differ by more than rounding; naming the op or tensor, where a graph cannot be
+        computed (shapes are missing or do not go together), or an output of the one is not there in the other.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> from remat.graphs.rewriting import RewriteOptions, rewrite_graph
+    >>> attrs = {"y": {"concat_inputs": True, "concat_axis": 1}}
+    >>> b = GraphBuilder("g", meta={"shapes": {"a": [1, 2], "b": [1, 3], "y": [1, 4]}, "attrs": attrs})
+    >>> names = [b.op("a", size=2, type="Input"), b.op("b", size=3, type="Input")]
+    >>> _ = b.op("y", inputs=names, size=4, type="Linear")
+    >>> graph = b.build()
+    >>> check_numerics(graph, rewrite_graph(graph, RewriteOptions(min_parts=2)).graph).tensors
+    3
+    """
+    if set(before.outputs) != set(after.outputs):
+        raise GraphError(f"graph {after.name!r} has other outputs than {before.name!r}")
+    drafts = [Draft(before), Draft(after)]
+    shrink = Shrink(drafts)
+    try:
+        first, second = (run(draft, shrink, seed) for draft in drafts)
+    except GraphError:
+        if shrink.factor == 1:
+            raise
+        shrink.factor = 1  # paddings and the like may not go together at another size
+        first, second = (run(draft, shrink, seed) for draft in drafts)
+    both = [tensor for tensor in first if tensor in second]
+    largest = 0.0
+    for tensor in both:
+        difference = _difference(first[tensor], second[tensor])
+        if not difference <= TOLERANCE:
+            raise GraphError(
+                f"graph {after.name!r} does not compute the same: tensor {tensor!r} differs by {difference:.1e} "
+                "of its largest value"
+            )
+        largest = max(largest, difference)
+    trusted = [
+        part.of
+        for op, attributes in drafts[1].attributes.items()
+        if is_declared(attributes) and (part := part_of(op, attributes)) is not None
+    ]
+    return NumericalCheck(largest, len(both), shrink.factor, tuple(dict.fromkeys(trusted)))
+
+
+def _difference(first: Array, second: Array) -> float:
+    if first.shape != second.shape:
+        return float("inf")
+    return float(np.max(np.abs(first - second), initial=0.0) / max(1.0, np.max(np.abs(first), initial=0.0)))

@@ -1,0 +1,232 @@
+"""A graph while it is being rewritten: ops, tensors, shapes and attributes that can be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.graphs.rewriting.annotations import Attributes, Shape, read_attributes, read_shapes
+from remat.graphs.rewriting.axes import AxisRole, Reading, channel_axis, checked_layout, guessed_layout, roles
+from remat.graphs.rewriting.kinds import Kind, kind_of
+from remat.graphs.rewriting.operands import Operand, read_operands, write_operands
+
+#: Facts of `meta` that speak of the ops that were there before.
+_OUTDATED = ("n_ops", "n_op_edges", "no_remat_peak", "max_op_bytes", "total_cost", "reported")
+
+
+@dataclass(frozen=True, slots=True)
+class NewOp:
+    """An op to be put into a draft: what it is, what it reads, and its attributes."""
+
+    op: Op
+    operands: tuple[Operand, ...]
+    attributes: Mapping[str, Any]
+
+
+class Draft:
+    """A copy of a graph that rules change; :meth:`build` makes a graph of it, which is checked.
+
+    Raises
+    ------
+    GraphError
+        Where shapes, attributes or layout of the graph are wrong, naming the tensor or op.
+    """
+
+    def __init__(self, graph: ComputeGraph) -> None:
+        self.graph = graph
+        self.shapes = read_shapes(graph)
+        self.attributes: dict[str, Attributes] = read_attributes(graph)
+        self.sizes = {tensor.name: tensor.size for tensor in graph.tensors}
+        self.ops = {op.name: op for op in graph.ops}
+        assert graph.order is not None
+        self.order: dict[str, list[str]] = {name: [name] for name in graph.order}
+        """For each op of the graph what stands in its place now, in the reference order."""
+        self.kept = {*graph.inputs, *graph.outputs}
+        self._readers: dict[str, dict[str, None]] = {tensor: {} for tensor in self.sizes}
+        self._writers: dict[str, dict[str, None]] = {tensor: {} for tensor in self.sizes}
+        for op in graph.ops:
+            for tensor in op.outputs:
+                self._writers[tensor][op.name] = None
+            for tensor in op.inputs:
+                self._readers[tensor][op.name] = None
+        self._operands: dict[str, tuple[Operand, ...] | None] = {}
+        self.layout = self._layout()
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    def readers(self, tensor: str) -> list[str]:
+        """Ops that read a tensor."""
+        return list(self._readers[tensor])
+
+    def writer(self, tensor: str) -> str | None:
+        """The op that writes it; None where there are several, or none."""
+        return next(iter(self._writers[tensor])) if len(self._writers[tensor]) == 1 else None
+
+    def operands(self, op: str) -> tuple[Operand, ...] | None:
+        """What an op reads; None where shapes are missing."""
+        if op not in self._operands:
+            self._operands[op] = read_operands(self.ops[op], self.attributes.get(op, {}), self.shapes)
+        return self._operands[op]
+
+    def output_shape(self, op: str) -> Shape | None:
+        """Of the only tensor that an op writes; None where there are several, or the shape is not known."""
+        outputs = self.ops[op].outputs
+        return self.shapes.get(outputs[0]) if len(outputs) == 1 else None
+
+    def reading(self, op: str, operand: int) -> Reading | None:
+        """What the dimension rule looks at; None where shapes are missing."""
+        operands, output = self.operands(op), self.output_shape(op)
+        shapes = [each.shape(self.shapes) for each in operands or ()]
+        if output is None or not shapes or any(shape is None for shape in shapes):
+            return None
+        known = [shape for shape in shapes if shape is not None]
+        attributes = self.attributes.get(op, {})
+        axis = channel_axis(self.ops[op], attributes, len(known[operand]), self.layout)
+        return Reading(self.ops[op], attributes, operand, known, output, axis)
+
+    def roles(self, op: str, operand: int) -> tuple[AxisRole, ...] | None:
+        """The role of each axis of an operand; None where shapes are missing."""
+        reading = self.reading(op, operand)
+        return None if reading is None else roles(reading)
+
+    def _layout(self) -> str | None:
+        """``meta["layout"]``, or else what the weights of all convolutions that tell one agree on."""
+        given = self.graph.meta.get("layout")
+        if given is not None:
+            return checked_layout(given, f"graph {self.graph.name!r}: the layout")
+        found: set[str] = set()
+        for name, op in self.ops.items():
+            attributes = self.attributes.get(name)
+            if attributes and "weight_shape" in attributes and op.inputs:
+                operands, output = self.operands(name), self.output_shape(name)
+                shape = operands[0].shape(self.shapes) if operands else None
+                if shape is not None and output is not None:
+                    found.add(guessed_layout(op, attributes, shape, output) or "")
+        found.discard("")
+        return found.pop() if len(found) == 1 else None
+
+    # -- what is changed -------------------------------------------------------------------------------------------
+
+    def unused(self, name: str) -> str:
+        """The name, or the name with a number, that no op and no tensor has."""
+        number, found = 1, name
+        while found in self.ops or found in self.sizes:
+            number += 1
+            found = f"{name}.{number}"
+        return found
+
+    def add_tensor(self, name: str, size: int, shape: Shape) -> None:
+        """A tensor that is not there yet."""
+        self.sizes[name], self.shapes[name] = size, shape
+        self._readers[name], self._writers[name] = {}, {}
+
+    def remove_tensor(self, name: str) -> None:
+        """A tensor that nobody reads or writes any more."""
+        assert not self._readers[name] and not self._writers[name]
+        del self.sizes[name], self._readers[name], self._writers[name]
+        self.shapes.pop(name, None)
+
+    def replace(self, op: str, new: Sequence[NewOp]) -> None:
+        """Put ops, or none, in the place of one; tensors that are left without reader and writer go."""
+        for tensor in self.ops[op].inputs:
+            self._readers[tensor].pop(op)
+        outputs = self.ops[op].outputs
+        for tensor in outputs:
+            self._writers[tensor].pop(op)
+        del self.ops[op]
+        self.attributes.pop(op, None)
+        self._operands.pop(op, None)
+        place = next(names for names in (self.order.get(op, []), *self.order.values()) if op in names)
+        at = place.index(op)
+        place[at : at + 1] = [each.op.name for each in new]
+        for each in new:
+            name = each.op.name
+            self.ops[name] = each.op
+            for tensor in each.op.outputs:
+                self._writers[tensor][name] = None
+            self.set_operands(name, each.operands, each.attributes)
+        for tensor in outputs:
+            if not self._writers[tensor] and not self._readers[tensor]:
+                self.remove_tensor(tensor)
+
+    def set_operands(self, op: str, operands: Iterable[Operand], attributes: Mapping[str, Any] | None = None) -> None:
+        """Let an op read these."""
+        found = tuple(operand.simple(self.shapes) for operand in operands)
+        before = self.ops[op]
+        for tensor in before.inputs:
+            self._readers[tensor].pop(op, None)
+        inputs = tuple(dict.fromkeys(tensor for operand in found for tensor in operand.tensors))
+        for tensor in inputs:
+            self._readers[tensor][op] = None
+        given = self.attributes.get(op, {}) if attributes is None else attributes
+        self.ops[op] = replace(before, inputs=inputs)
+        written = write_operands(before.type, found, given, self.shapes)
+        if written:
+            self.attributes[op] = written
+        else:
+            self.attributes.pop(op, None)
+        self._operands[op] = found
+
+    def can_read_parts(self, tensor: str, source: Operand) -> bool:
+        """Whether all who read a tensor can read the parts of `source` instead, and nobody else wants it."""
+        return tensor not in self.kept and all(
+            self.with_parts(op, tensor, source) is not None for op in self.readers(tensor)
+        )
+
+    def with_parts(self, op: str, tensor: str, source: Operand) -> tuple[Operand, ...] | None:
+        """The operands of an op with the parts of `source` in place of a tensor; None where it cannot read them so."""
+        may = self.attributes.get(op, {}).get("reads_parts", kind_of(self.ops[op].type) is not Kind.OPAQUE)
+        if not isinstance(may, bool):
+            raise GraphError(f"attribute 'reads_parts' of op {op!r} must be true or false")
+        operands = self.operands(op) if may else None
+        if operands is None:
+            return None
+        found: list[Operand] = []
+        for operand in operands:
+            new = operand.with_parts_for(tensor, source)
+            if new is None:
+                return None
+            found.append(new)
+        return tuple(found)
+
+    def read_parts_instead(self, tensor: str, source: Operand) -> None:
+        """Let all readers of a tensor read the parts of `source`."""
+        for op in self.readers(tensor):
+            operands = self.with_parts(op, tensor, source)
+            assert operands is not None
+            self.set_operands(op, operands)
+
+    def kept_for_others(self, tensor: str, op: str) -> bool:
+        """Whether a tensor stays when `op` does not read it any more."""
+        return tensor in self.kept or any(reader != op for reader in self._readers[tensor])
+
+    def remove_unread_concats(self) -> None:
+        """Take away concatenations that nobody reads any more."""
+        for name in [name for name, op in self.ops.items() if kind_of(op.type) is Kind.CONCAT]:
+            if name in self.ops and not any(t in self.kept or self._readers[t] for t in self.ops[name].outputs):
+                self.replace(name, [])
+
+    # -- the graph -------------------------------------------------------------------------------------------------
+
+    def build(self, records: list[Mapping[str, Any]], name: str) -> ComputeGraph:
+        """The graph; its ``meta`` has `records` under ``rewriting``."""
+        order = [name for names in self.order.values() for name in names]
+        meta = {key: value for key, value in self.graph.meta.items() if key not in _OUTDATED}
+        meta["shapes"] = {tensor: list(self.shapes[tensor]) for tensor in self.sizes if tensor in self.shapes}
+        meta["attrs"] = {op: dict(self.attributes[op]) for op in order if self.attributes.get(op)}
+        meta["rewriting"] = records
+        return ComputeGraph(
+            name=name,
+            tensors=[Tensor(tensor, size) for tensor, size in self.sizes.items()],
+            ops=[self.ops[op] for op in order],
+            inputs=self.graph.inputs,
+            outputs=self.graph.outputs,
+            order=order,
+            constant_memory=self.graph.constant_memory,
+            cost_unit=self.graph.cost_unit,
+            source=self.graph.source,
+            meta=meta,
+        )

@@ -1,0 +1,132 @@
+"""Find rewrites in a graph, and make them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph
+from remat.graphs.rewriting.draft import Draft
+from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions
+from remat.graphs.rewriting.rules import RULES
+
+SUFFIX = "_rewritten"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A graph after rewriting.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+        The graph itself where nothing was found; otherwise a new one, whose ``meta["rewriting"]`` says what was done.
+    rewrites : tuple of Rewrite
+        What was done, in this order.
+    """
+
+    graph: ComputeGraph
+    rewrites: tuple[Rewrite, ...]
+
+    @property
+    def never_worse(self) -> bool:
+        """Whether no rewrite can raise the least peak."""
+        return all(rewrite.never_worse for rewrite in self.rewrites)
+
+
+def find_rewrites(graph: ComputeGraph, options: RewriteOptions | None = None) -> list[Rewrite]:
+    """What can be rewritten in a graph as it is; some rewrites make others possible.
+
+    Raises
+    ------
+    GraphError
+        Where the shapes or attributes in its ``meta`` are wrong, naming the tensor or op.
+    """
+    options = options or RewriteOptions()
+    draft = Draft(graph)
+    found = (RULES[rule].match(draft, op, options) for op in draft.order for rule in options.rules)
+    return [rewrite for rewrite in found if rewrite is not None]
+
+
+def rewrite_graph(
+    graph: ComputeGraph,
+    options: RewriteOptions | None = None,
+    only: Collection[tuple[str, str]] | None = None,
+) -> Rewritten:
+    """Make all rewrites that the options allow, from the inputs of the graph to its outputs.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+        With shapes in ``meta["shapes"]`` and attributes in ``meta["attrs"]``; where shapes are missing, nothing is
+        rewritten.
+    options : RewriteOptions, optional
+    only : collection of (rule, op), optional
+        Make only these (`Rewrite.key`), as far as they are possible.
+
+    Raises
+    ------
+    GraphError
+        As :func:`find_rewrites`.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> shapes = {**dict.fromkeys("abc", [1, 8, 8, 4]), "y": [1, 8, 8, 4]}
+    >>> attrs = {"y": {"layout": "NHWC", "concat_inputs": True, "concat_axis": 3}}
+    >>> b = GraphBuilder("g", meta={"shapes": shapes, "attrs": attrs})
+    >>> for name in "abc":
+    ...     _ = b.op(name, size=256, type="Input")
+    >>> _ = b.op("y", inputs=["a", "b", "c"], size=256, type="Conv")
+    >>> done = rewrite_graph(b.build())
+    >>> [str(rewrite) for rewrite in done.rewrites], done.graph.op_names[3:]
+    (['y: 3 parts, added up in one buffer'], ('y/part0', 'y/part1', 'y/part2'))
+    """
+    options = options or RewriteOptions()
+    draft = Draft(graph)
+    done: list[Rewrite] = []
+    for op in list(draft.order):
+        for rule in options.rules:
+            if op not in draft.ops or (only is not None and (rule, op) not in only):
+                continue
+            rewrite = RULES[rule].match(draft, op, options)
+            if rewrite is not None:
+                RULES[rule].perform(draft, rewrite)
+                done.append(rewrite)
+    return Rewritten(_built(draft, done) if done else graph, tuple(done))
+
+
+def apply(graph: ComputeGraph, rewrite: Rewrite) -> ComputeGraph:
+    """The graph with one rewrite made; see :meth:`Rewrite.apply`."""
+    draft = Draft(graph)
+    options = RewriteOptions(
+        min_parts=2, accumulator_bytes=rewrite.accumulator_bytes, split_workspace=rewrite.split_workspace
+    )
+    found = RULES[rewrite.rule].match(draft, rewrite.op, options) if rewrite.op in draft.ops else None
+    same = found is not None and (found.operand, found.axis, found.tensors) == (
+        rewrite.operand, rewrite.axis, rewrite.tensors
+    )  # fmt: skip
+    if found is None or not same or not _coarser(rewrite, found):
+        raise GraphError(f"graph {graph.name!r}: {rewrite.rule} does not apply to op {rewrite.op!r} as it is")
+    RULES[rewrite.rule].perform(draft, rewrite)
+    return _built(draft, [rewrite])
+
+
+def _coarser(rewrite: Rewrite, found: Rewrite) -> bool:
+    """Whether its parts are those found, or several of them merged."""
+    ends = {found.parts[0][0], *(stop for _, stop in found.parts)}
+    stops = [start for start, _ in rewrite.parts[1:]]
+    return (
+        {end for part in rewrite.parts for end in part} <= ends
+        and [stop for _, stop in rewrite.parts[:-1]] == stops
+        and (rewrite.parts[0][0], rewrite.parts[-1][1]) == (found.parts[0][0], found.parts[-1][1])
+    )
+
+
+def _built(draft: Draft, done: list[Rewrite]) -> ComputeGraph:
+    graph = draft.graph
+    earlier = graph.meta.get("rewriting")
+    record = {"graph": graph.name, "digest": graph.digest, "rewrites": [rewrite.as_dict() for rewrite in done]}
+    name = graph.name if graph.name.endswith(SUFFIX) else graph.name + SUFFIX
+    return draft.build([*(earlier if isinstance(earlier, list) else []), record], name)

@@ -1,0 +1,96 @@
+"""What an op is, from the text of its type: ``Conv``, ``conv2d`` and ``Conv2D`` are the same."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Families of ops whose axes follow one rule."""
+
+    SOURCE = "source"
+    """Reads nothing."""
+    CONV = "conv"
+    DEPTHWISE = "depthwise"
+    CONV_TRANSPOSE = "conv-transpose"
+    LINEAR = "linear"
+    """The last axis times a weight matrix."""
+    MATMUL = "matmul"
+    """The product of two tensors."""
+    ELEMENTWISE = "element-wise"
+    BATCH_NORM = "batch-norm"
+    LAYER_NORM = "layer-norm"
+    GROUP_NORM = "group-norm"
+    INSTANCE_NORM = "instance-norm"
+    SOFTMAX = "softmax"
+    POOL = "pool"
+    GLOBAL_POOL = "global-pool"
+    SPATIAL = "spatial"
+    """Padding, cropping, resizing: of all axes but batch and channels."""
+    REDUCE_SUM = "reduce-sum"
+    CONCAT = "concat"
+    SPLIT = "split"
+    SLICE = "slice"
+    FINISH = "finish"
+    """What follows a sum of partial ops in a buffer of another type: bias, activation, requantisation."""
+    COMPOSITE = "composite"
+    """Several layers in one op; only the batch axis is parallel."""
+    OPAQUE = "opaque"
+    """Unknown, or one that needs its inputs in one piece."""
+
+
+#: Before the name of the type of an op that computes a part of another.
+PARTIAL = "Partial"
+
+_WORDS = {
+    Kind.SOURCE: "input placeholder constant variable",
+    Kind.CONV: "conv convolution pointwiseconv convbn convbnrelu convrelu reluconvbn",
+    Kind.DEPTHWISE: "depthwiseconv depthwiseconvolution depthwise depthconv dwconv",
+    Kind.CONV_TRANSPOSE: "convtranspose transposedconv transposeconv deconv deconvolution",
+    Kind.LINEAR: "linear dense fullyconnected gemm innerproduct",
+    Kind.MATMUL: "matmul batchmatmul bmm",
+    Kind.ELEMENTWISE: (
+        "add sub subtract mul multiply div divide maximum minimum max min sum average sumn addn relu relu6 leakyrelu "
+        "elu selu gelu silu swish hardswish sigmoid hardsigmoid tanh exp log sqrt square abs neg clip cast quantize "
+        "dequantize requantize identity dropout activation softplus softsign mish erf noop copy"
+    ),
+    Kind.BATCH_NORM: "batchnorm batchnormalization bn fusedbatchnorm",
+    Kind.LAYER_NORM: "layernorm layernormalization rmsnorm",
+    Kind.GROUP_NORM: "groupnorm groupnormalization",
+    Kind.INSTANCE_NORM: "instancenorm instancenormalization",
+    Kind.SOFTMAX: "softmax logsoftmax",
+    Kind.POOL: "pool maxpool maxpooling averagepool avgpool averagepooling avgpooling",
+    Kind.GLOBAL_POOL: "globalpool globalaveragepool globalavgpool globalaveragepooling globalmaxpool globalmaxpooling",
+    Kind.SPATIAL: "pad padding zeropadding crop cropping upsample upsampling resize resizebilinear resizenearest",
+    Kind.REDUCE_SUM: "reducesum reducemean",
+    Kind.CONCAT: "concat concatenate concatenation cat concatv2",
+    Kind.SPLIT: "split splitv chunk",
+    Kind.SLICE: "slice stridedslice narrow",
+    Kind.FINISH: "finish",
+    Kind.COMPOSITE: "sepconv separableconv dilconv factorizedreduce factorizedreduction cell block",
+}  # fmt: skip
+_KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
+
+
+def plain(op_type: str) -> str:
+    """The type of an op in small letters, without ``Partial``, ``2d``, blanks and the like.
+
+    Examples
+    --------
+    >>> plain("PartialDepthwiseConv"), plain("max_pooling2d"), plain("ReLU6")
+    ('depthwiseconv', 'maxpooling', 'relu6')
+    """
+    word = re.sub(r"[^a-z0-9]", "", op_type.removeprefix(PARTIAL).lower())
+    return re.sub(r"[123]d$", "", word)
+
+
+def kind_of(op_type: str) -> Kind:
+    """The family of an op; opaque where the type is not known.
+
+    Examples
+    --------
+    >>> kind_of("Conv2D"), kind_of("PartialConv"), kind_of("whatever")
+    (<Kind.CONV: 'conv'>, <Kind.CONV: 'conv'>, <Kind.OPAQUE: 'opaque'>)
+    """
+    return _KINDS.get(plain(op_type), Kind.OPAQUE)

@@ -1,0 +1,218 @@
+"""A reference executor: the values of all tensors of a graph, with random weights, in double precision.
+
+Weights belong to ops of the graph before rewriting and are cut with them, so that a graph and a rewritten one can be
+compared. Unknown ops are some function of all that they read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph, Op
+from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
+from remat.graphs.rewriting.draft import Draft
+from remat.graphs.rewriting.kernels import Array
+from remat.graphs.rewriting.kinds import Kind, kind_of
+from remat.graphs.rewriting.layers import Call, finished, layer
+from remat.graphs.rewriting.operands import Operand
+from remat.graphs.rewriting.parts import FINISH_OF, part_of
+
+#: Elements of all tensors together that are worth computing.
+MOST_ELEMENTS = 2**26
+#: Extent to which the longest axis of images shrinks.
+SMALL = 6
+
+
+class Shrink:
+    """Images made smaller: axes between batch and channels, all by one factor.
+
+    Only where nothing is concatenated or cut along them; otherwise everything keeps its size.
+    """
+
+    def __init__(self, drafts: Sequence[Draft], smallest: int = SMALL) -> None:
+        self.layout = drafts[0].layout
+        self.factor = 1
+        if self.layout is None or any(_cut_along_images(draft) for draft in drafts):
+            return
+        extents = [n for draft in drafts for shape in draft.shapes.values() for n in self._image(shape)]
+        self.factor = max(1, max(extents, default=1) // smallest)
+
+    def _image(self, shape: Shape) -> Shape:
+        if self.layout is None or len(shape) < 3:
+            return ()
+        return shape[2:] if self.layout.index("C") == 1 else shape[1:-1]
+
+    def __call__(self, shape: Shape) -> Shape:
+        """The shape of the smaller tensor."""
+        small = tuple(-(-n // self.factor) for n in self._image(shape))
+        if not small:
+            return shape
+        assert self.layout is not None
+        return (*shape[:2], *small) if self.layout.index("C") == 1 else (shape[0], *small, shape[-1])
+
+
+def values(graph: ComputeGraph, seed: int = 0) -> dict[str, Array]:
+    """All tensors of a graph in double precision, from random inputs and weights that depend on names and the seed.
+
+    Raises
+    ------
+    GraphError
+        Naming the op, where shapes are missing or do not go together, or everything together is too large.
+
+    Examples
+    --------
+    >>> from remat.graphs import ComputeGraph, Op, Tensor
+    >>> ops = [Op("a", outputs=("x",), type="Input"), Op("b", ("x",), ("y",), type="ReLU")]
+    >>> g = ComputeGraph("g", [Tensor("x", 4), Tensor("y", 4)], ops, meta={"shapes": {"x": [1, 4], "y": [1, 4]}})
+    >>> found = values(g)
+    >>> bool((found["y"] == found["x"].clip(0)).all())
+    True
+    """
+    draft = Draft(graph)
+    return run(draft, lambda shape: shape, seed)
+
+
+def run(draft: Draft, shrink: Callable[[Shape], Shape], seed: int) -> dict[str, Array]:
+    """The same for a draft, with images made smaller by `shrink`."""
+    for tensor in draft.sizes:
+        if tensor not in draft.shapes:
+            raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}")
+    if sum(prod(shrink(shape)) for shape in draft.shapes.values()) > MOST_ELEMENTS:
+        raise GraphError(f"the tensors of graph {draft.graph.name!r} are too large to be computed for a check")
+    found: dict[str, Array] = {
+        tensor: generator(seed, "tensor", tensor).standard_normal(shrink(draft.shapes[tensor]))
+        for tensor in draft.graph.inputs
+    }
+    waiting = {tensor: sum(tensor in op.outputs for op in draft.ops.values()) for tensor in draft.sizes}
+    for names in draft.order.values():
+        for name in names:
+            op = draft.ops[name]
+            try:
+                shapes = [_written(draft, name, shrink(draft.shapes[tensor])) for tensor in op.outputs]
+                outputs = _computed(draft, op, found, shapes, seed)
+                for tensor, shape, value in zip(op.outputs, shapes, outputs, strict=True):
+                    waiting[tensor] -= 1
+                    if value.shape != shape:
+                        raise ValueError(f"it gives {list(value.shape)} where tensor {tensor!r} is {list(shape)}")
+                    whole = shrink(draft.shapes[tensor])
+                    found[tensor] = _put(found.get(tensor), draft, op, (value, whole), last=not waiting[tensor])
+            except (ValueError, IndexError, TypeError) as error:
+                raise GraphError(f"op {name!r} cannot be computed: {error}") from None
+    return found
+
+
+def generator(seed: int, *names: object) -> np.random.Generator:
+    """Random numbers that depend on a seed and names."""
+    digest = hashlib.sha256(repr((seed, names)).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "little"))
+
+
+def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Shape], seed: int) -> list[Array]:
+    operands = draft.operands(op.name)
+    if operands is None:
+        raise GraphError(f"graph {draft.graph.name!r} has no shapes for what op {op.name!r} reads")
+    attributes = draft.attributes.get(op.name, {})
+    if not operands:
+        return [generator(seed, "tensor", t).standard_normal(s) for t, s in zip(op.outputs, shapes, strict=True)]
+    inputs = [_gathered(operand, found) for operand in operands]
+    kind = kind_of(op.type)
+    if kind in {Kind.SPLIT, Kind.SLICE}:
+        return _slices(op, attributes, inputs[0], shapes)
+    part = part_of(op.name, attributes)
+    origin = part.of if part is not None else _finished(attributes) or op.name
+    reading = draft.reading(op.name, 0)
+    if reading is not None:
+        reading = replace(reading, output=_written(draft, op.name, reading.output))
+    call = Call(
+        op, kind, attributes, part, inputs, shapes, reading,
+        lambda slot, shape: _weights(seed, origin, slot, shape),
+    )  # fmt: skip
+    return layer(call)
+
+
+def _weights(seed: int, op: str, slot: str, shape: Shape) -> Array:
+    if prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"{prod(shape):,} weights are too many for a check")
+    return generator(seed, "weights", op, slot).standard_normal(shape)
+
+
+def _finished(attributes: Attributes) -> str | None:
+    given = attributes.get(FINISH_OF)
+    return str(given.get("of")) if isinstance(given, Mapping) else None
+
+
+def _gathered(operand: Operand, found: Mapping[str, Array]) -> Array:
+    if operand.axis is None:
+        return found[operand.parts[0].tensor]
+    pieces = []
+    for part in operand.parts:
+        whole = found[part.tensor]
+        if part.stop > whole.shape[operand.axis]:
+            raise ValueError(f"tensor {part.tensor!r} has fewer than {part.stop} elements along axis {operand.axis}")
+        pieces.append(np.take(whole, np.arange(part.start, part.stop), axis=operand.axis))
+    return np.concatenate(pieces, axis=operand.axis)
+
+
+def _slices(op: Op, attributes: Attributes, x: Array, shapes: list[Shape]) -> list[Array]:
+    axis = axis_of(attributes, "axis", x.ndim, op.name)
+    if axis is None and shapes == [x.shape]:
+        return [x]
+    if axis is None:
+        raise ValueError("it has no axis")
+    start = attributes.get("start", 0) if kind_of(op.type) is Kind.SLICE else 0
+    found = []
+    for shape in shapes:
+        found.append(np.take(x, np.arange(start, start + shape[axis]), axis=axis))
+        start += shape[axis]
+    return found
+
+
+def _written(draft: Draft, op: str, shape: Shape) -> Shape:
+    """What an op writes of a tensor of this shape: all of it, or its slice."""
+    place = draft.attributes.get(op, {}).get("output_slice")
+    if place is None:
+        return shape
+    axis, start, stop = place
+    if not 0 <= axis < len(shape) or not 0 <= start < stop <= shape[axis]:
+        raise ValueError(f"it writes {start} to {stop} along axis {axis}, which its output does not have")
+    return (*shape[:axis], stop - start, *shape[axis + 1 :])
+
+
+def _put(before: Array | None, draft: Draft, op: Op, given: tuple[Array, Shape], *, last: bool) -> Array:
+    """A tensor with what an op writes: as it is, into its slice, or added to what is there."""
+    value, shape = given
+    attributes = draft.attributes.get(op.name, {})
+    place = attributes.get("output_slice")
+    if place is not None:
+        axis, start, stop = place
+        whole = np.full(shape, np.nan) if before is None else before
+        whole[(slice(None),) * axis + (slice(start, stop),)] = value
+        return whole
+    total = value if before is None else before + value
+    part = part_of(op.name, attributes)
+    done = part is not None and part.sum and part.finish and last
+    return finished(kind_of(op.type), attributes, total) if done else total
+
+
+def _cut_along_images(draft: Draft) -> bool:
+    """Whether something is concatenated or cut along an axis other than batch and channels."""
+    for name, op in draft.ops.items():
+        kind = kind_of(op.type)
+        if kind in {Kind.REDUCE_SUM, Kind.MATMUL}:
+            return True
+        axes = [(operand.axis, operand.tensors[0]) for operand in draft.operands(name) or ()]
+        if kind in {Kind.SPLIT, Kind.SLICE} and op.inputs and op.inputs[0] in draft.shapes:
+            rank = len(draft.shapes[op.inputs[0]])
+            axes.append((axis_of(draft.attributes.get(name, {}), "axis", rank, name), op.inputs[0]))
+        for axis, tensor in axes:
+            rank = len(draft.shapes[tensor])
+            channels = 1 % rank if draft.layout is not None and draft.layout.index("C") == 1 else rank - 1
+            if axis not in {None, 0, channels}:
+                return True
+    return False

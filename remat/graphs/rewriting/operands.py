@@ -1,0 +1,260 @@
+"""What an op reads: operands, each a tensor, a slice of one, or several side by side as if they were concatenated.
+
+An attribute says so where it is not simply one operand for each input. ``concat_inputs`` with ``concat_axis``: all
+inputs, in their order, are one operand. ``operands``: a list with one entry for each operand, ``{"axis": a, "parts":
+[p, ...]}``, where a part is the name of a tensor, or ``[name, start, stop]`` for a slice along that axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remat.errors import GraphError
+from remat.graphs.graph import Op
+from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of, checked_axis, is_whole
+from remat.graphs.rewriting.kinds import Kind, kind_of
+from remat.io.text import short
+
+#: Attributes that say what an op reads.
+KEYS = ("concat_inputs", "concat_axis", "operands")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor, or its elements from `start` to before `stop` along the axis of the operand."""
+
+    tensor: str
+    start: int
+    stop: int
+
+    @property
+    def extent(self) -> int:
+        """How many elements along the axis."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Parts side by side along an axis; one whole tensor has no axis.
+
+    Examples
+    --------
+    >>> both = Operand((Part("x", 0, 4), Part("y", 0, 2)), 1)
+    >>> both.cut(1, 3, 6)
+    Operand(parts=(Part(tensor='x', start=3, stop=4), Part(tensor='y', start=0, stop=2)), axis=1)
+    """
+
+    parts: tuple[Part, ...]
+    axis: int | None = None
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors, each once."""
+        return tuple(dict.fromkeys(part.tensor for part in self.parts))
+
+    @property
+    def extent(self) -> int:
+        """Elements along the axis."""
+        return sum(part.extent for part in self.parts)
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Where a part begins or ends, along the axis."""
+        ends = [0]
+        for part in self.parts:
+            ends.append(ends[-1] + part.extent)
+        return tuple(ends)
+
+    def shape(self, shapes: Mapping[str, Shape]) -> Shape | None:
+        """Of all parts together; None where that of a part is not known."""
+        shape = shapes.get(self.parts[0].tensor)
+        if shape is None or self.axis is None:
+            return shape
+        return (*shape[: self.axis], self.extent, *shape[self.axis + 1 :])
+
+    def cut(self, axis: int, start: int, stop: int) -> Operand:
+        """The elements from `start` to before `stop` along an axis, which is the operand's own where it has one."""
+        assert self.axis in {None, axis}
+        if self.axis is None:
+            return Operand((Part(self.parts[0].tensor, start, stop),), axis)
+        kept: list[Part] = []
+        first = 0
+        for part in self.parts:
+            lower, upper = max(start - first, 0), min(stop - first, part.extent)
+            if lower < upper:
+                kept.append(Part(part.tensor, part.start + lower, part.start + upper))
+            first += part.extent
+        return Operand(tuple(kept), axis)
+
+    def with_parts_for(self, tensor: str, source: Operand) -> Operand | None:
+        """The operand with what `source` reads in place of a tensor; None where that lies along another axis."""
+        if tensor not in self.tensors:
+            return self
+        if self.axis is None:
+            return source
+        if source.axis not in {None, self.axis}:
+            return None
+        parts: list[Part] = []
+        for part in self.parts:
+            parts += source.cut(self.axis, part.start, part.stop).parts if part.tensor == tensor else [part]
+        return Operand(tuple(parts), self.axis)
+
+    def simple(self, shapes: Mapping[str, Shape]) -> Operand:
+        """Without an axis where it is one whole tensor; pieces of a tensor that lie side by side are one."""
+        if self.axis is None:
+            return self
+        parts: list[Part] = []
+        for part in self.parts:
+            last = parts[-1] if parts else None
+            if last is not None and (last.tensor, last.stop) == (part.tensor, part.start):
+                parts[-1] = Part(part.tensor, last.start, part.stop)
+            else:
+                parts.append(part)
+        only = parts[0]
+        if len(parts) == 1 and (only.start, only.stop) == (0, shapes[only.tensor][self.axis]):
+            return whole(only.tensor)
+        return Operand(tuple(parts), self.axis)
+
+
+def whole(tensor: str) -> Operand:
+    """The operand that is one tensor."""
+    return Operand((Part(tensor, 0, 0),))
+
+
+def read_operands(op: Op, attributes: Attributes, shapes: Mapping[str, Shape]) -> tuple[Operand, ...] | None:
+    """What an op reads; None where the shapes that this needs are not known.
+
+    Raises
+    ------
+    GraphError
+        Naming the op, for an axis that is none, parts whose shapes do not go together, slices outside their tensor,
+        and operands that are not what the op reads.
+    """
+    if attributes.get("operands") is not None:
+        return _read_list(op, attributes["operands"], shapes)
+    together = kind_of(op.type) is Kind.CONCAT or attributes.get("concat_inputs") is True
+    if not together or not op.inputs:
+        return tuple(whole(tensor) for tensor in op.inputs)
+    if any(tensor not in shapes for tensor in op.inputs):
+        return None
+    rank = len(shapes[op.inputs[0]])
+    axis = axis_of(attributes, "concat_axis", rank, op.name)
+    if axis is None:
+        axis = axis_of(attributes, "axis", rank, op.name)
+    if axis is None:
+        axis = _only_axis(op, shapes)
+    if axis is None:
+        return None
+    parts = tuple(Part(tensor, 0, _extent(op, tensor, axis, shapes)) for tensor in op.inputs)
+    return (_checked(op, Operand(parts, axis), shapes).simple(shapes),)
+
+
+def write_operands(
+    op_type: str, operands: Sequence[Operand], attributes: Attributes, shapes: Mapping[str, Shape]
+) -> dict[str, Any]:
+    """The attributes of an op that reads these, in the shortest form."""
+    rest = {key: value for key, value in attributes.items() if key not in KEYS}
+    tensors = {operand.parts[0].tensor for operand in operands}
+    if all(operand.axis is None for operand in operands) and len(tensors) == len(operands):
+        return rest
+    if len(operands) == 1 and _is_plain(operands[0], shapes):
+        axis = operands[0].axis
+        return rest | (
+            {"axis": axis} if kind_of(op_type) is Kind.CONCAT else {"concat_inputs": True, "concat_axis": axis}
+        )
+    entries: list[dict[str, Any]] = []
+    for operand in operands:
+        if operand.axis is None:
+            entries.append({"parts": [operand.parts[0].tensor]})
+        else:
+            entries.append({"axis": operand.axis, "parts": [[p.tensor, p.start, p.stop] for p in operand.parts]})
+    return rest | {"operands": entries}
+
+
+def _is_plain(operand: Operand, shapes: Mapping[str, Shape]) -> bool:
+    """Whether it is whole tensors side by side, each once."""
+    axis = operand.axis
+    assert axis is not None
+    return len(operand.tensors) == len(operand.parts) and all(
+        (part.start, part.stop) == (0, shapes[part.tensor][axis]) for part in operand.parts
+    )
+
+
+def _read_list(op: Op, entries: object, shapes: Mapping[str, Shape]) -> tuple[Operand, ...] | None:
+    what = f"attribute 'operands' of op {op.name!r}"
+    if not isinstance(entries, list | tuple):
+        raise GraphError(f"{what} must be a list, not {short(entries)}")
+    operands: list[Operand] = []
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("parts"), list | tuple) or not entry["parts"]:
+            raise GraphError(f"{what} must hold objects with 'parts', a list that is not empty, not {short(entry)}")
+        named = [part[0] if isinstance(part, list | tuple) and len(part) == 3 else part for part in entry["parts"]]
+        for tensor in named:
+            if not isinstance(tensor, str) or tensor not in op.inputs:
+                raise GraphError(f"{what} names {short(tensor)}, which the op does not read")
+        if entry.get("axis") is None:
+            if len(named) > 1 or named[0] != entry["parts"][0]:
+                raise GraphError(f"{what}: several parts, or a slice, need an axis")
+            operands.append(whole(named[0]))
+        elif any(tensor not in shapes for tensor in named):
+            return None
+        else:
+            axis = checked_axis(entry["axis"], len(shapes[named[0]]), what)
+            parts = tuple(_part(op, part, axis, shapes) for part in entry["parts"])
+            operands.append(_checked(op, Operand(parts, axis), shapes).simple(shapes))
+    unread = set(op.inputs) - {tensor for operand in operands for tensor in operand.tensors}
+    if unread:
+        raise GraphError(f"{what} does not name {min(unread)!r}, which the op reads")
+    return tuple(operands)
+
+
+def _part(op: Op, given: Any, axis: int, shapes: Mapping[str, Shape]) -> Part:
+    tensor, start, stop = (given, None, None) if isinstance(given, str) else given
+    extent = _extent(op, tensor, axis, shapes)
+    if start is None and stop is None:
+        return Part(tensor, 0, extent)
+    if not is_whole(start) or not is_whole(stop) or not 0 <= start < stop <= extent:
+        raise GraphError(
+            f"op {op.name!r} reads {short(start)} to {short(stop)} of tensor {tensor!r}, "
+            f"which has {extent} elements there"
+        )
+    return Part(tensor, start, stop)
+
+
+def _extent(op: Op, tensor: str, axis: int, shapes: Mapping[str, Shape]) -> int:
+    shape = shapes[tensor]
+    if axis >= len(shape):
+        raise GraphError(f"op {op.name!r} reads tensor {tensor!r} along axis {axis}; it has {len(shape)} axes")
+    return shape[axis]
+
+
+def _checked(op: Op, operand: Operand, shapes: Mapping[str, Shape]) -> Operand:
+    """The operand, if its parts fit together."""
+    axis = operand.axis
+    assert axis is not None
+    first = shapes[operand.parts[0].tensor]
+    for part in operand.parts:
+        shape = shapes[part.tensor]
+        if len(shape) != len(first) or shape[:axis] + shape[axis + 1 :] != first[:axis] + first[axis + 1 :]:
+            raise GraphError(
+                f"op {op.name!r}: {list(first)} and {list(shape)} (tensor {part.tensor!r}) "
+                f"cannot be concatenated along axis {axis}"
+            )
+    return operand
+
+
+def _only_axis(op: Op, shapes: Mapping[str, Shape]) -> int | None:
+    """The axis along which inputs make up the output, where there is only one and nobody names it."""
+    out = shapes.get(op.outputs[0]) if len(op.outputs) == 1 else None
+    given = [shapes[tensor] for tensor in op.inputs]
+    if out is None or any(len(shape) != len(out) for shape in given):
+        return None
+    axes = [
+        axis
+        for axis in range(len(out))
+        if sum(shape[axis] for shape in given) == out[axis]
+        and all(shape[:axis] + shape[axis + 1 :] == out[:axis] + out[axis + 1 :] for shape in given)
+    ]
+    return axes[0] if len(axes) == 1 else None

@@ -1,0 +1,317 @@
+"""The rules: where each applies, and what it does. Names and mathematics are in ``docs/rewriting.md``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import Any, ClassVar
+
+from remat.graphs.graph import Op
+from remat.graphs.rewriting.annotations import Attributes, axis_of, is_whole
+from remat.graphs.rewriting.axes import Role
+from remat.graphs.rewriting.draft import Draft, NewOp
+from remat.graphs.rewriting.kinds import PARTIAL, Kind, kind_of
+from remat.graphs.rewriting.operands import KEYS, Operand, Part, whole
+from remat.graphs.rewriting.parts import FINISH_OF, PART_OF, PartOf, part_of
+from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions, RuleName
+from remat.graphs.rewriting.splitting import cuts, expanded, merged, share
+
+
+class Rule(ABC):
+    """A pattern and what takes its place."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
+        """The rewrite of this op, if the pattern is there."""
+
+    @abstractmethod
+    def perform(self, draft: Draft, rewrite: Rewrite) -> None:
+        """Make the change in the draft."""
+
+
+class ZeroCopyConcat(Rule):
+    """A concatenation goes; those who read it read its parts in place.
+
+    A copying one holds its parts twice for a moment. It stays where it is a graph output, or is read by an op that
+    needs it in one piece.
+    """
+
+    name = RuleName.ZERO_COPY_CONCAT
+
+    def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
+        found = draft.ops[op]
+        operands = draft.operands(op) if kind_of(found.type) is Kind.CONCAT and len(found.outputs) == 1 else None
+        if not operands or len(operands) != 1 or draft.writer(found.outputs[0]) != op:
+            return None
+        operand = operands[0]
+        if found.outputs[0] not in draft.shapes or not draft.can_read_parts(found.outputs[0], operand):
+            return None
+        ends = operand.boundaries if operand.axis is not None else (0, 1)
+        parts = tuple(pairwise(ends))
+        return Rewrite(self.name, op, 0, operand.axis or 0, parts, operand.tensors)
+
+    def perform(self, draft: Draft, rewrite: Rewrite) -> None:
+        operands = draft.operands(rewrite.op)
+        assert operands
+        draft.read_parts_instead(draft.ops[rewrite.op].outputs[0], operands[0])
+        draft.replace(rewrite.op, [])
+
+
+class ZeroCopySplit(Rule):
+    """A split, or a slice, goes; those who read its outputs read slices of its input in place.
+
+    The input then stays until its last slice was read, which may be longer than before.
+    """
+
+    name = RuleName.ZERO_COPY_SPLIT
+
+    def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
+        found = draft.ops[op]
+        if kind_of(found.type) not in {Kind.SPLIT, Kind.SLICE} or not found.outputs:
+            return None
+        operands = draft.operands(op)
+        shape = operands[0].shape(draft.shapes) if operands and len(operands) == 1 else None
+        if not operands or shape is None or any(tensor not in draft.shapes for tensor in found.outputs):
+            return None
+        attributes = draft.attributes.get(op, {})
+        axis = axis_of(attributes, "axis", len(shape), op)
+        if axis is None and [draft.shapes[tensor] for tensor in found.outputs] == [shape]:
+            axis = operands[0].axis or 0  # into one piece
+        if axis is None or operands[0].axis not in {None, axis}:
+            return None
+        start = attributes.get("start", 0) if kind_of(found.type) is Kind.SLICE else 0
+        if not is_whole(start) or start < 0:
+            return None
+        parts: list[tuple[int, int]] = []
+        for tensor in found.outputs:
+            out = draft.shapes[tensor]
+            if len(out) != len(shape) or out[:axis] + out[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
+                return None
+            parts.append((start, start + out[axis]))
+            start += out[axis]
+        if start > shape[axis] or (kind_of(found.type) is Kind.SPLIT and start != shape[axis]):
+            return None
+        for tensor, (first, last) in zip(found.outputs, parts, strict=True):
+            if draft.writer(tensor) != op or not draft.can_read_parts(tensor, operands[0].cut(axis, first, last)):
+                return None
+        copied = len(parts) == 1 and parts[0] == (0, shape[axis])  # then its input need not stay any longer than it
+        return Rewrite(self.name, op, 0, axis, tuple(parts), operands[0].tensors, never_worse=copied)
+
+    def perform(self, draft: Draft, rewrite: Rewrite) -> None:
+        operands = draft.operands(rewrite.op)
+        assert operands
+        for tensor, (first, last) in zip(draft.ops[rewrite.op].outputs, rewrite.parts, strict=True):
+            draft.read_parts_instead(tensor, operands[0].cut(rewrite.axis, first, last))
+        draft.replace(rewrite.op, [])
+
+
+class _Splitting(Rule):
+    """What the two rules that split an op have in common."""
+
+    role: ClassVar[Role]
+
+    def _fewest(self, options: RewriteOptions) -> int:
+        return 2
+
+    def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
+        found = draft.ops[op]
+        operands = draft.operands(op)
+        if not operands or len(found.outputs) != 1 or draft.writer(found.outputs[0]) != op:
+            return None
+        for number in range(len(operands)):
+            operand, passed = expanded(draft, operands[number])
+            roles = draft.roles(op, number) if operand.axis is not None else None
+            if roles is None or operand.axis is None or roles[operand.axis].role is not self.role:
+                continue
+            output = roles[operand.axis].output
+            together = cuts(draft, op, number, operand.axis, output)
+            if together is None:
+                continue
+            ends = sorted({end for cut in together for end in cut.boundaries})
+            if len(ends) - 1 < self._fewest(options):
+                continue
+            parts = merged(ends, options.parts)
+            rewrite = Rewrite(
+                self.name, op, number, operand.axis, parts, operand.tensors,
+                split_workspace=options.split_workspace,
+                never_worse=not any(draft.kept_for_others(tensor, op) for tensor in passed),
+            )  # fmt: skip
+            chosen = self._chosen(draft, rewrite, options, output)
+            if chosen is not None:
+                return chosen
+        return None
+
+    @abstractmethod
+    def _chosen(self, draft: Draft, rewrite: Rewrite, options: RewriteOptions, output: int | None) -> Rewrite | None:
+        """The rewrite, completed, if the rule applies."""
+
+    def _parts(
+        self, draft: Draft, rewrite: Rewrite, output: int | None
+    ) -> list[tuple[Op, tuple[Operand, ...], dict[str, Any]]]:
+        """The ops that compute the parts, with what they read; what they write is still that of the op."""
+        op, attributes = draft.ops[rewrite.op], draft.attributes.get(rewrite.op, {})
+        together = cuts(draft, rewrite.op, rewrite.operand, rewrite.axis, output)
+        assert together is not None
+        extent = rewrite.parts[-1][1]
+        costs = share(op.cost, [stop - start for start, stop in rewrite.parts])
+        found = []
+        for number, ((start, stop), cost) in enumerate(zip(rewrite.parts, costs, strict=True)):
+            workspace = -(-op.workspace * (stop - start) // extent) if rewrite.split_workspace else op.workspace
+            name = draft.unused(f"{op.name}/part{number}")
+            kind = op.type if op.type.startswith(PARTIAL) else PARTIAL + op.type
+            part = replace(op, name=name, cost=cost, workspace=workspace, type=kind)
+            about = _about(attributes, rewrite, start, stop)
+            found.append((part, tuple(cut.of(start, stop) for cut in together), about))
+        return found
+
+
+class PartialSums(_Splitting):
+    """A concatenation along an axis that its reader sums over: partial ops on the parts, summed in one buffer.
+
+    Serenity's channel-wise partitioning (Ahn et al., MLSys 2020, equations 3 to 6). The partial ops come in any order;
+    the bias is added once, and an activation waits for the sum.
+    """
+
+    name = RuleName.PARTIAL_SUMS
+    role = Role.REDUCED
+
+    def _fewest(self, options: RewriteOptions) -> int:
+        return options.min_parts
+
+    def _chosen(self, draft: Draft, rewrite: Rewrite, options: RewriteOptions, output: int | None) -> Rewrite | None:
+        if part_of(rewrite.op, draft.attributes.get(rewrite.op, {})) is not None:
+            return None
+        if options.accumulator_bytes is None:
+            return rewrite
+        size = _accumulator_size(draft, rewrite.op, options.accumulator_bytes)
+        if size == draft.sizes[draft.ops[rewrite.op].outputs[0]]:
+            return rewrite
+        return replace(rewrite, accumulator_bytes=options.accumulator_bytes, never_worse=False)
+
+    def perform(self, draft: Draft, rewrite: Rewrite) -> None:
+        op, attributes = draft.ops[rewrite.op], dict(draft.attributes.get(rewrite.op, {}))
+        target = op.outputs[0]
+        shape = draft.shapes[target]
+        buffer = target
+        if rewrite.accumulator_bytes is not None:
+            buffer = draft.unused(f"{target}/sum")
+            draft.add_tensor(buffer, _accumulator_size(draft, rewrite.op, rewrite.accumulator_bytes), shape)
+        new: list[NewOp] = []
+        for number, (part, operands, about) in enumerate(self._parts(draft, rewrite, None)):
+            bias = number == 0 and buffer == target
+            about[PART_OF] = replace(about[PART_OF], sum=True, bias=bias, finish=buffer == target).as_dict()
+            new.append(NewOp(replace(part, outputs=(buffer,)), operands, about))
+        if buffer != target:
+            finish = Op(
+                draft.unused(f"{op.name}/finish"), (), (target,), type="Finish", phase=op.phase,
+                recomputable=op.recomputable,
+            )  # fmt: skip
+            about = {key: attributes[key] for key in ("activation", "bias") if key in attributes}
+            about[FINISH_OF] = {
+                "of": op.name,
+                "type": op.type,
+                "operands": len(draft.operands(op.name) or ()),
+                "channels": rewrite.axis,
+            }
+            new.append(NewOp(finish, (whole(buffer),), about))
+        draft.replace(op.name, new)
+        draft.remove_unread_concats()
+
+
+class ParallelParts(_Splitting):
+    """A concatenation along an axis that its reader treats element by element: the op on each part.
+
+    Serenity's kernel-wise partitioning of depthwise convolutions (equations 7 and 8). Those who read the result read
+    its parts in place; where it is a graph output, or is read by an op that needs it in one piece, the parts are
+    written into one tensor.
+    """
+
+    name = RuleName.PARALLEL_PARTS
+    role = Role.PARALLEL
+
+    def _chosen(self, draft: Draft, rewrite: Rewrite, options: RewriteOptions, output: int | None) -> Rewrite | None:
+        before = part_of(rewrite.op, draft.attributes.get(rewrite.op, {}))
+        if before is not None and (before.sum or before.axis != rewrite.axis):
+            return None
+        target = draft.ops[rewrite.op].outputs[0]
+        extent = rewrite.parts[-1][1]
+        exact = all(draft.sizes[target] * (stop - start) % extent == 0 for start, stop in rewrite.parts)
+        return rewrite if exact and output is not None else None
+
+    def perform(self, draft: Draft, rewrite: Rewrite) -> None:
+        op = draft.ops[rewrite.op]
+        target = op.outputs[0]
+        roles = draft.roles(rewrite.op, rewrite.operand)
+        axis = roles[rewrite.axis].output if roles else None
+        assert axis is not None
+        shape, size, extent = draft.shapes[target], draft.sizes[target], rewrite.parts[-1][1]
+        times = shape[axis] // extent
+        ends = [(start * times, stop * times) for start, stop in rewrite.parts]
+        names = [draft.unused(f"{target}/part{number}") for number in range(len(ends))]
+        pieces = Operand(
+            tuple(Part(name, 0, stop - start) for name, (start, stop) in zip(names, ends, strict=True)), axis
+        )
+        apart = draft.can_read_parts(target, pieces)
+        new: list[NewOp] = []
+        for (part, operands, about), name, (start, stop) in zip(
+            self._parts(draft, rewrite, axis), names, ends, strict=True
+        ):
+            if apart:
+                draft.add_tensor(
+                    name, size * (stop - start) // shape[axis], (*shape[:axis], stop - start, *shape[axis + 1 :])
+                )
+            else:
+                about["output_slice"] = [axis, start, stop]
+            about[PART_OF] = about[PART_OF].as_dict()
+            new.append(NewOp(replace(part, outputs=(name if apart else target,)), operands, about))
+        if apart:
+            draft.read_parts_instead(target, pieces)
+        draft.replace(op.name, new)
+        draft.remove_unread_concats()
+
+
+def _accumulator_size(draft: Draft, op: str, bytes_per_element: int) -> int:
+    return prod(draft.shapes[draft.ops[op].outputs[0]]) * bytes_per_element
+
+
+def input_of_weights(weights: list[Any], kernel: object, *, last: bool) -> int:
+    """Where the shape of a convolution's weights has the channels that are read.
+
+    They are last in (out, kernel..., in) and (1, kernel..., channels), second in (out, in, kernel...), first in
+    (channels, 1, kernel...). The kernel tells which, or else whether channels are `last` in tensors.
+
+    Examples
+    --------
+    >>> input_of_weights([48, 3, 3, 64], [3, 3], last=False), input_of_weights([48, 64, 3, 3], [3, 3], last=False)
+    (3, 1)
+    """
+    if isinstance(kernel, list | tuple):
+        ends, starts = list(kernel) == weights[1:-1], list(kernel) == weights[2:]
+        last = ends if ends != starts else last
+    return len(weights) - 1 if last else 0 if weights[1] == 1 else 1
+
+
+def _about(attributes: Attributes, rewrite: Rewrite, start: int, stop: int) -> dict[str, Any]:
+    """The attributes of a part: those of the op, weights cut with it, and of what it is a part."""
+    about = {key: value for key, value in attributes.items() if key not in KEYS}
+    weights, extent = about.get("weight_shape"), rewrite.parts[-1][1]
+    if isinstance(weights, list | tuple) and len(weights) > 2 and rewrite.axis > 0:
+        place = input_of_weights(list(weights), about.get("kernel"), last=rewrite.axis == len(weights) - 1)
+        if weights[place] == extent:
+            about["weight_shape"] = [*weights[:place], stop - start, *weights[place + 1 :]]
+    before = part_of(rewrite.op, attributes)
+    if before is None:
+        about[PART_OF] = PartOf(rewrite.op, rewrite.operand, rewrite.axis, start, stop, extent)
+    else:
+        about[PART_OF] = replace(before, start=before.start + start, stop=before.start + stop)
+    return about
+
+
+#: All rules, by name.
+RULES: dict[str, Rule] = {
+    rule.name: rule for rule in (ZeroCopyConcat(), ZeroCopySplit(), PartialSums(), ParallelParts())
+}

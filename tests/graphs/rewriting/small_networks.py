@@ -1,0 +1,90 @@
+"""Small networks with shapes and attributes, given and random."""
+
+import random
+from math import prod
+
+from remat.graphs import ComputeGraph, GraphBuilder
+
+
+class Net:
+    """A network that collects shapes and attributes; every op writes one tensor of its name, one byte an element."""
+
+    def __init__(self, name: str = "net", **meta: object) -> None:
+        self.shapes: dict[str, list[int]] = {}
+        self.attrs: dict[str, dict] = {}
+        self.builder = GraphBuilder(name, cost_unit="mac", meta={"shapes": self.shapes, "attrs": self.attrs, **meta})
+
+    def op(self, name: str, kind: str, inputs: list[str], shape: list[int], cost: int = 0, **attrs: object) -> str:
+        self.shapes[name] = list(shape)
+        workspace = attrs.pop("workspace", 0)
+        if attrs:
+            self.attrs[name] = attrs
+        return self.builder.op(name, inputs=inputs, size=prod(shape), cost=cost, workspace=workspace, type=kind)
+
+    def inputs(self, *shapes: list[int]) -> list[str]:
+        return [self.op(f"x{number}", "Input", [], shape) for number, shape in enumerate(shapes)]
+
+    def build(self, *outputs: str) -> ComputeGraph:
+        for output in outputs:
+            self.builder.output(output)
+        return self.builder.build()
+
+
+def after_concat(kind: str, parts: list[list[int]], along: int, shape: list[int], **attrs: object) -> ComputeGraph:
+    """Inputs, their concatenation read in place by one op, and a sum with something so that the op is not an output."""
+    net = Net()
+    names = net.inputs(*parts)
+    net.op("y", kind, names, shape, cost=100, concat_inputs=True, concat_axis=along, **attrs)
+    net.op("z", "ReLU", ["y"], shape)
+    return net.build("z")
+
+
+def random_network(seed: int, ops: int = 9) -> ComputeGraph:
+    """Ops of many types on small images, channels last: concatenations explicit and folded, slices, odd costs."""
+    rng = random.Random(seed)
+    net = Net(f"random-{seed}", layout="NHWC")
+    size = [2, 5, 5]
+    for number in range(rng.randint(1, 3)):
+        net.op(f"x{number}", "Input", [], [*size, rng.randint(1, 4)])
+    for number in range(ops):
+        name, cost = f"n{number}", rng.randint(0, 50)
+        some = rng.sample(list(net.shapes), min(len(net.shapes), rng.randint(2, 4)))
+        one = rng.choice(list(net.shapes))
+        channels = net.shapes[one][-1]
+        together = sum(net.shapes[tensor][-1] for tensor in some)
+        folded = {"concat_inputs": True, "concat_axis": rng.choice([3, -1])}
+        workspace = rng.choice([0, 0, 7])
+        match rng.randrange(9):
+            case 0 | 1:
+                net.op(name, "Concat", some, [*size, together], cost, axis=3)
+            case 2:
+                net.op(
+                    name, "Conv", some, [*size, rng.randint(1, 4)], cost, kernel=[3, 3], workspace=workspace, **folded
+                )
+            case 3:
+                net.op(name, "Conv", [one], [*size, rng.randint(1, 4)], cost, kernel=[1, 1], activation="relu")
+            case 4:
+                net.op(
+                    name, "DepthwiseConv", some, [*size, together], cost, kernel=[3, 3], workspace=workspace, **folded
+                )
+            case 5:
+                net.op(
+                    name,
+                    rng.choice(["ReLU", "BatchNorm", "MaxPool"]),
+                    [one],
+                    [*size, channels],
+                    cost,
+                    stride=1,
+                    kernel=3,
+                )
+            case 6:
+                same = [tensor for tensor in net.shapes if net.shapes[tensor] == net.shapes[one]]
+                net.op(name, rng.choice(["Add", "Mul"]), rng.sample(same, min(2, len(same))), [*size, channels], cost)
+            case 7 if channels > 1:
+                first = rng.randint(1, channels - 1)
+                net.op(name, "Slice", [one], [*size, channels - first], cost, axis=3, start=first)
+            case _:
+                net.op(name, rng.choice(["Softmax", "Secret"]), [one], [*size, channels], cost)
+    graph = net.builder.build()
+    unread = [t for t in graph.tensor_names if not len(graph.arrays.consumers[graph.tensor_index[t]])]
+    return graph.with_outputs(unread[:2] if rng.random() < 0.8 else [unread[0], rng.choice(graph.tensor_names[:3])][:1])

@@ -1,0 +1,160 @@
+"""The dimension rule: roles from the table and from attributes, each shown to be true by numbers; wrong attributes."""
+
+import pytest
+from small_networks import Net, after_concat
+
+from remat.errors import GraphError
+from remat.graphs.rewriting import RewriteOptions, rewrite_graph
+from remat.graphs.rewriting.annotations import read_shapes
+from remat.graphs.rewriting.check import check_numerics
+from remat.graphs.rewriting.draft import Draft
+
+IMAGE, LAST, FIRST = [2, 6, 6, 4], {"layout": "NHWC"}, {"layout": "NCHW"}
+
+#: Type, attributes, shape read, shape written, and for each axis p(arallel), r(educed) or f(ixed).
+CASES = [
+    ("Conv", {**LAST, "kernel": 3, "padding": "SAME"}, IMAGE, [2, 6, 6, 5], "pffr"),
+    ("conv2d", {**LAST, "kernel": [3, 2], "stride": 2, "padding": "VALID", "dilation": [2, 1]}, IMAGE, [2, 1, 3, 5],
+     "pffr"),
+    ("Conv", {**FIRST, "kernel": 3, "padding": [1, 0, 1, 2]}, [2, 4, 6, 6], [2, 5, 6, 6], "prff"),
+    ("Conv", {"weight_shape": [5, 3, 3, 4], "padding": "SAME"}, IMAGE, [2, 6, 6, 5], "pffr"),
+    ("Conv", {"weight_shape": [5, 4, 3, 3], "padding": 1}, [2, 4, 6, 6], [2, 5, 6, 6], "prff"),
+    ("Conv", {**LAST, "groups": 2}, IMAGE, [2, 6, 6, 6], "pfff"),
+    ("Conv", {**LAST, "groups": 4, "kernel": 3}, IMAGE, [2, 6, 6, 8], "pffp"),
+    ("Conv", {}, [2, 6, 6, 3], [2, 6, 6, 5], "pfff"),
+    ("ReLUConvBN", {**LAST, "pre_activation": "relu"}, IMAGE, [2, 6, 6, 5], "pffr"),
+    ("Conv1D", {**LAST, "kernel": 3}, [2, 6, 4], [2, 6, 3], "pfr"),
+    ("ConvTranspose", {**LAST, "kernel": 2, "stride": 2}, IMAGE, [2, 12, 12, 3], "pffr"),
+    ("DepthwiseConv", {**LAST, "kernel": 3}, IMAGE, IMAGE, "pffp"),
+    ("depthwise_conv2d", {**FIRST, "kernel": 3, "stride": 2}, [2, 4, 6, 6], [2, 8, 3, 3], "ppff"),
+    ("Dense", {}, [2, 3, 4], [2, 3, 5], "ppr"),
+    ("Dense", {**FIRST}, [2, 4, 1, 1], [2, 5, 1, 1], "prpp"),
+    ("Dense", {}, [2, 6, 6, 4], [2, 1, 1, 5], "ffff"),
+    ("MatMul", {}, [2, 3, 4], [2, 3, 5], "ppr"),
+    ("ReLU", {}, IMAGE, IMAGE, "pppp"),
+    ("activation", {"activation": "softmax"}, IMAGE, IMAGE, "ffff"),
+    ("BatchNorm", {**LAST}, IMAGE, IMAGE, "pppp"),
+    ("BatchNorm", {**LAST, "training": True}, IMAGE, IMAGE, "fffp"),
+    ("LayerNorm", {}, [2, 3, 4], [2, 3, 4], "ppf"),
+    ("LayerNorm", {"axis": 1}, [2, 3, 4], [2, 3, 4], "pff"),
+    ("GroupNorm", {**LAST}, IMAGE, IMAGE, "pfff"),
+    ("InstanceNorm", {**LAST}, IMAGE, IMAGE, "pffp"),
+    ("Softmax", {"axis": -2}, [2, 3, 4], [2, 3, 4], "pfp"),
+    ("MaxPool", {**LAST, "kernel": 3, "stride": 2}, IMAGE, [2, 3, 3, 4], "pffp"),
+    ("avg_pool2d", {**FIRST, "kernel": 3, "stride": 1, "padding": "SAME"}, [2, 4, 6, 6], [2, 4, 6, 6], "ppff"),
+    ("GlobalAveragePool", {**FIRST}, [2, 4, 6, 6], [2, 4], "ppff"),
+    ("GlobalMaxPool", {**LAST}, IMAGE, [2, 1, 1, 4], "pffp"),
+    ("zero_padding2d", {**LAST}, IMAGE, [2, 9, 9, 4], "pffp"),
+    ("ReduceSum", {"axes": [1]}, [2, 4, 3], [2, 1, 3], "prp"),
+    ("ReduceMean", {"axes": [-1]}, [2, 4, 3], [2, 4], "ffr"),
+    ("SepConv", {**LAST}, IMAGE, IMAGE, "pfff"),
+    ("Flatten", {}, IMAGE, [2, 144], "ffff"),
+    ("Secret", {}, IMAGE, IMAGE, "ffff"),
+    ("Secret", {"parallel_axes": [0, -1], "reduced_axes": [1]}, IMAGE, [2, 3, 6, 4], "prfp"),
+]  # fmt: skip
+ROLES = {"p": "parallel", "r": "reduced", "f": "fixed"}
+
+
+@pytest.mark.parametrize(("kind", "attrs", "shape", "output", "wanted"), CASES, ids=lambda value: str(value)[:30])
+def test_roles_are_as_listed_and_as_the_numbers_have_it(kind, attrs, shape, output, wanted) -> None:
+    """Each axis is cut in two in turn: a sum, parts, or nothing is made of it, and the result is the same."""
+    for axis, letter in enumerate(wanted):
+        first = 1 if shape[axis] < 4 else 2
+        parts = [[*shape[:axis], n, *shape[axis + 1 :]] for n in (first, shape[axis] - first) if n]
+        graph = after_concat(kind, parts, axis, output, **attrs)
+        if len(parts) < 2:
+            continue
+        roles = Draft(graph).roles("y", 0)
+        assert roles is not None
+        assert roles[axis].role == ROLES[letter], axis
+        done = rewrite_graph(graph, RewriteOptions(min_parts=2))
+        rules = [rewrite.rule for rewrite in done.rewrites if rewrite.op == "y"]
+        assert rules == {"p": ["parallel-parts"], "r": ["partial-sums"], "f": []}[letter], axis
+        assert check_numerics(graph, done.graph).difference < 1e-9
+        assert done.graph.base_cost == graph.base_cost == 100
+
+
+@pytest.mark.parametrize(("axis", "letter"), [(0, "p"), (1, "r")])
+def test_products_of_two_tensors_are_cut_on_both_sides(axis: int, letter: str) -> None:
+    """Rows of the first: parts; what is summed over: the second is read in slices."""
+    net = Net()
+    shapes = [[2, 6], [3, 6]] if axis == 0 else [[5, 2], [5, 4]]
+    names = net.inputs(*shapes, [6, 4])
+    operands = [{"axis": axis, "parts": names[:2]}, {"parts": [names[2]]}]
+    net.op("y", "MatMul", names, [5, 4], cost=7, operands=operands)
+    graph = net.build("y")
+    done = rewrite_graph(graph, RewriteOptions(min_parts=2))
+    assert [rewrite.rule for rewrite in done.rewrites] == ["parallel-parts" if letter == "p" else "partial-sums"]
+    check_numerics(graph, done.graph)
+
+
+WRONG = [
+    ({"kernel": 3}, {"x0": [1, -1]}, "shape of tensor 'x0' must be whole numbers from 1, not -1"),
+    ({}, {"x0": [1, True]}, "shape of tensor 'x0' must be whole numbers from 1, not True"),
+    ({}, {"x0": [0]}, "shape of tensor 'x0' must be whole numbers from 1, not 0"),
+    ({}, {"x0": [2**40, 2**40]}, "shape of tensor 'x0' has more than 2^62 elements"),
+    ({}, {"x0": [1] * 9}, "shape of tensor 'x0' has 9 axes, more than 8"),
+    ({}, {"x0": "12"}, "shape of tensor 'x0' must be a list, not '12'"),
+    ({}, [], "meta['shapes'] must be an object, not a list"),
+    ("no", None, "attributes of op 'y' must be an object, not 'no'"),
+    ({"concat_axis": 4}, None, "attribute 'concat_axis' of op 'y' is 4, which is no axis of a tensor with 4 axes"),
+    ({"concat_axis": -5}, None, "attribute 'concat_axis' of op 'y' is -5, which is no axis"),
+    ({"concat_axis": 1.0}, None, "attribute 'concat_axis' of op 'y' is 1.0, which is no axis"),
+    ({"concat_axis": 1}, {"x1": [2, 6, 6, 3]}, "op 'y': [2, 6, 6, 2] and [2, 6, 6, 3] (tensor 'x1') cannot be concat"),
+    ({}, {"x1": [2, 6]}, "op 'y' reads tensor 'x1' along axis 3; it has 2 axes"),
+    ({"layout": "NHW"}, None, "the layout of op 'y' must be a word like NHWC or NCHW, not 'NHW'"),
+    ({"channel_axis": 9}, None, "attribute 'channel_axis' of op 'y' is 9, which is no axis"),
+    ({"groups": 0}, None, "attribute 'groups' of op 'y' must be a whole number from 1, not 0"),
+    ({"parallel_axes": 3}, None, "attribute 'parallel_axes' of op 'y' must be a list, not 3"),
+    ({"parallel_axes": [3], "reduced_axes": [-1]}, None, "op 'y' gives axis 3 twice in parallel_axes and reduced_axes"),
+    ({"part_of": 1}, None, "attribute 'part_of' of op 'y' does not say of what it is a part"),
+    ({"part_of": {"of": "y", "start": 5}}, None, "attribute 'part_of' of op 'y' does not say of what it is a part"),
+    ({"operands": 5}, None, "attribute 'operands' of op 'y' must be a list, not 5"),
+    ({"operands": [{"parts": []}]}, None, "attribute 'operands' of op 'y' must hold objects with 'parts'"),
+    ({"operands": [{"parts": ["q"]}]}, None, "attribute 'operands' of op 'y' names 'q', which the op does not read"),
+    ({"operands": [{"parts": ["x0"]}]}, None, "attribute 'operands' of op 'y' does not name 'x1', which the op reads"),
+    ({"operands": [{"parts": ["x0", "x1"]}]}, None, "several parts, or a slice, need an axis"),
+    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", 1, 9]]}]}, None, "op 'y' reads 1 to 9 of tensor 'x1', which has"),
+    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", -1, 1]]}]}, None, "op 'y' reads -1 to 1 of tensor 'x1'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attrs", "shapes", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_shapes_and_attributes_are_one_clear_line(attrs, shapes, message) -> None:
+    graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC")
+    meta = {"attrs": {"y": {**graph.meta["attrs"]["y"], **attrs} if isinstance(attrs, dict) else attrs}}
+    meta["shapes"] = {**graph.meta["shapes"], **shapes} if isinstance(shapes, dict) else shapes
+    if shapes is None:
+        meta["shapes"] = graph.meta["shapes"]
+    wrong = type(graph)(graph.name, graph.tensors, graph.ops, outputs=graph.outputs, meta=meta)
+    with pytest.raises(GraphError) as error:
+        rewrite_graph(wrong, RewriteOptions(min_parts=2))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_without_shapes_nothing_is_rewritten() -> None:
+    graph = after_concat("Conv", [[2, 6, 6, 2]] * 3, 3, [2, 6, 6, 5], layout="NHWC")
+    bare = type(graph)(graph.name, graph.tensors, graph.ops, outputs=graph.outputs)
+    assert rewrite_graph(bare).graph is bare
+    assert read_shapes(bare) == {}
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        ({"stride": 0}, "attribute 'stride' of op 'y' must be whole numbers from 1, not 0"),
+        ({"kernel": [3]}, "attribute 'kernel' of op 'y' has 1 numbers, where 2 are needed"),
+        ({"kernel": 2**30}, "op 'y' cannot be computed: its window is too large"),
+        ({"padding": [-1, 0]}, "attribute 'padding' of op 'y' must be whole numbers from 0, not -1"),
+        ({"kernel": 9, "padding": "VALID"}, "op 'y' cannot be computed: a window of [9, 9] does not fit"),
+        ({"kernel": 2, "padding": "VALID"}, "gives [2, 5, 5, 5] where tensor 'y' is [2, 6, 6, 5]"),
+        ({"output_slice": "x"}, "op 'y' cannot be computed"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_computed_is_named(attrs, message) -> None:
+    graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC", **attrs)
+    with pytest.raises(GraphError) as error:
+        check_numerics(graph, graph)
+    assert message in str(error.value)

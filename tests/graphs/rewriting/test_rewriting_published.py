@@ -1,0 +1,79 @@
+"""Byte for byte: least peaks before and after, for graphs of the data folder and of the zoo, and their structure."""
+
+from collections import Counter
+
+import networkx as nx
+import pytest
+
+from remat.graphs import ComputeGraph, read_graph
+from remat.graphs.rewriting import rewrite_graph
+from remat.graphs.rewriting.check import check_numerics
+from remat.graphs.zoo import ZOO
+from remat.ordering.best_first import Aim, explore
+from remat.problem import Problem
+
+
+def least_peak(graph: ComputeGraph) -> int:
+    found = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=graph.reference_peak + 1)
+    assert found is not None
+    assert found.schedule is not None
+    return found.bound
+
+
+def structure(graph: ComputeGraph) -> nx.DiGraph:
+    """Ops and tensors with all that matters but names."""
+    found = nx.DiGraph()
+    for tensor in graph.tensors:
+        found.add_node(("tensor", tensor.name), label=(tensor.size, tensor.name in graph.outputs))
+    for op in graph.ops:
+        found.add_node(("op", op.name), label=(op.type, op.workspace))
+        found.add_edges_from((("tensor", tensor), ("op", op.name)) for tensor in op.inputs)
+        found.add_edges_from((("op", op.name), ("tensor", tensor)) for tensor in op.outputs)
+    return found
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("cell", "peaks"), [("a", (200704, 188160)), ("b", (81536, 56448)), ("c", (32536, 17052))])
+def test_cells_become_the_rewritten_ones_of_the_data(shared, cell: str, peaks: tuple[int, int]) -> None:
+    before, wanted = (
+        read_graph(shared / "data" / "graphs" / f"swiftnet_hpd_cell_{cell}{end}.json") for end in ("", "_rewritten")
+    )
+    after = rewrite_graph(before).graph
+    assert nx.is_isomorphic(structure(after), structure(wanted), node_match=lambda one, two: one == two)
+    assert Counter(op.type for op in after.ops) == Counter(op.type for op in wanted.ops)
+    assert (least_peak(before), least_peak(after)) == peaks
+    check_numerics(before, after)
+
+
+@pytest.mark.shared
+def test_darts_becomes_the_rewritten_one_of_the_data(shared) -> None:
+    wanted = read_graph(shared / "data" / "graphs" / "darts_v2_imagenet_cell0_coarse_rewritten.json")
+    after = rewrite_graph(ZOO["darts-cell-coarse-folded"]()).graph
+    assert nx.is_isomorphic(structure(after), structure(wanted), node_match=lambda one, two: one == two)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "ops"),
+    [
+        ("swiftnet-cells-folded", 200704, 188160, 91),
+        ("swiftnet", 301056, 200704, 98),
+        ("darts-cell-coarse-folded", 903168, 752640, 16),
+        ("darts-cell-coarse", 1204224, 752640, 16),
+    ],
+)
+def test_graphs_of_the_zoo(name: str, before: int, after: int, ops: int) -> None:
+    graph = ZOO[name]()
+    done = rewrite_graph(graph)
+    assert (least_peak(graph), least_peak(done.graph), len(done.graph.ops)) == (before, after, ops)
+    assert done.never_worse
+    assert done.graph.base_cost == graph.base_cost > 0
+    check_numerics(graph, done.graph)
+
+
+@pytest.mark.slow
+def test_a_whole_network_of_hundreds_of_ops() -> None:
+    graph = ZOO["darts"]()
+    done = rewrite_graph(graph)
+    assert len(done.rewrites) > 90
+    assert done.graph.base_cost == graph.base_cost
+    assert check_numerics(graph, done.graph).tensors > 600

@@ -1,0 +1,300 @@
+"""The rules: what becomes of a graph, what stays, that it computes the same, and that a check sees when it does not."""
+
+from dataclasses import replace
+
+import pytest
+from small_networks import Net, after_concat, random_network
+
+from remat.errors import GraphError
+from remat.graphs import ComputeGraph
+from remat.graphs.rewriting import RewriteOptions, find_rewrites, rewrite_graph
+from remat.graphs.rewriting.check import check_numerics
+from remat.graphs.rewriting.numerics import values
+from remat.ordering.best_first import Aim, explore
+from remat.problem import Problem
+
+TWO = RewriteOptions(min_parts=2)
+
+
+def least_peak(graph: ComputeGraph) -> int | None:
+    """Over all orders; None where that would take long."""
+    problem = Problem(graph, order="free", max_computes=1)
+    found = explore(problem, Aim.PEAK, limit=graph.reference_peak + 1, most_states=1000)
+    return None if found is None or found.schedule is None else found.bound
+
+
+def conv_of(parts: int, **attrs: object) -> ComputeGraph:
+    return after_concat("Conv", [[1, 4, 4, 2]] * parts, 3, [1, 4, 4, 4], layout="NHWC", **attrs)
+
+
+def test_partial_sums_share_cost_and_buffer() -> None:
+    done = rewrite_graph(conv_of(3, workspace=9, weight_shape=[4, 1, 1, 6]))
+    ops = done.graph.ops[3:6]
+    assert [(op.name, op.type, op.inputs, op.outputs) for op in ops] == [
+        (f"y/part{n}", "PartialConv", (f"x{n}",), ("y",)) for n in range(3)
+    ]
+    assert [op.cost for op in ops] == [34, 33, 33]
+    assert {op.workspace for op in ops} == {9}
+    assert done.graph.meta["attrs"]["y/part1"]["weight_shape"] == [4, 1, 1, 2]
+    thirds = rewrite_graph(conv_of(3, workspace=9), RewriteOptions(split_workspace=True)).graph
+    assert {op.workspace for op in thirds.ops[3:6]} == {3}
+
+
+def test_the_graph_before_is_untouched_and_the_digest_stable() -> None:
+    graph = conv_of(3)
+    digest, attrs = graph.digest, repr(graph.meta["attrs"])
+    one, two = rewrite_graph(graph).graph, rewrite_graph(graph).graph
+    assert (graph.digest, repr(graph.meta["attrs"])) == (digest, attrs)
+    assert one.digest == two.digest != digest
+    assert one.meta["rewriting"] == [
+        {
+            "graph": "net",
+            "digest": digest,
+            "rewrites": [{"rule": "partial-sums", "op": "y", "axis": 3, "parts": [[0, 2], [2, 4], [4, 6]]}],
+        }
+    ]
+
+
+def test_fewest_and_most_parts() -> None:
+    assert not rewrite_graph(conv_of(2)).rewrites
+    assert rewrite_graph(conv_of(2), TWO).rewrites
+    merged = rewrite_graph(conv_of(5), RewriteOptions(parts=2))
+    assert merged.rewrites[0].parts == ((0, 4), (4, 10))
+    assert merged.graph.ops[5].inputs == ("x0", "x1")
+    check_numerics(conv_of(5), merged.graph)
+    assert rewrite_graph(after_concat("DepthwiseConv", [[1, 4, 4, 2]] * 2, 3, [1, 4, 4, 4], layout="NHWC")).rewrites
+
+
+@pytest.mark.parametrize("kind", ["Conv", "Dense", "ReduceMean"])
+def test_wide_accumulators_are_finished_by_an_op(kind: str) -> None:
+    """Four bytes an element while it adds up, then bias, activation and one byte."""
+    attrs = {"axes": [3]} if kind == "ReduceMean" else {}
+    graph = after_concat(kind, [[1, 4, 4, 2]] * 3, 3, [1, 4, 4, 1], layout="NHWC", **attrs)
+    done = rewrite_graph(graph, RewriteOptions(accumulator_bytes=4))
+    sizes = {tensor.name: tensor.size for tensor in done.graph.tensors}
+    assert (sizes["y/sum"], sizes["y"]) == (64, 16)
+    assert [(op.name, op.inputs, op.outputs) for op in done.graph.ops[6:7]] == [("y/finish", ("y/sum",), ("y",))]
+    assert not done.never_worse
+    assert done.rewrites[0].as_dict()["accumulator_bytes"] == 4
+    check_numerics(graph, done.graph)
+    same = rewrite_graph(graph, RewriteOptions(accumulator_bytes=1))
+    assert same.never_worse
+    assert "y/sum" not in same.graph.tensor_names
+
+
+def chain(last: str, **keep: object) -> Net:
+    """A concatenation, a chain of parallel ops on it, and an op at the end."""
+    net = Net(layout="NHWC")
+    net.inputs([1, 4, 4, 2], [1, 4, 4, 4], [1, 4, 4, 2])
+    net.op("c", "Concat", ["x0", "x1", "x2"], [1, 4, 4, 8], axis=3)
+    net.op("d", "DepthwiseConv", ["c"], [1, 4, 4, 16], kernel=3)
+    net.op("b", "BatchNorm", ["d"], [1, 4, 4, 16])
+    net.op("r", "ReLU", ["b"], [1, 4, 4, 16])
+    net.op("y", last, ["r"], [1, 4, 4, 4] if last == "Conv" else [1, 4, 4, 16])
+    return net
+
+
+def test_parallel_parts_fold_on_until_something_reduces() -> None:
+    graph = chain("Conv").build("y")
+    done = rewrite_graph(graph)
+    assert [(rewrite.rule, rewrite.op) for rewrite in done.rewrites] == [
+        ("zero-copy-concat", "c"), ("parallel-parts", "d"), ("parallel-parts", "b"), ("parallel-parts", "r"),
+        ("partial-sums", "y"),
+    ]  # fmt: skip
+    assert [t.size for t in done.graph.tensors if t.name.startswith("d/part")] == [64, 128, 64]
+    assert check_numerics(graph, done.graph).tensors == 4
+    assert least_peak(done.graph) < least_peak(graph)
+
+
+def test_what_needs_one_piece_gets_one_piece() -> None:
+    """An unknown op, or whoever takes the graph output, reads one tensor, into which the parts are written."""
+    graph = chain("Secret").build("y")
+    done = rewrite_graph(graph)
+    writers = [op.name for op in done.graph.ops if op.outputs == ("r",)]
+    assert writers == ["r/part0", "r/part1", "r/part2"]
+    check_numerics(graph, done.graph)
+    kept = chain("Conv").build("y", "b")
+    done = rewrite_graph(kept)
+    assert [op.name for op in done.graph.ops if op.outputs == ("b",)] == ["b/part0", "b/part1", "b/part2"]
+    check_numerics(kept, done.graph)
+
+
+def test_other_readers_keep_the_concatenation() -> None:
+    net = Net(layout="NHWC")
+    net.inputs([1, 4, 4, 2], [1, 4, 4, 2], [1, 4, 4, 2])
+    net.op("c", "Concat", ["x0", "x1", "x2"], [1, 4, 4, 6], axis=-1)
+    net.op("y", "Conv", ["c"], [1, 4, 4, 3])
+    net.op("s", "Secret", ["c"], [1, 4, 4, 3])
+    graph = net.build("y", "s")
+    done = rewrite_graph(graph)
+    assert [(rewrite.rule, rewrite.never_worse) for rewrite in done.rewrites] == [("partial-sums", False)]
+    assert done.graph.ops[done.graph.op_index["s"]].inputs == ("c",)
+    check_numerics(graph, done.graph)
+
+
+def test_a_concatenation_that_nobody_reads_any_more_goes() -> None:
+    graph = chain("Conv").build("y")
+    done = rewrite_graph(graph, RewriteOptions(rules=("parallel-parts",)))
+    assert "c" not in done.graph.op_names
+    check_numerics(graph, done.graph)
+    assert rewrite_graph(graph, RewriteOptions(rules=("zero-copy-concat",))).graph.op_names[3:] == ("d", "b", "r", "y")
+
+
+def test_concatenations_of_concatenations_and_twice_the_same() -> None:
+    net = Net(layout="NHWC")
+    net.inputs([1, 4, 4, 2], [1, 4, 4, 1])
+    net.op("c", "Concat", ["x0", "x1"], [1, 4, 4, 3], axis=3)
+    net.op("e", "Concat", ["c", "x0"], [1, 4, 4, 5], axis=3)
+    net.op("y", "Conv", ["e"], [1, 4, 4, 3], kernel=3)
+    graph = net.build("y")
+    done = rewrite_graph(graph)
+    assert [op.inputs for op in done.graph.ops[2:]] == [("x0",), ("x1",), ("x0",)]
+    check_numerics(graph, done.graph)
+    only = rewrite_graph(graph, RewriteOptions(rules=("zero-copy-concat",)))
+    assert only.graph.ops[-1].inputs == ("x0", "x1")
+    check_numerics(graph, only.graph)
+    check_numerics(graph, rewrite_graph(only.graph).graph)
+
+
+def test_splits_are_read_in_place() -> None:
+    net = Net(layout="NHWC")
+    net.inputs([1, 4, 4, 6])
+    net.builder.op("s", inputs=["x0"], outputs={"s0": 32, "s1": 64}, type="Split")
+    net.shapes.update(s0=[1, 4, 4, 2], s1=[1, 4, 4, 4])
+    net.attrs["s"] = {"axis": 3}
+    net.op("a", "Conv", ["s0"], [1, 4, 4, 2])
+    net.op("b", "ReLU", ["s1"], [1, 4, 4, 4])
+    net.op("y", "Concat", ["a", "b"], [1, 4, 4, 6], axis=3)
+    graph = net.build("y")
+    done = rewrite_graph(graph)
+    assert [rewrite.rule for rewrite in done.rewrites] == ["zero-copy-split"]
+    assert not done.never_worse
+    assert done.graph.meta["attrs"]["b"]["operands"] == [{"axis": 3, "parts": [["x0", 2, 6]]}]
+    check_numerics(graph, done.graph)
+
+
+def test_operands_of_an_elementwise_op_are_cut_together() -> None:
+    """One lies in parts, one is whole and read in slices, one is broadcast."""
+    net = Net(layout="NHWC")
+    net.inputs([1, 4, 4, 2], [1, 4, 4, 4], [1, 4, 4, 6], [6], [1, 4, 4, 1])
+    net.op("c", "Concat", ["x0", "x1"], [1, 4, 4, 6], axis=3)
+    net.op("y", "Mul", ["c", "x2", "x3", "x4"], [1, 4, 4, 6])
+    graph = net.build("y")
+    done = rewrite_graph(graph)
+    assert [op.inputs for op in done.graph.ops[-2:]] == [("x0", "x2", "x3", "x4"), ("x1", "x2", "x3", "x4")]
+    check_numerics(graph, done.graph)
+
+
+def test_names_that_are_taken_and_files(tmp_path) -> None:
+    from remat.graphs import read_graph, write_graph
+
+    net = Net(layout="NHWC")
+    names = net.inputs(*[[1, 4, 4, 2]] * 3)
+    net.op("y/part1", "ReLU", ["x0"], [1, 4, 4, 2])
+    net.op("y", "Conv", names, [1, 4, 4, 2], concat_inputs=True, concat_axis=3)
+    graph = net.build("y", "y/part1")
+    done = rewrite_graph(graph).graph
+    assert done.op_names[-3:] == ("y/part0", "y/part1.2", "y/part2")
+    write_graph(done, tmp_path / "g.json")
+    assert read_graph(tmp_path / "g.json") == done
+    check_numerics(graph, read_graph(tmp_path / "g.json"))
+
+
+def test_one_rewrite_is_applied_by_itself_and_only_where_it_fits() -> None:
+    graph = chain("Conv").build("y")
+    (concat, parts) = find_rewrites(graph)
+    assert (concat.rule, parts.op) == ("zero-copy-concat", "d")
+    after = parts.apply(concat.apply(graph))
+    assert len(after.meta["rewriting"]) == 2
+    check_numerics(graph, after)
+    for wrong in (replace(parts, op="q"), replace(parts, parts=((0, 1), (1, 8))), replace(parts, axis=1)):
+        with pytest.raises(GraphError, match="does not apply to op"):
+            wrong.apply(graph)
+    with pytest.raises(GraphError, match=r"zero-copy-concat does not apply to op 'c' as it is"):
+        concat.apply(after)
+
+
+def test_a_part_of_a_part() -> None:
+    """Parts merged first, and cut again afterwards, read the weights of the whole."""
+    graph = after_concat("DepthwiseConv", [[1, 4, 4, 2]] * 4, 3, [1, 4, 4, 8], layout="NHWC", kernel=3)
+    half = rewrite_graph(graph, RewriteOptions(parts=2)).graph
+    again = rewrite_graph(half)
+    assert [rewrite.op for rewrite in again.rewrites][:2] == ["y/part0", "y/part1"]
+    check_numerics(graph, again.graph)
+
+
+def test_the_same_tensor_twice_under_two_names() -> None:
+    """A copy goes, and who read both it and its source still adds two operands."""
+    net = Net(layout="NHWC")
+    net.inputs([1, 2])
+    net.op("c", "Concat", ["x0"], [1, 2], axis=1)
+    net.op("y", "Add", ["x0", "c"], [1, 2])
+    graph = net.build("y")
+    done = rewrite_graph(graph).graph
+    assert done.meta["attrs"]["y"] == {"operands": [{"parts": ["x0"]}, {"parts": ["x0"]}]}
+    check_numerics(graph, done)
+
+
+def tampered(graph: ComputeGraph, op: str, **part: object) -> ComputeGraph:
+    attrs = dict(graph.meta["attrs"])
+    attrs[op] = {**attrs[op], "part_of": {**attrs[op]["part_of"], **part}}
+    return replace(graph, meta={**graph.meta, "attrs": attrs})
+
+
+@pytest.mark.parametrize("fault", [{"bias": False}, {"start": 1, "stop": 3}, {"finish": False}, {"sum": False}])
+def test_the_check_sees_a_fault(fault) -> None:
+    graph = conv_of(3)
+    after = rewrite_graph(graph).graph
+    check_numerics(graph, after)
+    wrong = tampered(after, "y/part2" if "finish" in fault else "y/part0", **fault)
+    with pytest.raises(GraphError, match="does not compute the same: tensor 'y' differs by"):
+        check_numerics(graph, wrong)
+
+
+def test_axes_taken_on_trust_are_named() -> None:
+    graph = after_concat("Secret", [[1, 4]] * 3, 1, [1, 3], reduced_axes=[1])
+    found = check_numerics(graph, rewrite_graph(graph).graph)
+    assert found.trusted == ("y",)
+    assert "taken on trust: the axes of y" in str(found)
+
+
+def test_options_are_checked() -> None:
+    for options, message in [
+        ({"rules": ("magic",)}, "there is no rewriting rule 'magic'"),
+        ({"min_parts": 1}, "min_parts must be a whole number from 2"),
+        ({"parts": True}, "parts must be a whole number from 2, not True"),
+        ({"accumulator_bytes": 0}, "accumulator_bytes must be a whole number from 1"),
+    ]:
+        with pytest.raises(GraphError, match=message):
+            RewriteOptions(**options)
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_random_networks_compute_the_same_and_cost_no_more(batch: int) -> None:
+    """Whatever is rewritten; and where every rewrite claims it, the least peak is no higher."""
+    rewritten = compared = 0
+    for seed in range(batch * 8, batch * 8 + 8):
+        graph = random_network(seed)
+        wide = RewriteOptions(min_parts=2, accumulator_bytes=4, parts=2)
+        for options in (TWO, RewriteOptions(min_parts=2, rules=("partial-sums", "parallel-parts")), wide):
+            done = rewrite_graph(graph, options)
+            rewritten += len(done.rewrites)
+            assert check_numerics(graph, done.graph).difference < 1e-9
+            assert done.graph.base_cost <= graph.base_cost
+            before = least_peak(graph) if done.never_worse and len(done.graph.ops) < 20 else None
+            after = None if before is None else least_peak(done.graph)
+            if before is not None and after is not None:
+                assert after <= before
+                compared += 1
+    assert rewritten > 30
+    assert compared > 2
+
+
+def test_values_are_those_of_numpy() -> None:
+    """A 1x1 convolution and a sum, by hand."""
+    net = Net(layout="NHWC")
+    net.inputs([1, 2, 2, 3], [1, 2, 2, 3])
+    net.op("y", "Sub", ["x0", "x1"], [1, 2, 2, 3])
+    net.op("z", "MaxPool", ["y"], [1, 1, 1, 3], kernel=2, stride=2)
+    found = values(net.build("z"))
+    assert (found["z"] == (found["x0"] - found["x1"]).max(axis=(1, 2), keepdims=True)).all()
