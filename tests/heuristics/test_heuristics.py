@@ -10,7 +10,8 @@ from remat.formulations import Scope
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
-from remat.heuristics.annealing.heuristic import MOST_RUNS, Annealing, AnnealingOptions, _Search
+from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions, _Search
+from remat.heuristics.annealing.tables import MOST_RUNS
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
@@ -67,7 +68,7 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
 def test_incremental_memory_is_that_of_the_simulation(fixed):
     """After thousands of moves the segment tree still holds what a simulation of its schedule says, and the sum too."""
     from remat.heuristics.annealing.moves_kernel import anneal
-    from remat.heuristics.annealing.slots_kernel import COST, HIGHEST, REPEATED, SOFT, fill
+    from remat.heuristics.annealing.slots_kernel import COST, HIGHEST, INSTANCES, REPEATED, SOFT, fill
 
     recomputed = 0
     for seed in range(6):
@@ -84,11 +85,11 @@ def test_incremental_memory_is_that_of_the_simulation(fixed):
             assert state.number[COST] == run.cost
             recomputed += len(ops) - len(graph.ops)
             soft, cost, repeated = state.tree[1, SOFT], state.number[COST], state.number[REPEATED]
-            spans, instances = state.spans.copy(), state.instances.copy()
+            spans, instances = state.spans.copy(), state.tensors[:-1, INSTANCES].copy()
             fill(search.net, state, search.budget, 2.0)
             assert (state.number[COST], state.number[REPEATED]) == (cost, repeated)
             assert state.tree[1, SOFT] == pytest.approx(soft, rel=1e-6)
-            assert np.array_equal(state.instances, instances)
+            assert np.array_equal(state.tensors[:-1, INSTANCES], instances)
             for tensor, count in enumerate(instances):
                 assert np.array_equal(state.spans[tensor, :count], spans[tensor, :count])
     assert recomputed > 0

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from remat.backends.base import SolveOptions
 from remat.compiled import KernelSet
 from remat.errors import ProblemError
-from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
+from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.heuristics import grouping
 from remat.heuristics.annealing.options import AnnealingOptions
 from remat.heuristics.annealing.penalty_weight import PenaltyWeight
+from remat.heuristics.annealing.tables import slot_graph, slot_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
 from remat.problem import Problem
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 Int = NDArray[np.int64]
 
-#: Most runs of one op that the search keeps track of.
-MOST_RUNS = 24
 #: Moves for each op, of all rounds together, where nothing else ends the search.
 MOVES_PER_OP = 20_000
 #: Moves for each op of the first anneal of a round; those of the very first round, which is to answer soon.
@@ -186,29 +185,13 @@ class _Search:
     """The arrays of one problem, and rounds on them, perhaps several at a time."""
 
     def __init__(self, problem: Problem, options: AnnealingOptions, run: HeuristicRun) -> None:
-        from remat.heuristics.annealing.slots_kernel import SlotGraph
-
         assert problem.budget_bytes is not None
         self.problem, self.options, self.call = problem, options, run
         self.fixed = problem.order is OrderRule.FIXED
         arrays = problem.graph.arrays
-        buffers, workspace = standing_buffers(problem)
-        live = (arrays.producers.counts == 1) | buffers  # neither graph inputs nor buffers that nobody reads
-        num_ops = len(arrays.cost)
+        self.net = slot_graph(problem)
+        num_ops = self.num_ops = len(arrays.cost)
         self.budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
-        limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits])
-        into = arrays.op_outputs.indices
-        limit[arrays.op_outputs.rows[buffers[into]]] = 1
-        in_ptr, inputs = _only(arrays.op_inputs.rows, arrays.op_inputs.indices, live, num_ops)
-        out_ptr, outputs = _only(arrays.op_outputs.rows, into, live, num_ops)
-        self.net = SlotGraph(
-            arrays.size, arrays.cost, workspace, in_ptr, inputs, out_ptr, outputs,
-            arrays.producers.indptr, arrays.producers.indices, arrays.consumers.indptr, arrays.consumers.indices,
-            arrays.op_predecessors.indptr, arrays.op_predecessors.indices,
-            arrays.op_successors.indptr, arrays.op_successors.indices,
-            problem.kept, limit.astype(np.int64), arrays.order, arrays.position,
-        )  # fmt: skip
-        self.limit = limit
         self.begin = self._start()
         self.width = 1 << math.ceil(math.log2(4 * max(num_ops, len(self.begin)) + 8))
         self.batch = max(BATCH, 2 * num_ops)
@@ -234,6 +217,8 @@ class _Search:
 
     def _start(self) -> Int:
         """The op sequence that rounds begin with."""
+        from remat.heuristics.annealing.slots_kernel import LIMIT
+
         order = self.problem.graph.arrays.order
         if self.call.start is None:
             return order
@@ -243,7 +228,7 @@ class _Search:
             return order
         known = np.bincount(given, minlength=len(order))
         first = given[np.sort(np.unique(given, return_index=True)[1])]
-        if (known > np.maximum(self.limit, 1)).any() or (self.fixed and not np.array_equal(first, order)):
+        if (known > np.maximum(self.net.ops[:-1, LIMIT], 1)).any() or (self.fixed and not np.array_equal(first, order)):
             return order
         return given
 
@@ -302,7 +287,7 @@ class _Search:
         if self.options.moves is not None:
             return float(self.options.moves)
         clock = self.call.horizon or self.call.deadline
-        return math.inf if math.isfinite(clock.seconds) else MOVES_PER_OP * len(self.net.cost)
+        return math.inf if math.isfinite(clock.seconds) else MOVES_PER_OP * self.num_ops
 
     def _over(self) -> bool:
         return self.enough or self.call.deadline.expired or self.best_cost == self.problem.graph.base_cost
@@ -311,7 +296,7 @@ class _Search:
         """One round of at most `most` moves; gives the moves of each batch."""
         from remat.heuristics.annealing.slots_kernel import BEST
 
-        num_ops = len(self.net.cost)
+        num_ops = self.num_ops
         length: float = FIRST_MOVES * num_ops
         if number > 0:
             length = ROUND_MOVES * num_ops * 2 ** ((number - 1) // ROUNDS)
@@ -355,7 +340,7 @@ class _Search:
             kind = self.kinds.next()
             if best is None:
                 return HOT_ROUND, self.begin, self.heat, cost
-            if number > 0 and kind == HOT_ROUND and left >= LEAST_HOT * len(self.net.cost):
+            if number > 0 and kind == HOT_ROUND and left >= LEAST_HOT * self.num_ops:
                 return HOT_ROUND, self.begin, self.heat, cost
             warm = WARM[self.warm % len(WARM)] * self.mean
             self.warm += 1
@@ -407,37 +392,8 @@ class _Search:
 
     def _state(self, sequence: Int) -> SlotSchedule:
         """The sequence spread over the slots."""
-        from remat.heuristics.annealing.moves_kernel import CHAIN
-        from remat.heuristics.annealing.slots_kernel import BEST, SlotSchedule, fill
+        from remat.heuristics.annealing.slots_kernel import fill
 
-        net, width = self.net, self.width
-        num_ops, num_tensors = len(net.cost), len(net.size)
-        turn = np.zeros(len(sequence), dtype=np.int64)  # which run of its op each compute is
-        by_op = np.argsort(sequence, kind="stable")
-        runs = np.bincount(sequence, minlength=num_ops)
-        turn[by_op] = np.arange(len(sequence)) - np.repeat(np.cumsum(runs) - runs, runs)
-        slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
-        slots[sequence, turn] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
-        degree = np.diff(net.in_ptr) + np.diff(net.out_ptr)
-        touched = min(num_tensors, (CHAIN + 1) * int(degree.max(initial=1))) + 1
-
-        def empty(*shape: int) -> Int:
-            return np.zeros(shape, dtype=np.int64)
-
-        state = SlotSchedule(
-            slots, runs.astype(np.int64), empty(width), empty(num_tensors, MOST_RUNS + 1, 2), empty(num_tensors),
-            np.zeros((2 * width, 4)), np.zeros(num_tensors), np.zeros(num_tensors),
-            empty(num_ops), empty(num_ops), empty(5), np.full(width, -1, dtype=np.int64),
-            empty(touched), np.full(num_tensors, -1, dtype=np.int64), empty(touched, MOST_RUNS + 1, 2), empty(touched),
-            empty(CHAIN + 1), empty(CHAIN + 1),
-        )  # fmt: skip
-        state.number[BEST] = -1
-        fill(net, state, self.budget, self.narrow)
+        state = slot_schedule(self.net, sequence, self.width)
+        fill(self.net, state, self.budget, self.narrow)
         return state
-
-
-def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:
-    """Compressed rows of the entries whose column is wanted."""
-    keep = wanted[columns]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[keep], minlength=num_rows))])
-    return indptr.astype(np.int64), columns[keep]

@@ -15,13 +15,28 @@ import numpy as np
 
 from remat.compiled import inner, kernel
 from remat.heuristics.annealing.slots_kernel import (
+    AFTER,
+    BEFORE,
     BEST,
+    CHAIN_OP,
+    CHAIN_SLOT,
     COMES,
     COST,
     GOES,
     HIGHEST,
+    INPUTS,
+    INSTANCES,
+    LIMIT,
+    OP_COST,
+    ORDER,
+    OUTPUTS,
+    POSITION,
+    READERS,
     REPEATED,
+    REPEATED_OP,
+    RUNS,
     SOFT,
+    WRITERS,
     apply,
     begin,
     insert,
@@ -61,8 +76,8 @@ def empty_near(state, wanted, low, high):
 def first_after(net, state, op):
     """The last of the first slots of those `op` reads from: it may run after that."""
     low = -1
-    for k in range(net.pred_ptr[op], net.pred_ptr[op + 1]):
-        low = max(low, state.slots[net.preds[k], 0])
+    for k in range(net.ops[op, BEFORE], net.ops[op + 1, BEFORE]):
+        low = max(low, state.slots[net.links[k], 0])
     return low
 
 
@@ -70,8 +85,8 @@ def first_after(net, state, op):
 def first_before(net, state, op):
     """The earliest first slot of those that read from `op`: it must have run before that."""
     high = len(state.held)
-    for k in range(net.succ_ptr[op], net.succ_ptr[op + 1]):
-        high = min(high, state.slots[net.succs[k], 0])
+    for k in range(net.ops[op, AFTER], net.ops[op + 1, AFTER]):
+        high = min(high, state.slots[net.links[k], 0])
     return high
 
 
@@ -82,12 +97,12 @@ def window(net, state, op, i, fixed):
     if i == 0:
         high = first_before(net, state, op)
         if fixed:
-            at = net.position[op]
+            at = net.ops[op, POSITION]
             if at > 0:
-                low = max(low, state.slots[net.order[at - 1], 0])
-            if at + 1 < len(net.order):
-                high = min(high, state.slots[net.order[at + 1], 0])
-            if state.runs[op] > 1:
+                low = max(low, state.slots[net.ops[at - 1, ORDER], 0])
+            if at + 1 < len(net.ops) - 1:
+                high = min(high, state.slots[net.ops[at + 1, ORDER], 0])
+            if state.ops[op, RUNS] > 1:
                 high = min(high, state.slots[op, 1])
     elif fixed:
         low = max(low, state.slots[op, 0])
@@ -104,23 +119,23 @@ def target(net, state, op, slot, low, high):
     elif how < 0.65:
         wanted = low + 1 + int(np.random.random() * (high - low - 1))
     elif how < 0.85:
-        written = net.out_ptr[op + 1] - net.out_ptr[op]
+        written = net.ops[op + 1, OUTPUTS] - net.ops[op, OUTPUTS]
         if written == 0:
             return -1
-        tensor = net.outputs[net.out_ptr[op] + np.random.randint(written)]
-        read = net.reader_ptr[tensor + 1] - net.reader_ptr[tensor]
+        tensor = net.links[net.ops[op, OUTPUTS] + np.random.randint(written)]
+        read = net.tensors[tensor + 1, READERS] - net.tensors[tensor, READERS]
         if read == 0:
             return -1
-        other = net.readers[net.reader_ptr[tensor] + np.random.randint(read)]
-        wanted = state.slots[other, np.random.randint(state.runs[other])] - 1
+        other = net.links[net.tensors[tensor, READERS] + np.random.randint(read)]
+        wanted = state.slots[other, np.random.randint(state.ops[other, RUNS])] - 1
     else:
-        read = net.in_ptr[op + 1] - net.in_ptr[op]
+        read = net.ops[op + 1, INPUTS] - net.ops[op, INPUTS]
         if read == 0:
             return -1
-        tensor = net.inputs[net.in_ptr[op] + np.random.randint(read)]
-        k = np.random.randint(net.reader_ptr[tensor + 1] - net.reader_ptr[tensor] + 1)
-        other = net.writers[net.writer_ptr[tensor]] if k == 0 else net.readers[net.reader_ptr[tensor] + k - 1]
-        wanted = state.slots[other, np.random.randint(state.runs[other])] + 1
+        tensor = net.links[net.ops[op, INPUTS] + np.random.randint(read)]
+        k = np.random.randint(net.tensors[tensor + 1, READERS] - net.tensors[tensor, READERS] + 1)
+        other = net.links[net.tensors[tensor, WRITERS]] if k == 0 else net.links[net.tensors[tensor, READERS] + k - 1]
+        wanted = state.slots[other, np.random.randint(state.ops[other, RUNS])] + 1
     if wanted <= low or wanted >= high:
         return -1
     return empty_near(state, wanted, low, high)
@@ -129,7 +144,7 @@ def target(net, state, op, slot, low, high):
 @inner
 def instance_before(state, tensor, slot):
     """The last instance of `tensor` that begins before `slot`; -1: none."""
-    i = state.instances[tensor] - 1
+    i = state.tensors[tensor, INSTANCES] - 1
     while i >= 0 and state.spans[tensor, i, 0] >= slot:
         i -= 1
     return i
@@ -151,52 +166,52 @@ def hot_slot(tree):
 def read_beyond(net, state, slot):
     """Writer of a tensor that lives across `slot`, not used there, and the slot where it is read next; or -1, -1."""
     for _ in range(TRIES):
-        tensor = np.random.randint(len(net.size))
-        if net.writer_ptr[tensor + 1] - net.writer_ptr[tensor] != 1:
+        tensor = np.random.randint(len(net.tensors) - 1)
+        if net.tensors[tensor + 1, WRITERS] - net.tensors[tensor, WRITERS] != 1:
             continue
         i = instance_before(state, tensor, slot)
         if i < 0 or state.spans[tensor, i, 1] <= slot:
             continue
         following, used = len(state.held), False
-        for k in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
-            reader = net.readers[k]
-            for j in range(state.runs[reader]):
+        for k in range(net.tensors[tensor, READERS], net.tensors[tensor + 1, READERS]):
+            reader = net.links[k]
+            for j in range(state.ops[reader, RUNS]):
                 read = state.slots[reader, j]
                 used |= read == slot
                 if read > slot:
                     following = min(following, read)
                     break
         if not used and following < len(state.held):
-            return net.writers[net.writer_ptr[tensor]], following
+            return net.links[net.tensors[tensor, WRITERS]], following
     return -1, -1
 
 
 @inner
 def any_read(net, state):
     """Writer of a tensor and the slot where it is read; or -1, -1."""
-    reader = np.random.randint(len(net.cost))
-    read = net.in_ptr[reader + 1] - net.in_ptr[reader]
+    reader = np.random.randint(len(net.ops) - 1)
+    read = net.ops[reader + 1, INPUTS] - net.ops[reader, INPUTS]
     if read == 0:
         return -1, -1
-    tensor = net.inputs[net.in_ptr[reader] + np.random.randint(read)]
-    return net.writers[net.writer_ptr[tensor]], state.slots[reader, np.random.randint(state.runs[reader])]
+    tensor = net.links[net.ops[reader, INPUTS] + np.random.randint(read)]
+    return net.links[net.tensors[tensor, WRITERS]], state.slots[reader, np.random.randint(state.ops[reader, RUNS])]
 
 
 @inner
 def choose_chain(net, state, fixed, again, most, op, read):
     """What to recompute so that `op` runs before the slot `read`, for a cost of at most `most`.
 
-    Fills `chain_ops` and `chain_slots`, marks the slots in `held`, and returns how many ops and their cost; 0: none.
+    Fills `chain`, marks the slots in `held`, and returns how many ops and their cost; 0: none.
     """
-    ops, at = state.chain_ops, state.chain_slots
-    ops[0], at[0] = op, read
+    chain = state.chain
+    chain[0, CHAIN_OP], chain[0, CHAIN_SLOT] = op, read
     chosen, done, price = 1, 0, 0
     while done < chosen:
-        op, before = ops[done], at[done]
-        price += net.cost[op]
-        good = price <= most and state.runs[op] < net.limit[op]
+        op, before = chain[done, CHAIN_OP], chain[done, CHAIN_SLOT]
+        price += net.ops[op, OP_COST]
+        good = price <= most and state.ops[op, RUNS] < net.ops[op, LIMIT]
         for k in range(done):
-            good &= ops[k] != op
+            good &= chain[k, CHAIN_OP] != op
         slot = -1
         if good:
             low = max(first_after(net, state, op), before - REACH)
@@ -206,17 +221,17 @@ def choose_chain(net, state, fixed, again, most, op, read):
                 slot = empty_near(state, before - 1, low, before)
         if slot < 0:
             for k in range(done):
-                state.held[at[k]] = -1
+                state.held[chain[k, CHAIN_SLOT]] = -1
             return 0, 0
-        at[done] = slot
+        chain[done, CHAIN_SLOT] = slot
         state.held[slot] = op
-        for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
-            missing = net.inputs[k]
-            writer = net.writers[net.writer_ptr[missing]]
-            if net.limit[writer] > 1 and chosen < CHAIN and np.random.random() < again:
+        for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
+            missing = net.links[k]
+            writer = net.links[net.tensors[missing, WRITERS]]
+            if net.ops[writer, LIMIT] > 1 and chosen < CHAIN and np.random.random() < again:
                 i = instance_before(state, missing, slot + 1)
                 if i >= 0 and state.spans[missing, i, 1] <= slot:  # else it is there anyway
-                    ops[chosen], at[chosen] = writer, slot
+                    chain[chosen, CHAIN_OP], chain[chosen, CHAIN_SLOT] = writer, slot
                     chosen += 1
         done += 1
     return chosen, price
@@ -247,8 +262,8 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
         bar = now - heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
         if kind < SHIFT:
-            op = np.random.randint(len(net.cost))
-            i = np.random.randint(state.runs[op])
+            op = np.random.randint(len(net.ops) - 1)
+            i = np.random.randint(state.ops[op, RUNS])
             old = state.slots[op, i]
             low, high = window(net, state, op, i, fixed)
             new = target(net, state, op, old, low, high) if high - low >= 2 else -1
@@ -280,29 +295,29 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
                 continue
             begin(state)
             for k in range(length):
-                touch_op(net, state, state.chain_ops[k])
-                insert(state, state.chain_ops[k], state.chain_slots[k])
+                touch_op(net, state, state.chain[k, CHAIN_OP])
+                insert(state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT])
             apply(net, state)
             for k in range(length):
-                work(net, state, state.chain_ops[k], state.chain_slots[k], COMES, tau)
+                work(net, state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT], COMES, tau)
             after = penalty(state, budget, tau, per_byte, per_soft)
             if price + after <= bar:
                 now = after
                 number[COST] += price
                 for k in range(length):
-                    note_repeated(state, state.chain_ops[k])
+                    note_repeated(state, state.chain[k, CHAIN_OP])
             else:
                 for k in range(length):
-                    remove(state, state.chain_ops[k], state.chain_slots[k])
+                    remove(state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT])
                 undo(net, state)
                 for k in range(length):
-                    work(net, state, state.chain_ops[k], state.chain_slots[k], GOES, tau)
+                    work(net, state, state.chain[k, CHAIN_OP], state.chain[k, CHAIN_SLOT], GOES, tau)
                 continue
         else:
             if number[REPEATED] == 0:
                 continue
-            op = state.repeated[np.random.randint(number[REPEATED])]
-            i = np.random.randint(state.runs[op])
+            op = state.ops[np.random.randint(number[REPEATED]), REPEATED_OP]
+            i = np.random.randint(state.ops[op, RUNS])
             if i == 0 and (fixed or state.slots[op, 1] >= first_before(net, state, op)):
                 continue
             old = state.slots[op, i]
@@ -312,9 +327,9 @@ def anneal(net, state, seed, moves, budget, fixed, heat, per_byte, per_soft, tau
             apply(net, state)
             work(net, state, op, old, GOES, tau)
             after = penalty(state, budget, tau, per_byte, per_soft)
-            if after - net.cost[op] <= bar:
+            if after - net.ops[op, OP_COST] <= bar:
                 now = after
-                number[COST] -= net.cost[op]
+                number[COST] -= net.ops[op, OP_COST]
                 note_repeated(state, op)
             else:
                 insert(state, op, old)

@@ -38,59 +38,54 @@ COMES, GOES = 1.0, -1.0
 LARGEST = 500.0
 
 
-class SlotGraph(NamedTuple):
-    """The graph, without graph inputs; rows of all tables as in :class:`remat.graphs.arrays.Csr`."""
+#: Columns of `SlotGraph.ops`; rows of tables (`INPUTS` and so on) begin in this row's and end in the next one's place.
+OP_COST, WORKSPACE, INPUTS, OUTPUTS, BEFORE, AFTER, LIMIT, ORDER, POSITION, OP_COLUMNS = range(10)
+#: Columns of `SlotGraph.tensors`.
+SIZE, WRITERS, READERS, KEPT, TENSOR_COLUMNS = range(5)
+#: Columns of `SlotSchedule.ops`, `tensors`, `factors` and `chain`.
+RUNS, PLACE, REPEATED_OP = range(3)
+INSTANCES, LAST_CHANGE, TOUCHED_TENSOR, OLD_INSTANCES = range(4)
+UP, DOWN = range(2)
+CHAIN_OP, CHAIN_SLOT = range(2)
 
-    size: Int
-    cost: Int
-    workspace: Int
-    in_ptr: Int
-    inputs: Int
-    out_ptr: Int
-    outputs: Int
-    writer_ptr: Int
-    writers: Int
-    reader_ptr: Int
-    readers: Int
-    pred_ptr: Int
-    preds: Int
-    succ_ptr: Int
-    succs: Int
-    kept: NDArray[np.bool_]
-    limit: Int
-    order: Int
-    position: Int
+
+class SlotGraph(NamedTuple):
+    """The graph, without graph inputs, in few arrays: each more makes all functions longer to compile.
+
+    `ops` has for each op cost, workspace, most runs, position in the reference order, and the op at that position
+    (`ORDER`); and where in `links` its inputs, outputs, predecessors (`BEFORE`) and successors (`AFTER`) begin.
+    `tensors` has for each tensor its size, whether it is kept, and where its writers and readers begin. Both have one
+    row more, where the last ones end.
+    """
+
+    ops: Int
+    tensors: Int
+    links: Int
 
 
 class SlotSchedule(NamedTuple):
     """A schedule, the memory it holds, and room for one change.
 
-    `slots[x, :runs[x]]` ascends; `held` is the op in each slot, or -1. `spans[t, i]` are first and last slot of the
-    i-th instance of tensor t, of which there are `instances[t]`. `tree` has a row for each node, the leaves last.
-    `up[t]` and `down[t]` are what the soft excess is multiplied with where t comes and goes. `repeated[:number[2]]`
-    are the ops that run more than once, and `place` their places there. `number` is [cost, best cost (-1: none),
-    repeated ops, touched tensors, changes so far]. `touched`, `stamp`, `old_spans` and `old_instances` are of the last
-    change, `chain_ops` and `chain_slots` of the last recomputations.
+    `slots[x, :ops[x, RUNS]]` ascends; `held` is the op in each slot, or -1. `spans[t, i]` are first and last slot of
+    the i-th instance of tensor t, of which there are `tensors[t, INSTANCES]`. `tree` has a row for each node, the
+    leaves last. `factors[t]` is what the soft excess is multiplied with where t comes and goes. In
+    `ops[:number[2], REPEATED_OP]` are the ops that run more than once, and in the column `PLACE` their places there.
+    `number` is [cost, best cost (-1: none), repeated ops, touched tensors, changes so far]. `LAST_CHANGE`, the list
+    `TOUCHED_TENSOR`, `old_spans` and `OLD_INSTANCES` are of the last change, `chain` has ops and slots of the last
+    recomputations.
     """
 
+    ops: Int
+    tensors: Int
     slots: Int
-    runs: Int
     held: Int
-    spans: Int
-    instances: Int
-    tree: Float
-    up: Float
-    down: Float
-    repeated: Int
-    place: Int
-    number: Int
     best: Int
-    touched: Int
-    stamp: Int
+    number: Int
+    spans: Int
     old_spans: Int
-    old_instances: Int
-    chain_ops: Int
-    chain_slots: Int
+    chain: Int
+    tree: Float
+    factors: Float
 
 
 @inner
@@ -135,46 +130,47 @@ def add(tree, first, last, amount, factor):
 @inner
 def change(net, state, tensor, first, last, sign):
     """Let `tensor` be there (`COMES`) or no longer (`GOES`) in slots `first` .. `last`."""
-    add(state.tree, first, last, sign * net.size[tensor], state.up[tensor] if sign > 0 else state.down[tensor])
+    factor = state.factors[tensor, UP] if sign > 0 else state.factors[tensor, DOWN]
+    add(state.tree, first, last, sign * net.tensors[tensor, SIZE], factor)
 
 
 @inner
 def work(net, state, op, slot, sign, tau):
     """Add (`COMES`) or take away (`GOES`) the workspace of a run of `op`."""
-    if net.workspace[op] > 0:
-        amount = sign * net.workspace[op]
+    if net.ops[op, WORKSPACE] > 0:
+        amount = sign * net.ops[op, WORKSPACE]
         add(state.tree, slot, slot, amount, math.exp(amount / tau))
 
 
 @inner
 def look(net, state, tensor):
     """Fill in the instances of `tensor` from the slots."""
-    slots, runs, spans = state.slots, state.runs, state.spans
-    first_writer, end_writer = net.writer_ptr[tensor], net.writer_ptr[tensor + 1]
-    writer = net.writers[first_writer]
-    last = runs[writer] - 1
+    slots, spans = state.slots, state.spans
+    first_writer, end_writer = net.tensors[tensor, WRITERS], net.tensors[tensor + 1, WRITERS]
+    writer = net.links[first_writer]
+    last = state.ops[writer, RUNS] - 1
     for i in range(last + 1):
         spans[tensor, i, 0] = slots[writer, i]
         spans[tensor, i, 1] = slots[writer, i]
     if end_writer - first_writer > 1:  # an accumulation buffer: one instance from the first contribution on
         last = 0
         for k in range(first_writer + 1, end_writer):
-            slot = slots[net.writers[k], 0]
+            slot = slots[net.links[k], 0]
             spans[tensor, 0, 0] = min(spans[tensor, 0, 0], slot)
             spans[tensor, 0, 1] = max(spans[tensor, 0, 1], slot)
-    for k in range(net.reader_ptr[tensor], net.reader_ptr[tensor + 1]):
-        reader = net.readers[k]
+    for k in range(net.tensors[tensor, READERS], net.tensors[tensor + 1, READERS]):
+        reader = net.links[k]
         i = last
-        for j in range(runs[reader] - 1, -1, -1):
+        for j in range(state.ops[reader, RUNS] - 1, -1, -1):
             slot = slots[reader, j]
             while i > 0 and spans[tensor, i, 0] > slot:
                 i -= 1
             spans[tensor, i, 1] = max(spans[tensor, i, 1], slot)
             if i == 0:  # earlier reads are of the same instance
                 break
-    if net.kept[tensor]:
+    if net.tensors[tensor, KEPT]:
         spans[tensor, last, 1] = len(state.held) - 1
-    state.instances[tensor] = last + 1
+    state.tensors[tensor, INSTANCES] = last + 1
 
 
 @inner
@@ -225,18 +221,18 @@ def begin(state):
 @inner
 def touch_op(net, state, op):
     """Have the lifetimes of everything that `op` reads or writes looked at."""
-    for k in range(net.in_ptr[op], net.in_ptr[op + 1]):
-        touch(state, net.inputs[k])
-    for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
-        touch(state, net.outputs[k])
+    for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
+        touch(state, net.links[k])
+    for k in range(net.ops[op, OUTPUTS], net.ops[op + 1, OUTPUTS]):
+        touch(state, net.links[k])
 
 
 @inner
 def touch(state, tensor):
     """Have the lifetimes of `tensor` looked at, once."""
-    if state.stamp[tensor] != state.number[STAMP]:
-        state.stamp[tensor] = state.number[STAMP]
-        state.touched[state.number[TOUCHED]] = tensor
+    if state.tensors[tensor, LAST_CHANGE] != state.number[STAMP]:
+        state.tensors[tensor, LAST_CHANGE] = state.number[STAMP]
+        state.tensors[state.number[TOUCHED], TOUCHED_TENSOR] = tensor
         state.number[TOUCHED] += 1
 
 
@@ -244,23 +240,23 @@ def touch(state, tensor):
 def apply(net, state):
     """Bring the memory of touched tensors in line with the slots; what was there is remembered."""
     for k in range(state.number[TOUCHED]):
-        tensor = state.touched[k]
-        count = state.instances[tensor]
-        state.old_instances[k] = count
+        tensor = state.tensors[k, TOUCHED_TENSOR]
+        count = state.tensors[tensor, INSTANCES]
+        state.tensors[k, OLD_INSTANCES] = count
         for i in range(count):
             state.old_spans[k, i, 0] = state.spans[tensor, i, 0]
             state.old_spans[k, i, 1] = state.spans[tensor, i, 1]
         look(net, state, tensor)
-        switch(net, state, tensor, state.old_spans, k, count, state.spans, tensor, state.instances[tensor])
+        switch(net, state, tensor, state.old_spans, k, count, state.spans, tensor, state.tensors[tensor, INSTANCES])
 
 
 @inner
 def undo(net, state):
     """Bring the memory back to what was there before :func:`apply`."""
     for k in range(state.number[TOUCHED] - 1, -1, -1):
-        tensor, count = state.touched[k], state.old_instances[k]
-        switch(net, state, tensor, state.spans, tensor, state.instances[tensor], state.old_spans, k, count)
-        state.instances[tensor] = count
+        tensor, count = state.tensors[k, TOUCHED_TENSOR], state.tensors[k, OLD_INSTANCES]
+        switch(net, state, tensor, state.spans, tensor, state.tensors[tensor, INSTANCES], state.old_spans, k, count)
+        state.tensors[tensor, INSTANCES] = count
         for i in range(count):
             state.spans[tensor, i, 0] = state.old_spans[k, i, 0]
             state.spans[tensor, i, 1] = state.old_spans[k, i, 1]
@@ -269,12 +265,12 @@ def undo(net, state):
 @inner
 def insert(state, op, slot):
     """Add `slot` to the slots of `op`."""
-    slots, i = state.slots, state.runs[op]
+    slots, i = state.slots, state.ops[op, RUNS]
     while i > 0 and slots[op, i - 1] > slot:
         slots[op, i] = slots[op, i - 1]
         i -= 1
     slots[op, i] = slot
-    state.runs[op] += 1
+    state.ops[op, RUNS] += 1
     state.held[slot] = op
 
 
@@ -284,27 +280,27 @@ def remove(state, op, slot):
     slots, i = state.slots, 0
     while slots[op, i] != slot:
         i += 1
-    while i + 1 < state.runs[op]:
+    while i + 1 < state.ops[op, RUNS]:
         slots[op, i] = slots[op, i + 1]
         i += 1
-    state.runs[op] -= 1
+    state.ops[op, RUNS] -= 1
     state.held[slot] = -1
 
 
 @inner
 def note_repeated(state, op):
     """Keep the list of ops that run more than once."""
-    number, place = state.number, state.place
-    if state.runs[op] > 1 and place[op] < 0:
-        place[op] = number[REPEATED]
-        state.repeated[number[REPEATED]] = op
+    number = state.number
+    if state.ops[op, RUNS] > 1 and state.ops[op, PLACE] < 0:
+        state.ops[op, PLACE] = number[REPEATED]
+        state.ops[number[REPEATED], REPEATED_OP] = op
         number[REPEATED] += 1
-    elif state.runs[op] == 1 and place[op] >= 0:
+    elif state.ops[op, RUNS] == 1 and state.ops[op, PLACE] >= 0:
         number[REPEATED] -= 1
-        moved = state.repeated[number[REPEATED]]
-        state.repeated[place[op]] = moved
-        place[moved] = place[op]
-        place[op] = -1
+        moved = state.ops[number[REPEATED], REPEATED_OP]
+        state.ops[state.ops[op, PLACE], REPEATED_OP] = moved
+        state.ops[moved, PLACE] = state.ops[op, PLACE]
+        state.ops[op, PLACE] = -1
 
 
 @inner
@@ -313,10 +309,10 @@ def plant(net, state, budget, tau):
     tree, width = state.tree, len(state.held)
     for node in range(width, 2 * width):
         tree[node, HIGHEST] = 0.0
-    for tensor in range(len(net.size)):
-        size = net.size[tensor]
-        state.up[tensor], state.down[tensor] = math.exp(size / tau), math.exp(-size / tau)
-        for i in range(state.instances[tensor]):
+    for tensor in range(len(net.tensors) - 1):
+        size = net.tensors[tensor, SIZE]
+        state.factors[tensor, UP], state.factors[tensor, DOWN] = math.exp(size / tau), math.exp(-size / tau)
+        for i in range(state.tensors[tensor, INSTANCES]):
             tree[width + state.spans[tensor, i, 0], HIGHEST] += size
             if state.spans[tensor, i, 1] + 1 < width:
                 tree[width + state.spans[tensor, i, 1] + 1, HIGHEST] -= size
@@ -325,7 +321,7 @@ def plant(net, state, budget, tau):
         level += tree[width + slot, HIGHEST]
         here = level
         if state.held[slot] >= 0:
-            here += net.workspace[state.held[slot]]
+            here += net.ops[state.held[slot], WORKSPACE]
         tree[width + slot, HIGHEST] = here
         tree[width + slot, SOFT] = math.exp(min(LARGEST, (here - budget) / tau))
         tree[width + slot, PLUS], tree[width + slot, TIMES] = 0.0, 1.0
@@ -341,12 +337,12 @@ def fill(net, state, budget, tau):
     number[COST] = number[REPEATED] = 0
     for slot in range(len(state.held)):
         state.held[slot] = -1
-    for op in range(len(net.cost)):
-        state.place[op] = -1
-        for i in range(state.runs[op]):
+    for op in range(len(net.ops) - 1):
+        state.ops[op, PLACE] = -1
+        for i in range(state.ops[op, RUNS]):
             state.held[state.slots[op, i]] = op
-            number[COST] += net.cost[op]
+            number[COST] += net.ops[op, OP_COST]
         note_repeated(state, op)
-    for k in range(len(net.outputs)):
-        look(net, state, net.outputs[k])
+    for k in range(net.ops[0, OUTPUTS], net.ops[len(net.ops) - 1, OUTPUTS]):
+        look(net, state, net.links[k])
     plant(net, state, budget, tau)

@@ -1,0 +1,89 @@
+"""A problem and a sequence of computes, as the arrays that the compiled moves work on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.sequence import standing_buffers
+from remat.problem import Problem
+
+if TYPE_CHECKING:
+    from remat.heuristics.annealing.slots_kernel import SlotGraph, SlotSchedule
+
+Int = NDArray[np.int64]
+
+#: Most runs of one op that the search keeps track of.
+MOST_RUNS = 24
+
+
+def slot_graph(problem: Problem) -> SlotGraph:
+    """The graph of a problem."""
+    from remat.heuristics.annealing import slots_kernel as kernel
+
+    arrays = problem.graph.arrays
+    num_ops, num_tensors = len(arrays.cost), len(arrays.size)
+    buffers, workspace = standing_buffers(problem)
+    live = (arrays.producers.counts == 1) | buffers  # neither graph inputs nor buffers that nobody reads
+    limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
+    into = arrays.op_outputs.indices
+    limit[arrays.op_outputs.rows[buffers[into]]] = 1
+    ops = np.zeros((num_ops + 1, kernel.OP_COLUMNS), dtype=np.int64)
+    for column, values in (
+        (kernel.OP_COST, arrays.cost), (kernel.WORKSPACE, workspace), (kernel.LIMIT, limit),
+        (kernel.ORDER, arrays.order), (kernel.POSITION, arrays.position),
+    ):  # fmt: skip
+        ops[:-1, column] = values
+    tensors = np.zeros((num_tensors + 1, kernel.TENSOR_COLUMNS), dtype=np.int64)
+    tensors[:-1, kernel.SIZE], tensors[:-1, kernel.KEPT] = arrays.size, problem.kept
+    before, after, writers, readers = (
+        (csr.indptr, csr.indices)
+        for csr in (arrays.op_predecessors, arrays.op_successors, arrays.producers, arrays.consumers)
+    )
+    links: list[Int] = []
+    for table, column, (starts, found) in (
+        (ops, kernel.INPUTS, _only(arrays.op_inputs.rows, arrays.op_inputs.indices, live, num_ops)),
+        (ops, kernel.OUTPUTS, _only(arrays.op_outputs.rows, into, live, num_ops)),
+        (ops, kernel.BEFORE, before), (ops, kernel.AFTER, after),
+        (tensors, kernel.WRITERS, writers), (tensors, kernel.READERS, readers),
+    ):  # fmt: skip
+        table[:, column] = starts + sum(len(link) for link in links)
+        links.append(found)
+    return kernel.SlotGraph(ops, tensors, np.concatenate(links))
+
+
+def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
+    """The sequence spread over `width` slots; memory and tree are still to be filled in."""
+    from remat.heuristics.annealing import slots_kernel as kernel
+    from remat.heuristics.annealing.moves_kernel import CHAIN
+
+    num_ops, num_tensors = len(net.ops) - 1, len(net.tensors) - 1
+    turn = np.zeros(len(sequence), dtype=np.int64)  # which run of its op each compute is
+    by_op = np.argsort(sequence, kind="stable")
+    runs = np.bincount(sequence, minlength=num_ops)
+    turn[by_op] = np.arange(len(sequence)) - np.repeat(np.cumsum(runs) - runs, runs)
+    slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
+    slots[sequence, turn] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
+    degree = int(np.diff(net.ops[:, [kernel.INPUTS, kernel.OUTPUTS]], axis=0).sum(axis=1).max(initial=1))
+    touched = min(num_tensors, (CHAIN + 1) * degree) + 1
+
+    def empty(*shape: int) -> Int:
+        return np.zeros(shape, dtype=np.int64)
+
+    state = kernel.SlotSchedule(
+        empty(num_ops, 3), empty(num_tensors + 1, 4), slots, empty(width), np.full(width, -1, dtype=np.int64),
+        empty(5), empty(num_tensors, MOST_RUNS + 1, 2), empty(touched, MOST_RUNS + 1, 2), empty(CHAIN + 1, 2),
+        np.zeros((2 * width, 4)), np.zeros((num_tensors, 2)),
+    )  # fmt: skip
+    state.ops[:, kernel.RUNS], state.tensors[:, kernel.LAST_CHANGE] = runs, -1
+    state.number[kernel.BEST] = -1
+    return state
+
+
+def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:
+    """Compressed rows of the entries whose column is wanted."""
+    keep = wanted[columns]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[keep], minlength=num_rows))])
+    return indptr.astype(np.int64), columns[keep]
