@@ -17,6 +17,7 @@ __all__ = [
     "layered",
     "max_batch",
     "minimize",
+    "order",
     "read_graph",
     "read_schedule",
     "show_versions",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from remat.schedule.simulate import simulate
     from remat.schedule.validate import validate
     from remat.solving.min_peak import minimize
+    from remat.solving.order import order
     from remat.solving.result import Result
     from remat.solving.solve import solve
     from remat.solving.versions import show_versions
@@ -55,6 +57,7 @@ _HOME = {
     "layered": "remat.graphs.layered",
     "max_batch": "remat.experiments.max_batch",
     "minimize": "remat.solving.min_peak",
+    "order": "remat.solving.order",
     "read_graph": "remat.graphs.io",
     "read_schedule": "remat.schedule.io",
     "show_versions": "remat.solving.versions",

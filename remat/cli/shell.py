@@ -23,6 +23,7 @@ from remat.cli import (
     generate,
     improve,
     minimize,
+    order,
     plot,
     show,
     solve,
@@ -45,7 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
-    solve, improve, minimize, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
+    solve, improve, minimize, order, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
     backends, warm_up,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)

@@ -28,7 +28,7 @@ def run_search(session: Session, search: OrderSearch) -> Ordering | None:
     Returns
     -------
     Ordering or None
-        What it found out; None where its compiled code was not ready in time.
+        What it found out; None where its compiled code was not ready in time, or nothing is left to be found.
 
     Raises
     ------
@@ -49,7 +49,11 @@ def run_search(session: Session, search: OrderSearch) -> Ordering | None:
         session.tell()
         return session.enough
 
-    session.raise_bound(problem.structural_peak, own_scope(problem))
+    if problem.structural_peak > session.bound:
+        session.bound_kind = "structural bound"
+        session.raise_bound(problem.structural_peak, own_scope(problem))
+    if session.enough:
+        return None
     with session.timed(name):
         if not search.prepared(session.call.deadline, lambda: session.enter(f"{name}: {COMPILING}")):
             session.note(f"{name} was not compiled in time")
@@ -75,7 +79,7 @@ def run_search(session: Session, search: OrderSearch) -> Ordering | None:
     elif found.bound >= best.certificate.peak:
         session.note(f"{name} proved that no order has a lower peak without recomputation")
     if found.states is not None:
-        session.note(f"{name} explored {found.states:,} states")
+        session.states = (session.states or 0) + found.states
     for note in found.notes:
         session.note(note)
     return found

@@ -101,6 +101,8 @@ class Result:
         Size of the model; None where no model was needed.
     method, backend : str
         Names of the formulation and the backend, or of the heuristic and nothing; `source` says who made the schedule.
+    states : int or None
+        How many states a search for an order looked at; None where there was none.
     source : str
         Who made the schedule; empty without one.
     seed, threads : int, int or None
@@ -134,6 +136,7 @@ class Result:
     bound_kind: str = ""
     bound_cause: str = ""
     cost_bound: int | None = None
+    states: int | None = None
 
     @property
     def asks_peak(self) -> bool:
@@ -248,6 +251,7 @@ class Result:
             "timings": dict(self.timings),
             "variables": self.variables,
             "constraints": self.constraints,
+            "states": self.states,
             "method": self.method,
             "backend": self.backend,
             "source": self.source,
@@ -282,6 +286,7 @@ class Result:
         rows = [("status", f"{self._verdict()} (stopped: {self.stop})"), *self._answer_rows()]
         rows.append(("scope", str(self.scope)))
         size = "" if self.variables is None else f", {self.variables:,} variables, {self.constraints:,} constraints"
+        size += "" if self.states is None else f", {self.states:,} states"
         rows.append(("method", self.method + (f" by {self.backend}" if self.backend else "") + size))
         if self.steps:
             rows.append(("steps", ", ".join(self._told(step) for step in self.steps)))

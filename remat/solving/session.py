@@ -80,6 +80,8 @@ class Session:
     versions: dict[str, str] = field(default_factory=base_versions)
     size: tuple[int, int] | None = None
     """Variables and constraints of the model, where there is one."""
+    states: int | None = None
+    """How many states searches for an order have looked at."""
     begun: float = field(default_factory=time.monotonic)
     bound_kind: str = ""
     bound_cause: str = ""
@@ -283,6 +285,7 @@ class Session:
             bound_kind=self.bound_kind,
             bound_cause=self.bound_cause,
             cost_bound=self.cost_bound if self.asks_peak else None,
+            states=self.states,
             method=self.method,
             backend=self.backend,
             source="" if best is None else best.source,

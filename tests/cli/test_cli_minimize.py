@@ -52,7 +52,7 @@ def test_json_and_rules(chain: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.json"], "none.json: no such file, and no zoo graph of that name either (fcn8"),
+        (["none.json"], "none.json: no such file, and no zoo graph of that name either ("),
         (["{chain}", "--order", "any"], "order 'any' is not one of fixed, free"),
         (["{chain}", "--keep", "x"], "tensor 'x' to keep is not in graph"),
         (["{chain}", "--backend", "cpsat"], "there is no backend 'cpsat'; known are cp-sat"),

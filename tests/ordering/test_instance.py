@@ -107,7 +107,8 @@ def test_a_search_is_a_method() -> None:
     problem = free_order(LIBERIS_LANE)
     result = solve(problem, BestOfMany)
     assert (result.peak, result.proved, result.source) == (4960, False, "best-of-many")
-    assert "100 states" in result.message
+    assert result.states == result.as_dict()["states"] == 100
+    assert "best-of-many, 100 states" in str(result)
     assert "a remark" in result.message
     assert solve(problem, "kahn").peak == solve(problem, Kahn()).peak == 5216
     with pytest.raises(ProblemError, match="takes none"):

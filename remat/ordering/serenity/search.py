@@ -70,7 +70,7 @@ class Serenity(OrderSearch):
     >>> from remat.graphs.families import unit_chain
     >>> found = Serenity().search(OrderInstance.of(Problem(unit_chain(4))))
     >>> found.peak, found.proved
-    (5, True)
+    (6, True)
     """
 
     name = "serenity"

@@ -1,0 +1,119 @@
+"""Orders at random, and the distribution of their peaks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.ordering.instance import Int, OrderInstance
+
+#: Sets of ops that may come first in an order, up to which orders are counted.
+MOST_SETS = 50_000
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Peaks of orders at random.
+
+    Attributes
+    ----------
+    peaks : int64 array, shape (orders,)
+        Bytes, ascending.
+    uniform : bool
+        Whether every order was equally likely.
+    orders : int or None
+        How many orders there are, where they were counted.
+    """
+
+    peaks: Int
+    uniform: bool
+    orders: int | None
+
+    def share_within(self, size: int) -> float:
+        """Share of the orders whose peak is at most so many bytes."""
+        return float(np.searchsorted(self.peaks, size, side="right") / max(1, len(self.peaks)))
+
+
+def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadline: Deadline | None = None) -> Sample:
+    """Peaks of so many orders at random; fewer where the deadline comes first.
+
+    Every order is equally likely where at most 50,000 sets of ops can come first in one, so that the orders can be
+    counted: the next op is drawn by the number of ways to go on from there. Otherwise each op that is ready is equally
+    likely to come next, which favours some orders.
+
+    Parameters
+    ----------
+    instance : OrderInstance
+    number : int
+    seed : int
+    deadline : Deadline, optional
+
+    Examples
+    --------
+    >>> from remat import GraphBuilder, Problem
+    >>> b = GraphBuilder("two branches")
+    >>> _ = b.op("a", size=2), b.op("b", inputs=["a"], size=9), b.op("c", inputs=["a"], size=9)
+    >>> _ = b.op("d", inputs=["b"], size=1), b.op("e", inputs=["c"], size=1), b.op("f", inputs=["d", "e"], size=1)
+    >>> sample = sample_peaks(OrderInstance.of(Problem(b.build())), 600)
+    >>> sample.orders, sorted(set(sample.peaks.tolist())), abs(sample.share_within(12) - 2 / 6) < 0.05
+    (6, [12, 20], True)
+    """
+    clock = deadline or Deadline()
+    before = [sum(1 << op for op in row) for row in instance.predecessors.lists()]
+    after = instance.successors.lists()
+    ways = _ways(before, after, clock)
+    rng = random.Random(seed)
+    start = [op for op, mask in enumerate(before) if not mask]
+    peaks: list[int] = []
+    order = instance.reference
+    for _ in range(number):
+        if clock.expired:
+            break
+        done, ready = 0, list(start)
+        for step in range(len(order)):
+            if ways is None:
+                k = rng.randrange(len(ready))
+            else:
+                mark, k = rng.randrange(ways[done]), -1
+                while mark >= 0:
+                    k += 1
+                    mark -= ways[done | 1 << ready[k]]
+            op = order[step] = ready.pop(k)
+            done |= 1 << op
+            ready += [other for other in after[op] if not before[other] & ~done]
+        peaks.append(instance.peak_of(order))
+    return Sample(np.sort(np.array(peaks, dtype=np.int64)), ways is not None, None if ways is None else ways[0])
+
+
+def _ways(before: list[int], after: list[list[int]], clock: Deadline) -> dict[int, int] | None:
+    """In how many orders the rest can follow each set of ops that can come first; None where these are too many."""
+    start = sum(1 << op for op, mask in enumerate(before) if not mask)
+    levels: list[dict[int, int]] = [{0: start}]  # sets of ops, and those that are ready then
+    count = 1
+    for _ in before:
+        level: dict[int, int] = {}
+        for done, ready in levels[-1].items():
+            rest = ready
+            while rest:
+                bit = rest & -rest
+                rest ^= bit
+                if done | bit not in level:
+                    new = [other for other in after[bit.bit_length() - 1] if not before[other] & ~(done | bit)]
+                    level[done | bit] = ready ^ bit | sum(1 << other for other in new)
+        levels.append(level)
+        count += len(level)
+        if count > MOST_SETS or clock.expired:
+            return None
+    ways = dict.fromkeys(levels[-1], 1)
+    for level in levels[-2::-1]:
+        for done, ready in level.items():
+            rest, total = ready, 0
+            while rest:
+                bit = rest & -rest
+                rest ^= bit
+                total += ways[done | bit]
+            ways[done] = total
+    return ways

@@ -1,0 +1,118 @@
+"""Pictures of orders: the memory before and after, and the distribution of peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.graphs import ComputeGraph
+from remat.schedule.plots import empty_figure, plain_text, size_unit
+from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import simulate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Colours of Okabe and Ito, which colour-blind people can tell apart, and styles for those who print in grey.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_STYLES = ("--", "-", "-.", ":")
+
+
+def plot_footprints(
+    graph: ComputeGraph,
+    schedules: Mapping[str, Schedule],
+    ax: Axes | None = None,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> Axes:
+    """Memory at each compute step of several schedules of one graph, with the peak of each (Serenity, Fig. 12).
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    schedules : mapping of str to Schedule
+        By what they are called in the legend, the earlier below the later.
+    ax : matplotlib Axes, optional
+        Where to draw; default: a new figure, the ``figure`` of what is returned.
+    keep, count_constant_memory
+        As for :func:`remat.schedule.simulate.simulate`.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    axes = ax if ax is not None else empty_figure((10, 4)).subplots()
+    keep = tuple(keep)
+    runs = {
+        name: simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
+        for name, schedule in schedules.items()
+    }
+    highest = max((run.peak for run in runs.values()), default=0)
+    scale, unit = size_unit(highest)
+    longest = 1
+    for number, (name, run) in enumerate(runs.items()):
+        memory = run.memory[run.is_compute] / scale
+        longest = max(longest, len(memory))
+        colour = _COLOURS[number % len(_COLOURS)]
+        edges = np.arange(len(memory) + 1)
+        axes.stairs(memory, edges, fill=True, color=colour, alpha=0.18)
+        axes.stairs(memory, edges, color=colour, linewidth=1.4, label=plain_text(f"{name}: peak {run.peak:,} bytes"))
+        axes.axhline(run.peak / scale, color=colour, linestyle="--", linewidth=0.8)
+    axes.set_xlim(0, longest)
+    axes.set_ylim(0, 1.08 * highest / scale or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("compute step")
+    axes.set_ylabel(f"memory ({unit})")
+    axes.set_title(plain_text(graph.name), fontsize="medium", pad=26)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize="small")
+    return axes
+
+
+def plot_peak_distribution(
+    peaks: NDArray[np.int64],
+    marks: Mapping[str, int],
+    ax: Axes | None = None,
+    *,
+    title: str = "",
+) -> Axes:
+    """Share of orders whose peak is at most so much, with marks for some of them (Serenity, Fig. 3).
+
+    Parameters
+    ----------
+    peaks : int64 array, shape (orders,)
+        Peaks of sampled orders, in bytes.
+    marks : mapping of str to int
+        Peaks in bytes to be marked, by what they are called.
+    ax : matplotlib Axes, optional
+        Where to draw; default: a new figure, the ``figure`` of what is returned.
+    title : str
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    axes = ax if ax is not None else empty_figure((7, 4.2)).subplots()
+    values = np.sort(peaks)
+    scale, unit = size_unit(int(max([*marks.values(), int(values.max(initial=0))], default=0)))
+    if len(values):
+        axes.ecdf(values / scale, color="#222222", linewidth=1.4, label=f"{len(values):,} orders at random")
+    for number, (name, peak) in enumerate(sorted(marks.items(), key=lambda mark: mark[1])):
+        share = 100 * float((values <= peak).mean()) if len(values) else 0.0
+        axes.axvline(
+            peak / scale, color=_COLOURS[number % len(_COLOURS)], linestyle=_STYLES[number % len(_STYLES)],
+            label=plain_text(f"{name}: {peak:,} bytes ({share:.3g} % of the orders within)"),
+        )  # fmt: skip
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel(f"peak ({unit})")
+    axes.set_ylabel("share of orders")
+    if title:
+        axes.set_title(plain_text(title), fontsize="medium")
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), frameon=False, fontsize="small")
+    axes.grid(alpha=0.25)
+    return axes

@@ -1,0 +1,76 @@
+"""order(): the order of least peak, each op computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.backends.choice import BackendLike
+from remat.graphs import ComputeGraph
+from remat.problem import Objective, Problem
+from remat.schedule import OrderRule, Schedule
+from remat.solving.progress import OnProgress
+from remat.solving.stop import Stop
+
+if TYPE_CHECKING:
+    from remat.solving.method import MethodLike
+    from remat.solving.result import Result
+
+
+def order(
+    problem: Problem | ComputeGraph,
+    method: MethodLike = "auto",
+    backend: BackendLike | None = "cp-sat",
+    *,
+    stop: Stop = None,
+    warm_start: Schedule | None = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    method_options: Any = None,
+    on_progress: OnProgress | None = None,
+) -> Result:
+    """Find the order of least peak in which each op is computed once.
+
+    It is :func:`remat.solve` for the objective ``least-peak``, a free order and one compute of each op.
+
+    Parameters
+    ----------
+    problem : Problem or ComputeGraph
+        What to keep, whether constant memory counts, and a budget as an upper limit, where there is one; its order
+        rule, its limits of computes and its objective are not looked at.
+    method : str, class or object
+        As for :func:`remat.solve`: ``auto``, ``serenity`` or another search for an order (:mod:`remat.ordering`), a
+        formulation that can state the least peak, or a heuristic.
+    backend, stop, warm_start, options, method_options, on_progress
+        As for :func:`remat.solve`.
+
+    Returns
+    -------
+    Result
+        With a schedule unless there is a budget, since the reference order is one; also after Ctrl-C.
+
+    Raises
+    ------
+    RematError
+        As :func:`remat.solve`.
+
+    Examples
+    --------
+    >>> from remat import GraphBuilder
+    >>> b = GraphBuilder("two branches")
+    >>> _ = b.op("a", size=2), b.op("b", inputs=["a"], size=9), b.op("c", inputs=["a"], size=9)
+    >>> _ = b.op("d", inputs=["b"], size=1), b.op("e", inputs=["c"], size=1), b.op("f", inputs=["d", "e"], size=1)
+    >>> found = order(b.build(), "serenity")
+    >>> found.problem.reference_peak, found.peak, found.proved
+    (20, 12, True)
+    """
+    from remat.solving.solve import solve
+
+    if isinstance(problem, ComputeGraph):
+        problem = Problem(problem)
+    if isinstance(problem, Problem):
+        problem = replace(problem, order=OrderRule.FREE, max_computes=1, objective=Objective.LEAST_PEAK)
+    return solve(
+        problem, method, backend, stop=stop, warm_start=warm_start, options=options, method_options=method_options,
+        on_progress=on_progress,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""``remat order`` through the real entry point."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remat import layered
+from remat.cli import main
+from remat.graphs import GraphBuilder
+from remat.graphs.io import read_graph, write_graph
+from remat.schedule import Rules, validate
+from remat.schedule.io import read_schedule
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def branches(tmp_path: Path) -> str:
+    """Two branches, whose first halves the reference order computes first: peak 20 instead of 12."""
+    b = GraphBuilder("branches")
+    _ = b.op("a", size=2), b.op("b", inputs=["a"], size=9), b.op("c", inputs=["a"], size=9)
+    _ = b.op("d", inputs=["b"], size=1), b.op("e", inputs=["c"], size=1), b.op("f", inputs=["d", "e"], size=1)
+    path = tmp_path / "branches.json"
+    write_graph(b.build(), path)
+    return str(path)
+
+
+def test_what_is_printed_and_written(branches: str, tmp_path: Path, capsys: Capture) -> None:
+    out, picture, samples = tmp_path / "lean.json", tmp_path / "lean.svg", tmp_path / "samples.svg"
+    files = ["-o", str(out), "--plot", str(picture), "--sample", "50", "--plot-samples", str(samples)]
+    assert main(["order", branches, "--method", "serenity", "-q", *files]) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[:5] == [
+        "graph     branches: 6 ops",
+        "before    20 bytes (reference order)",
+        "after     12 bytes (40 % less)",
+        "bound     12 bytes, serenity",
+        "status    proved least by serenity",
+    ]
+    assert lines[5].startswith("method    serenity")
+    assert lines[6].startswith("time ")
+    assert not shown.err
+    certificate = validate(read_graph(branches), read_schedule(out), Rules(budget=12, max_computes=1, order="free"))
+    assert (certificate.accepted, certificate.peak) == (True, 12)
+    drawn = picture.read_text(encoding="utf-8"), samples.read_text(encoding="utf-8")
+    assert "reference order: peak 20 bytes" in drawn[0]
+    assert "order of serenity: peak 12 bytes" in drawn[0]
+    assert "50 orders of 6, every order equally likely" in drawn[1]
+    assert "least peak: 12 bytes" in drawn[1]
+
+
+def test_budget_json_and_auto(branches: str, capsys: Capture) -> None:
+    assert main(["order", branches, "-q", "--json", "--budget", "60%", "--backend", "none"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["peak"], facts["proved"], facts["order"]) == (12, True, "free")
+    assert facts["certificate"]["rules"]["max_computes"] == 1
+    assert main(["order", branches, "-q", "--budget", "11", "--method", "serenity"]) == 1
+    assert "no schedule exists (by serenity); 12 bytes (60 %) are known to suffice" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.json"], "none.json: no such file, and no zoo graph of that name either ("),
+        (["{graph}", "--method", "serenety"], "there is no method 'serenety'; known are serenity"),
+        (["{graph}", "--method", "checkmate"], "cannot be asked for the least peak"),
+        (["{graph}", "--budget", "1 parsec"], "unit 'parsec' of budget"),
+        (["{graph}", "--keep", "x"], "tensor 'x' to keep is not in graph"),
+        (["{graph}", "-t", "-1"], "stop must be a positive number of seconds"),
+        (["{graph}", "-o", "nowhere/x.json"], "nowhere/x.json: cannot be written"),
+        (["{graph}", "-o", "{graph}"], "would overwrite the input"),
+        (["{graph}", "--plot-samples", "x.txt"], "the suffix must be one of"),
+    ],
+)
+def test_one_line_for_every_mistake(words: list[str], message: str, branches: str, capsys: Capture) -> None:
+    assert main(["order", *(word.replace("{graph}", branches) for word in words)]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert not shown.out
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
+    """Serenity alone has no end on this graph; what it began with is there, and a bound."""
+    graph, out = tmp_path / "graph.json", tmp_path / "lean.json"
+    write_graph(layered(400, 0.9, 2), graph)
+    program = "import sys, remat.cli; sys.exit(remat.cli.main())"
+    words = ["order", str(graph), "--method", "serenity", "-o", str(out), "-q"]
+    run = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True)
+    time.sleep(15)
+    assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    shown, _ = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert "stopped: interrupted" in shown
+    assert validate(read_graph(graph), read_schedule(out), Rules(max_computes=1, order="free")).accepted
