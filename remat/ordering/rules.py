@@ -3,13 +3,52 @@
 from __future__ import annotations
 
 import heapq
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.ready import Ready
+
+#: Ops between two looks at the clock.
+PIECE = 1000
 
 
-def kahn_order(instance: OrderInstance) -> Int:
+class Rule(OrderSearch):
+    """A rule that makes a single order; its bound is the structural one."""
+
+    def search(
+        self,
+        instance: OrderInstance,
+        *,
+        deadline: Deadline | None = None,
+        seed: int = 0,
+        upper: int | None = None,
+        on_order: OnOrder | None = None,
+    ) -> Ordering:
+        """One order, and the structural bound; no order where there was no time to make it."""
+        bound = instance.structural_bound
+        none = Ordering(None, None, bound if upper is None else min(bound, upper))
+        try:
+            order = self.order(instance, deadline or Deadline())
+        except OverdueError:
+            return none
+        peak = instance.peak_of(order)
+        return none if upper is not None and peak >= upper else Ordering(order, peak, bound)
+
+    @abstractmethod
+    def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
+        """The order.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+
+
+def kahn_order(instance: OrderInstance, deadline: Deadline | None = None) -> Int:
     """Kahn's order: of the ops that are ready, the one that has been ready for the longest time.
 
     Source: A. B. Kahn, Topological sorting of large networks, 1962. Ops that are ready at the start, or become ready
@@ -24,34 +63,170 @@ def kahn_order(instance: OrderInstance) -> Int:
     """
     waiting = instance.predecessors.counts.tolist()
     after = instance.successors.lists()
-    ready = [(0, op) for op, count in enumerate(waiting) if not count]
-    order = instance.reference
-    for step in range(len(order)):
-        op = order[step] = heapq.heappop(ready)[1]
+    queue = [op for op, count in enumerate(waiting) if not count]
+    for op in (deadline or Deadline()).each(queue, PIECE):  # which grows meanwhile
         for other in after[op]:
             waiting[other] -= 1
             if not waiting[other]:
-                heapq.heappush(ready, (step + 1, other))
+                queue.append(other)
+    order = instance.reference
+    order[:] = queue
     return order
 
 
-class Kahn(OrderSearch):
+class Kahn(Rule):
     """Kahn's order, first in, first out: what many frameworks run, and what Serenity begins from."""
 
     name = "kahn"
 
-    def search(
-        self,
-        instance: OrderInstance,
-        *,
-        deadline: Deadline | None = None,
-        seed: int = 0,
-        upper: int | None = None,
-        on_order: OnOrder | None = None,
-    ) -> Ordering:
-        """One order, and the structural bound."""
-        order = kahn_order(instance)
-        peak = instance.peak_of(order)
-        if upper is not None and peak >= upper:
-            return Ordering(None, None, min(instance.structural_bound, upper))
-        return Ordering(order, peak, instance.structural_bound)
+    def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
+        return kahn_order(instance, deadline)
+
+
+class DepthFirst(Rule):
+    """Depth first, small ops first: what is needed for an op is computed right before it.
+
+    Ops are visited in ascending order of the bytes that they read and write; a visit computes what the op still needs,
+    in the same order, and then the op.
+
+    Source: `topological_sort_dfs` of PyTorch's inductor (torch/_inductor/memory.py).
+    """
+
+    name = "depth-first"
+
+    def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
+        need = (instance.op_bytes - instance.held - instance.workspace).tolist()
+        return _post_order(instance, lambda op: (need[op], op), range(instance.num_ops), deadline)
+
+
+class ExtraUsersFirst(Rule):
+    """Depth first from the last ops, many readers first: what is read by many ops is computed early.
+
+    Every op has as many extra users as it has readers beyond one, and those of the ops it depends on, each counted as
+    often as there are ways to it. From the ops that nobody reads, what an op needs is computed before it: first what
+    has most extra users, and of those what takes most bytes with all that it needs.
+
+    Source: the depth-first memory scheduler of XLA (hlo_memory_scheduler.cc), with its limits of both sums: the number
+    of ops, and the bytes of all of them.
+    """
+
+    name = "extra-users-first"
+
+    def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
+        before, readers = instance.predecessors.lists(), instance.successors.counts.tolist()
+        extra, total = [max(0, count - 1) for count in readers], _written(instance)
+        everything = sum(total)
+        for op in deadline.each(range(instance.num_ops), PIECE):
+            extra[op] = min(extra[op] + sum(extra[u] for u in before[op]), instance.num_ops)
+            total[op] = min(total[op] + sum(total[u] for u in before[op]), everything)
+        ends = (op for op, count in enumerate(readers) if not count)
+        return _post_order(instance, lambda op: (-extra[op], -total[op], op), ends, deadline)
+
+
+def _written(instance: OrderInstance) -> list[int]:
+    """Bytes of what each op writes."""
+    size = instance.size.tolist()
+    return [sum(size[tensor] for tensor in tensors) for tensors in instance.op_outputs.lists()]
+
+
+def _post_order(
+    instance: OrderInstance, key: Callable[[int], tuple[int, ...]], roots: Iterator[int] | range, deadline: Deadline
+) -> Int:
+    """Every op after what it depends on, each visited in ascending order of a key."""
+    before, seen = instance.predecessors.lists(), [False] * instance.num_ops
+    made: list[int] = []
+    for root in deadline.each(sorted(roots, key=key), PIECE):
+        if seen[root]:
+            continue
+        seen[root] = True
+        path = [(root, iter(sorted(before[root], key=key)))]
+        while path:  # recursion would go as deep as the graph is long
+            op, rest = path[-1]
+            following = next((u for u in rest if not seen[u]), None)
+            if following is None:
+                made.append(op)
+                path.pop()
+                if len(made) % PIECE == 0:
+                    deadline.check()
+            else:
+                seen[following] = True
+                path.append((following, iter(sorted(before[following], key=key))))
+    order = instance.reference
+    order[:] = made
+    return order
+
+
+class ListOrder(Rule):
+    """Of the ops that are ready, the one that frees most, beyond what it allocates; of several, that with most readers.
+
+    Source: the list scheduler of XLA (hlo_memory_scheduler.cc). Of equal ones that takes the one which came into its
+    queue last; here ties go to the reference order.
+    """
+
+    name = "list-order"
+
+    def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
+        state, readers = Ready(instance), instance.successors.counts.tolist()
+        growth, done = state.growth, [False] * instance.num_ops
+        heap = [(growth[op], -readers[op], op) for op in state.ready]
+        heapq.heapify(heap)
+        order = instance.reference
+        for step in deadline.each(range(instance.num_ops), PIECE):
+            grows, _, op = heapq.heappop(heap)
+            while done[op] or grows != growth[op]:  # an entry from before it fell
+                grows, _, op = heapq.heappop(heap)
+            order[step], done[op] = op, True
+            made, changed = state.do(op)
+            for other in (*made, *changed):
+                heapq.heappush(heap, (growth[other], -readers[other], other))
+        return order
+
+
+class LeastPeakFirst(Rule):
+    """Of the ops that are ready, one that keeps the peak so far and leaves least behind; if none does, the smallest.
+
+    That is: the op with the least ``max(bytes held at its step, peak so far)``, and of several the one with the least
+    growth. Ties go to the reference order.
+
+    Source: `topological_sort_lpmf` of PyTorch's inductor (torch/_inductor/memory.py).
+    """
+
+    name = "least-peak-first"
+
+    def order(self, instance: OrderInstance, deadline: Deadline) -> Int:
+        state, peak = Ready(instance), instance.start
+        done = [False] * instance.num_ops
+        # Those that keep the peak, by growth, and those that do not, by need; entries of both may be out of date.
+        fits: list[tuple[int, int]] = []
+        others = [(state.need[op], state.growth[op], op) for op in state.ready]
+        heapq.heapify(others)
+        order = instance.reference
+        for step in deadline.each(range(instance.num_ops), PIECE):
+            room = peak - state.live
+            while others and others[0][0] <= room:
+                need, growth, op = heapq.heappop(others)
+                if not done[op] and (need, growth) == (state.need[op], state.growth[op]):
+                    heapq.heappush(fits, (growth, op))
+            chosen = -1
+            while fits and chosen < 0:
+                growth, op = heapq.heappop(fits)
+                if done[op] or growth != state.growth[op]:
+                    continue
+                if state.need[op] <= room:
+                    chosen = op
+                else:
+                    heapq.heappush(others, (state.need[op], growth, op))
+            while chosen < 0:
+                need, growth, op = heapq.heappop(others)
+                if not done[op] and (need, growth) == (state.need[op], state.growth[op]):
+                    chosen = op
+            order[step], done[chosen] = chosen, True
+            peak = max(peak, state.live + state.need[chosen])
+            made, changed = state.do(chosen)
+            for op in (*made, *changed):
+                heapq.heappush(others, (state.need[op], state.growth[op], op))
+        return order
+
+
+#: The rules, quickest first.
+RULES: tuple[type[Rule], ...] = (Kahn, DepthFirst, ExtraUsersFirst, ListOrder, LeastPeakFirst)
