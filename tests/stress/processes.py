@@ -160,7 +160,7 @@ def commands(where: Path, choice: random.Random, extra_methods: tuple[str, ...] 
         method, _, backend = named.partition("/")
         by = ("--method", method, *(("--backend", backend) if backend else ()))
         limits = ("-t", "60", "--threads", choice.choice("12"), *choice.choice([(), (), ("-q",)]))
-        isolate = choice.choice([(), (), (), ("--isolate",)])
+        isolate = () if method == "lp-rounding" else choice.choice([(), (), (), ("--isolate",)])  # refused there
         fixed = method.startswith(("lp", "chen", "check", "sta"))
         order = () if fixed else choice.choice([(), ("--order", "free")])
         if method == "chen-sqrt":  # for chains
