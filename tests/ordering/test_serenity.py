@@ -2,7 +2,11 @@
 
 import itertools
 import random
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,3 +223,15 @@ def test_published_peaks(shared, name: str, least: int) -> None:
     result = solve(problem, "serenity", stop=60)
     assert (result.peak, result.proved, result.certificate.recomputations) == (least, True, 0)
     assert result.bound_kind == "serenity" or result.bound == problem.structural_peak
+    assert result.states is not None
+
+
+@pytest.mark.slow
+def test_table_2_by_one_command() -> None:
+    """Every combination of techniques proves the published peaks."""
+    bench = Path(__file__).parents[2] / "benchmarks" / "bench_serenity.py"
+    run = subprocess.run(
+        [sys.executable, str(bench), "--seconds", "60", "--methods", ""], capture_output=True, text=True, check=True
+    )
+    for least in ("200,704", "188,160"):
+        assert len(re.findall(rf"^ .{{34}} +[\d.]+ s .* {least} +{least} ", run.stdout, re.MULTILINE)) == 5
