@@ -1,0 +1,222 @@
+"""Greedy rules: one buffer after the other, each in the first or in the tightest gap. No library is needed."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.allocation.base import Allocation, Allocator, OnAddresses
+from remat.allocation.problem import AllocationProblem
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError
+from remat.schedule.addresses import Addresses
+
+Int = NDArray[np.int64]
+
+#: From so many buffers on only the rule by first step is followed: it alone looks at what lives, not at all buffers.
+MANY = 20_000
+
+
+def _by_size(problem: AllocationProblem) -> Int:
+    return np.lexsort((problem.buffers.lower, -problem.sizes))
+
+
+def _by_area(problem: AllocationProblem) -> Int:
+    b = problem.buffers
+    return np.lexsort((b.lower, -(b.upper - b.lower) * problem.sizes.astype(np.float64)))
+
+
+def _by_duration(problem: AllocationProblem) -> Int:
+    b = problem.buffers
+    return np.lexsort((b.lower, -problem.sizes, b.lower - b.upper))
+
+
+def _by_start(problem: AllocationProblem) -> Int:
+    return np.lexsort((-problem.sizes, problem.buffers.lower))
+
+
+def _by_end(problem: AllocationProblem) -> Int:
+    return np.lexsort((-problem.sizes, -problem.buffers.upper))
+
+
+def _by_conflicts(problem: AllocationProblem) -> Int:
+    """By the bytes of all that lives at the fullest step of each."""
+    b = problem.buffers
+    times, live = b.live(problem.alignment)
+    first, last = np.searchsorted(times, b.lower), np.searchsorted(times, b.upper)
+    fullest = np.array([live[f:e].max() for f, e in zip(first, last, strict=True)], dtype=np.int64)
+    return np.lexsort((b.lower, -problem.sizes, -fullest))
+
+
+#: Orders in which buffers are placed.
+ORDERS: dict[str, Callable[[AllocationProblem], Int]] = {
+    "size": _by_size, "area": _by_area, "duration": _by_duration, "start": _by_start, "end": _by_end,
+    "conflicts": _by_conflicts,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Options of the greedy rules.
+
+    Attributes
+    ----------
+    order : str
+        What is placed first: the largest by ``size``, ``area`` (bytes times steps) or ``duration``, the earliest by
+        ``start``, the latest by ``end``, what lives at the fullest steps (``conflicts``); or ``all``: the best of them.
+    """
+
+    order: str = "all"
+
+    def __post_init__(self) -> None:
+        if self.order not in (*ORDERS, "all"):
+            raise ProblemError(f"there is no order {self.order!r}; known are {', '.join(ORDERS)} and all")
+
+
+class FirstFit(Allocator):
+    """Puts each buffer at the lowest address where it fits, in several orders; the best of them.
+
+    With several memories each goes into the first one that has room for it; what has no capacity comes last.
+
+    Examples
+    --------
+    >>> from remat.schedule import Buffers
+    >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    >>> FirstFit().allocate(AllocationProblem(b)).addresses.offset.tolist()
+    [0, 4, 0]
+    """
+
+    name = "first-fit"
+    options_type = FitOptions
+    several_memories = True
+    tightest = False
+
+    def allocate(
+        self,
+        problem: AllocationProblem,
+        options: SolveOptions = DEFAULT_OPTIONS,
+        start: Addresses | None = None,
+        on_addresses: OnAddresses | None = None,
+    ) -> Allocation:
+        best, best_rank = None, (2, 0)
+        if start is not None:
+            best, best_rank = start, _rank(problem, start)
+        chosen = list(ORDERS) if self.options.order == "all" else [self.options.order]
+        if len(problem.buffers) > MANY and self.options.order == "all":
+            chosen = ["start"]
+        for name in chosen:
+            try:
+                found = _placed(problem, ORDERS[name](problem), self.tightest, options.deadline, best is None)
+            except OverdueError:
+                break
+            if found is None:
+                continue
+            addresses = problem.addresses(*found, source=f"{self.name} by {name}")
+            rank = _rank(problem, addresses)
+            if rank < best_rank:
+                best, best_rank = addresses, rank
+                if on_addresses is not None and rank[0] == 0:
+                    on_addresses(addresses)
+            if rank <= (0, problem.bound):
+                break
+        return self.found(problem, best)
+
+
+class BestFit(FirstFit):
+    """Puts each buffer into the tightest gap where it fits, in several orders; the best of them."""
+
+    name = "best-fit"
+    tightest = True
+
+
+def _rank(problem: AllocationProblem, addresses: Addresses) -> tuple[int, int]:
+    """What is better comes first: addresses within the capacities, then by what is to be least."""
+    over = sum(
+        max(arena - cap, 0) for arena, cap in zip(addresses.arenas, problem.capacities, strict=True) if cap is not None
+    )
+    return (1, over) if over else (0, problem.price(addresses))
+
+
+def _placed(
+    problem: AllocationProblem, order: Int, tightest: bool, deadline: Deadline, must: bool
+) -> tuple[Int, Int] | None:
+    """Offsets and memories; None where something fits nowhere, and nothing but a complete answer is of use.
+
+    With one memory its capacity is passed over, so that there is an answer: who asks is told how much is lacking.
+    """
+    b, size, count = problem.buffers, problem.sizes, len(problem.buffers)
+    places = problem.places
+    caps = problem.capacities if len(problem.memories) > 1 else (None,)
+    by_need = sorted(range(len(caps)), key=lambda k: caps[k] is None)
+    offset, memory = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    spaces = [_Space(b.lower, b.upper, size, offset) for _ in caps]
+    in_time = bool((np.diff(b.lower[order]) >= 0).all())
+    # the first answer is needed whatever the deadline, and takes milliseconds
+    each = order.tolist() if must and count <= MANY else deadline.each(order.tolist(), 64)
+    for k in each:
+        for m in by_need:
+            if not places[k, m]:
+                continue
+            at = spaces[m].gap(k, tightest, in_time)
+            if caps[m] is None or at + size[k] <= caps[m]:
+                offset[k], memory[k] = at, m
+                spaces[m].put(k)
+                break
+        else:
+            return None
+    return offset, memory
+
+
+class _Space:
+    """One memory while it is filled."""
+
+    def __init__(self, lower: Int, upper: Int, size: Int, offset: Int) -> None:
+        self.lower, self.upper, self.size, self.offset = lower, upper, size, offset
+        self.here = np.zeros(len(size), dtype=np.int64)
+        self.count = 0
+        self.live: list[tuple[int, int, int]] = []  # (offset, top, upper) of what lives, where time goes on
+
+    def gap(self, k: int, tightest: bool, in_time: bool) -> int:
+        """The offset of the gap for buffer `k` among those that live with it."""
+        if in_time:
+            now = int(self.lower[k])
+            self.live = [entry for entry in self.live if entry[2] > now]
+            spans = [(at, top) for at, top, _ in self.live]
+        else:
+            placed = self.here[: self.count]
+            near = placed[(self.lower[placed] < self.upper[k]) & (self.upper[placed] > self.lower[k])]
+            low = self.offset[near]
+            by_offset = np.argsort(low, kind="stable")
+            low = low[by_offset]
+            spans = list(zip(low.tolist(), (low + self.size[near][by_offset]).tolist(), strict=True))
+        need, end = int(self.size[k]), 0
+        best, width = -1, 0
+        for at, top in spans:
+            if at - end >= need and (best < 0 or at - end < width):
+                best, width = end, at - end
+                if not tightest:
+                    return best
+            end = max(end, top)
+        return end if best < 0 else best
+
+    def put(self, k: int) -> None:
+        if self.size[k] == 0:
+            return
+        self.here[self.count] = k
+        self.count += 1
+        at = int(self.offset[k])
+        bisect.insort(self.live, (at, at + int(self.size[k]), int(self.upper[k])))
+
+
+def quick(problem: AllocationProblem, options: SolveOptions = DEFAULT_OPTIONS) -> Allocation:
+    """The best of first fit and best fit, in milliseconds for hundreds of buffers."""
+    first = FirstFit().allocate(problem, options)
+    if first.proved:
+        return first
+    best = BestFit().allocate(problem, options, first.addresses)
+    return replace(best, method=best.method if best.addresses is not first.addresses else first.method)

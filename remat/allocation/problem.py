@@ -1,0 +1,217 @@
+"""The question: buffers to be placed in memories, and the same in the fewest numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError, ScheduleError
+from remat.io.text import short
+from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory, check_alignment
+from remat.schedule.buffers import Buffers, live_sums
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Buffers to be placed so that no two that live at one step share a byte.
+
+    A memory with a capacity is used up to it at no price; of the memories without one the arenas are to be as small as
+    possible together. So one memory without a capacity asks for the least arena, and one with a capacity for any
+    addresses within it.
+
+    Attributes
+    ----------
+    buffers : Buffers
+    memories : tuple of Memory
+        In the order in which simple rules fill them.
+    alignment : int
+        Offsets are multiples of it; sizes count as if rounded up to one, and so do arenas. Capacities are rounded down.
+    allowed : bool array, shape (buffers, memories), or None
+        Where each buffer may lie; None: anywhere.
+
+    Raises
+    ------
+    ProblemError
+        Naming the buffer that is allowed nowhere, or two memories of one name.
+
+    Examples
+    --------
+    >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    >>> AllocationProblem(b).bound
+    6
+    >>> AllocationProblem(b, (Memory("fast", 4), Memory("slow"))).bound
+    2
+    >>> print(AllocationProblem(b, (Memory("all", 5),)).contradiction)
+    step 1: 6 bytes are held, but there are 5 (all)
+    """
+
+    buffers: Buffers
+    memories: tuple[Memory, ...] = ONE_MEMORY
+    alignment: int = 1
+    allowed: Bool | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            check_alignment(self.alignment)
+        except ScheduleError as error:
+            raise ProblemError(str(error)) from None
+        if not self.memories:
+            raise ProblemError("there is no memory to place buffers in")
+        if len({memory.name for memory in self.memories}) < len(self.memories):
+            raise ProblemError("two memories have one name")
+        if self.allowed is not None:
+            if self.allowed.shape != (len(self.buffers), len(self.memories)):
+                raise ProblemError(f"{self.allowed.shape} allowed places are not one for each buffer and memory")
+            nowhere = ~self.allowed.any(axis=1)
+            if nowhere.any():
+                raise ProblemError(f"buffer {short(self.buffers.names[int(nowhere.argmax())])} is allowed in no memory")
+
+    @property
+    def places(self) -> Bool:
+        """Where each buffer may lie; shape (buffers, memories)."""
+        if self.allowed is not None:
+            return self.allowed
+        return np.ones((len(self.buffers), len(self.memories)), dtype=np.bool_)
+
+    @cached_property
+    def sizes(self) -> Int:
+        """Bytes that each buffer takes, rounded up to the alignment."""
+        return self.buffers.rounded(self.alignment)
+
+    @property
+    def capacities(self) -> tuple[int | None, ...]:
+        """Of the memories, rounded down to the alignment."""
+        return tuple(
+            None if m.capacity is None else m.capacity // self.alignment * self.alignment for m in self.memories
+        )
+
+    @property
+    def open_memories(self) -> tuple[int, ...]:
+        """Positions of the memories without a capacity, whose arenas count."""
+        return tuple(k for k, memory in enumerate(self.memories) if memory.capacity is None)
+
+    def price(self, addresses: Addresses) -> int:
+        """What is to be least: the arenas of the memories without a capacity, in bytes."""
+        return sum(addresses.arenas[k] for k in self.open_memories)
+
+    def _groups(self) -> Iterator[tuple[Int, tuple[int, ...]]]:
+        """For each set of memories in which some buffers must lie: these buffers, and the set."""
+        places = self.places
+        for allowed in np.unique(places, axis=0):
+            inside = ~(places & ~allowed).any(axis=1)
+            yield np.flatnonzero(inside), tuple(np.flatnonzero(allowed).tolist())
+
+    @cached_property
+    def _needs(self) -> tuple[int, str]:
+        """The bound, and what no addresses can keep to."""
+        bound, contradiction, b = 0, "", self.buffers
+        for chosen, where in self._groups():
+            caps = [self.capacities[k] for k in where]
+            room = sum(cap for cap in caps if cap is not None)
+            times, live = live_sums(b.lower[chosen], b.upper[chosen], self.sizes[chosen])
+            most = int(live.max(initial=0))
+            if None in caps:
+                bound = max(bound, most - room)
+            elif most > room and not contradiction:
+                names = " and ".join(self.memories[k].name for k in where)
+                contradiction = (
+                    f"step {times[int(live.argmax())]}: {most:,} bytes are held, but there are {room:,} ({names})"
+                )
+            for k in chosen.tolist():
+                if not contradiction and None not in caps and all(cap < self.sizes[k] for cap in caps):
+                    contradiction = f"buffer {short(b.names[k])} has {b.size[k]:,} bytes and fits into no memory"
+        return bound, contradiction
+
+    @property
+    def bound(self) -> int:
+        """Bytes below which no :meth:`price` is, from the bytes that live at one step."""
+        return self._needs[0]
+
+    @property
+    def contradiction(self) -> str:
+        """Why there are no addresses at all, as far as sums show; empty where they do not."""
+        return self._needs[1]
+
+    def addresses(self, offset: Int, memory: Int | None = None, source: str = "") -> Addresses:
+        """Addresses for the buffers, from offsets in bytes."""
+        where = np.zeros(len(self.buffers), dtype=np.int64) if memory is None else memory
+        return Addresses(self.buffers, offset, where, self.memories, self.alignment, source)
+
+    @cached_property
+    def compressed(self) -> Compressed:
+        """The same in the fewest numbers."""
+        return Compressed.of(self.buffers.lower, self.buffers.upper, self.sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Compressed:
+    """Intervals by the *moments* at which most of them live, and sizes by their greatest common divisor.
+
+    Two buffers live at one step just where they share a moment: a step after which something ends before anything else
+    begins. What lives at any other step also lives together at a moment, so the moments say all.
+
+    Attributes
+    ----------
+    first, last : int64 arrays, shape (buffers,)
+        Moments ``first <= m < last`` at which each lives.
+    size : int64 array, shape (buffers,)
+        In units.
+    moments : int
+        How many there are.
+    unit : int
+        Bytes.
+
+    Examples
+    --------
+    >>> b = Buffers.of(["a", "b", "c", "d"], lower=[0, 10, 20, 40], upper=[30, 25, 50, 60], size=[8, 4, 4, 12])
+    >>> found = AllocationProblem(b).compressed
+    >>> found.first.tolist(), found.last.tolist(), found.size.tolist(), found.unit
+    ([0, 0, 0, 1], [1, 1, 2, 2], [2, 1, 1, 3], 4)
+    """
+
+    first: Int
+    last: Int
+    size: Int
+    moments: int
+    unit: int
+
+    @classmethod
+    def of(cls, lower: Int, upper: Int, size: Int) -> Compressed:
+        """From steps and bytes."""
+        begins, ends = np.unique(lower), np.unique(upper)
+        # the beginnings after which something ends before, or when, the next one comes
+        ended = np.searchsorted(ends, begins, side="right") if len(ends) else begins
+        next_begin = np.append(begins[1:], np.iinfo(np.int64).max) if len(begins) else begins
+        last_one = np.searchsorted(ends, next_begin, side="right") if len(ends) else begins
+        moments = begins[last_one > ended]
+        unit = int(np.gcd.reduce(size)) if len(size) else 1
+        unit = unit or 1
+        return cls(np.searchsorted(moments, lower), np.searchsorted(moments, upper), size // unit, len(moments), unit)
+
+    def parts(self) -> list[Int]:
+        """Buffers by the stretches of time that nothing lives across; they can be placed one by one."""
+        order = np.argsort(self.first, kind="stable")
+        if not len(order):
+            return []
+        reach = np.maximum.accumulate(self.last[order])
+        breaks = np.flatnonzero(self.first[order][1:] >= reach[:-1]) + 1
+        return np.split(order, breaks)
+
+    def pairs(self) -> tuple[Int, Int]:
+        """All pairs (i, j) with i < j of buffers that live at one moment and have bytes."""
+        found: list[Int] = []
+        order = np.flatnonzero(self.size > 0)
+        order = order[np.argsort(self.first[order], kind="stable")]
+        starts = self.first[order]
+        for at, k in enumerate(order.tolist()):
+            others = order[at + 1 : int(np.searchsorted(starts, self.last[k]))]
+            found.append(np.stack([np.full(len(others), k), others], axis=1))
+        pairs = np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
+        return pairs.min(axis=1, initial=2**62), pairs.max(axis=1, initial=-1)

@@ -1,0 +1,173 @@
+"""Every allocator's answer passes the check; what claims to be exact agrees with trying everything."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat.allocation.base import Allocator
+from remat.allocation.canonical import CanonicalOptions, CanonicalSearch
+from remat.allocation.fits import BestFit, FirstFit, FitOptions, quick
+from remat.allocation.problem import AllocationProblem
+from remat.backends.base import SolveOptions
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.schedule import Buffers, Memory, check_addresses
+
+OPTIONS = SolveOptions(threads=1)
+
+
+def buffers(rows: list[tuple[int, int, int]]) -> Buffers:
+    """From (step, step, bytes)."""
+    return Buffers.of(
+        [f"b{k}" for k in range(len(rows))], [min(r[:2]) for r in rows], [max(r[:2]) + 1 for r in rows],
+        [r[2] for r in rows],
+    )  # fmt: skip
+
+
+def rows_of(count: int, steps: int = 6, size: int = 5) -> st.SearchStrategy[list[tuple[int, int, int]]]:
+    step = st.integers(0, steps)
+    return st.lists(st.tuples(step, step, st.integers(0, size)), min_size=1, max_size=count)
+
+
+def least_arena(problem: AllocationProblem) -> int:
+    """By placing the buffers in every order, each as low as it goes: one of them is the order of the offsets."""
+    b, size = problem.buffers, problem.sizes
+    best = int(size.sum())
+    for order in itertools.permutations(range(len(b))):
+        offset = np.zeros(len(b), dtype=np.int64)
+        for at, k in enumerate(order):
+            for other in sorted(order[:at], key=lambda j: offset[j]):
+                apart = b.lower[k] >= b.upper[other] or b.lower[other] >= b.upper[k]
+                if not apart and offset[k] < offset[other] + size[other]:
+                    offset[k] = max(offset[k], offset[other] + size[other])
+        best = min(best, int((offset + size).max()))
+    return best
+
+
+def jagged(seed: int, count: int, steps: int = 40) -> Buffers:
+    """Random intervals of many lengths."""
+    rng = np.random.default_rng(seed)
+    begin = rng.integers(0, steps, count)
+    length = np.maximum(1, rng.exponential(steps / 5, count).astype(int))
+    return Buffers.of([f"b{k}" for k in range(count)], begin, begin + length, 8 * rng.integers(1, 60, count))
+
+
+@given(rows_of(5), st.sampled_from([1, 4]))
+@settings(max_examples=50)
+def test_the_search_finds_the_least_arena_and_proves_it(rows: list[tuple[int, int, int]], alignment: int) -> None:
+    problem = AllocationProblem(buffers(rows), alignment=alignment)
+    least = least_arena(problem)
+    found = CanonicalSearch().allocate(problem, OPTIONS)
+    assert (found.price, found.bound, found.proved) == (least, least, True)
+    assert found.addresses is not None
+    assert check_addresses(found.addresses).accepted
+    within = (Memory(capacity=least),)
+    fits = CanonicalSearch().allocate(AllocationProblem(buffers(rows), within, alignment), OPTIONS)
+    assert fits.addresses is not None
+    assert check_addresses(fits.addresses).accepted
+    if least >= alignment:
+        below = (Memory(capacity=least - 1),)
+        none = CanonicalSearch().allocate(AllocationProblem(buffers(rows), below, alignment), OPTIONS)
+        assert none.addresses is None
+        assert none.impossible
+
+
+def tangled() -> Buffers:
+    """Eleven buffers whose least arena is 11, though no step holds more than 10."""
+    lower = [4, 2, 3, 1, 1, 5, 6, 4, 1, 0, 2]
+    upper = [8, 4, 6, 3, 5, 8, 8, 8, 3, 2, 6]
+    return Buffers.of("abcdefghijk", lower, upper, [4, 2, 1, 3, 2, 1, 3, 2, 2, 3, 1])
+
+
+def test_an_arena_above_the_peak_is_proved_to_be_needed() -> None:
+    found = CanonicalSearch().allocate(AllocationProblem(tangled()), OPTIONS)
+    assert (tangled().peak(), found.price, found.bound, found.proved) == (10, 11, 11, True)
+    within = AllocationProblem(tangled(), (Memory(capacity=10),))
+    none = CanonicalSearch().allocate(within, OPTIONS)
+    assert none.impossible == "no placement fits into 10 bytes: all were tried"
+
+
+@pytest.mark.parametrize("allocator", [FirstFit(), BestFit(), CanonicalSearch()], ids=lambda a: a.name)
+@pytest.mark.parametrize("alignment", [1, 64])
+def test_answers_for_many_buffers_pass_the_check(allocator: Allocator, alignment: int) -> None:
+    problem = AllocationProblem(jagged(1, 300), alignment=alignment)
+    seen: list[int] = []
+    options = SolveOptions(deadline=Deadline.after(2), threads=1)
+    found = allocator.allocate(problem, options, None, lambda a: seen.append(a.arena))
+    assert found.addresses is not None
+    certificate = check_addresses(found.addresses)
+    assert certificate.accepted
+    assert certificate.arena == found.price >= problem.bound
+    assert seen == sorted(set(seen), reverse=True)
+
+
+@given(rows_of(9, steps=4), st.integers(0, 14), st.booleans())
+@settings(max_examples=60)
+def test_rules_fill_several_memories_and_keep_to_what_is_allowed(
+    rows: list[tuple[int, int, int]], capacity: int, pinned: bool
+) -> None:
+    found = buffers(rows)
+    allowed = np.ones((len(found), 2), dtype=bool)
+    if pinned:
+        allowed[::2, 0] = False
+    problem = AllocationProblem(found, (Memory("fast", capacity), Memory("slow")), 2, allowed)
+    answer = quick(problem)
+    assert answer.addresses is not None
+    assert check_addresses(answer.addresses).accepted
+    assert allowed[np.arange(len(found)), answer.addresses.memory].all()
+    assert answer.price is not None
+    assert answer.price >= answer.bound
+
+
+def test_what_no_memory_can_hold_is_said_at_once() -> None:
+    found = buffers([(0, 2, 5), (1, 3, 5)])
+    low = AllocationProblem(found, (Memory("all", 9),))
+    answer = FirstFit().allocate(low)
+    assert answer.addresses is None
+    assert answer.impossible == "step 1: 10 bytes are held, but there are 9 (all)"
+    assert answer.notes == ("the smallest arena found has 10 bytes",)
+    split = AllocationProblem(found, (Memory("x", 4), Memory("y", 7)))
+    assert "fits into no memory" not in split.contradiction
+    assert AllocationProblem(found, (Memory("x", 4), Memory("y", 4))).contradiction
+    assert "'b0' has 5 bytes and fits into no memory" in (
+        AllocationProblem(found, tuple(Memory(name, 4) for name in "wxyz")).contradiction
+    )
+
+
+def test_wrong_questions_are_refused() -> None:
+    found = buffers([(0, 2, 5)])
+    with pytest.raises(ProblemError, match="buffer 'b0' is allowed in no memory"):
+        AllocationProblem(found, allowed=np.zeros((1, 1), dtype=bool))
+    with pytest.raises(ProblemError, match="two memories"):
+        AllocationProblem(found, (Memory("x"), Memory("x")))
+    with pytest.raises(ProblemError, match="alignment"):
+        AllocationProblem(found, alignment=0)
+    with pytest.raises(ProblemError, match="no order 'best'"):
+        FitOptions("best")
+    with pytest.raises(ProblemError, match="letters"):
+        CanonicalOptions(("XY",))
+    with pytest.raises(ProblemError, match="'canonical' fills one memory"):
+        CanonicalSearch().allocate(AllocationProblem(found, (Memory("x"), Memory("y"))))
+
+
+def test_the_search_ends_at_its_deadline_with_the_best() -> None:
+    problem = AllocationProblem(jagged(3, 400, 30))
+    start = FirstFit(FitOptions("size")).allocate(problem)
+    found = CanonicalSearch().allocate(problem, SolveOptions(deadline=Deadline.after(0)), start.addresses)
+    assert found.price == start.price
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("name", "ABCDEF")
+def test_hard_instances_are_placed_within_their_capacity(shared, name: str) -> None:
+    from remat.schedule.buffer_tables import read_table
+
+    found, _ = read_table(shared / f"data/allocation/{name}.1048576.csv")
+    problem = AllocationProblem(found, (Memory(capacity=1_048_576),))
+    answer = CanonicalSearch().allocate(problem, SolveOptions(deadline=Deadline.after(60), threads=2))
+    assert answer.addresses is not None
+    assert check_addresses(answer.addresses).accepted
