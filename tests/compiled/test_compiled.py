@@ -74,10 +74,16 @@ def test_options_of_numba_that_are_no_promise_are_still_there() -> None:
         double(3)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("annealing", "drops"))) for name in KERNELS]
-)
-def test_each_function_is_compiled_once(name: str) -> None:
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_set_is_found_by_its_name(name: str) -> None:
+    from importlib import import_module
+
+    found = import_module(KERNELS[name]).KERNELS
+    assert found.name == name
+    assert found.module == KERNELS[name]
+
+
+def test_each_function_is_compiled_once() -> None:
     """The example of a set has the types that are really used, so nothing is compiled while a clock runs."""
     from importlib import import_module
 
@@ -90,10 +96,8 @@ def test_each_function_is_compiled_once(name: str) -> None:
     from remat.problem import Problem
     from remat.schedule import Schedule, simulate
 
-    found = import_module(KERNELS[name]).KERNELS
-    assert found.name == name
-    assert found.module == KERNELS[name]
-    assert found.ready()
+    for module in KERNELS.values():
+        assert import_module(module).KERNELS.ready()
     for order in ("fixed", "free"):
         problem = Problem(layered(60, 0.3, 5), "85%", order)
         start = Drops().run(problem, HeuristicRun())
