@@ -138,7 +138,7 @@ def test_cuts_are_where_every_order_has_done_the_same() -> None:
 
 def test_honest_wherever_it_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound holds, and grows; the order is a valid one."""
-    monkeypatch.setattr(programme, "PIECE", 3)
+    monkeypatch.setattr(programme, "MOST_PIECE", 3)
     for seed in range(2):
         graph = layered(13, seed=seed)
         instance, least = OrderInstance.of(Problem(graph)), least_peak(graph)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +17,8 @@ from remat.ordering.instance import Int, OrderInstance
 
 #: More than any peak.
 ENDLESS = 2**62
-#: States that are expanded between two looks at the clock.
-PIECE = 512
+#: Most states that are expanded between two looks at the clock, and seconds that this should take at most.
+MOST_PIECE, LOOK = 8192, 0.03
 #: States for which there is room in a level at first.
 ROOM = 1024
 
@@ -108,6 +110,19 @@ class Programme:
     def __init__(self, instance: OrderInstance, most_bytes: int) -> None:
         self.instance, self.most_bytes = instance, most_bytes
         self.words = max(1, -(-instance.num_ops // 64))
+        self.digits = np.zeros(64, dtype=np.int64)
+        for digit in range(64):
+            self.digits[(0x03F79D71B4CB0A89 << digit) % 2**64 >> 58] = digit
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of `tables`: a set for each op, two for each tensor, and one more while they are made."""
+        return 8 * self.words * (self.instance.num_ops + 3 * self.instance.num_tensors)
+
+    @cached_property
+    def tables(self) -> tuple[NDArray, ...]:
+        """What the kernel is told of the instance."""
+        instance = self.instance
         size, writes = instance.size, instance.op_outputs
         lone = ~instance.live & (instance.producers.counts == 1)
         running = np.concatenate([[0], np.cumsum(np.where(lone, size, 0)[writes.indices])])
@@ -120,14 +135,11 @@ class Programme:
         goes = ~instance.kept[columns]
         touched = Csr.from_pairs(rows[goes], columns[goes], instance.num_ops)
         writers = self._sets(instance.producers)
-        self.tables = (
+        return (
             self._sets(instance.predecessors), instance.successors.indptr.copy(), instance.successors.indices.copy(),
             fresh, instance.workspace.copy(), shared_rows.indptr.copy(), shared_rows.indices.copy(), writers,
             touched.indptr.copy(), touched.indices.copy(), writers | self._sets(instance.consumers), size.copy(),
         )  # fmt: skip
-        self.digits = np.zeros(64, dtype=np.int64)
-        for digit in range(64):
-            self.digits[(0x03F79D71B4CB0A89 << digit) % 2**64 >> 58] = digit
 
     def _sets(self, rows: Csr) -> Words:
         """Each row as a set of ops."""
@@ -152,11 +164,13 @@ class Programme:
         from remat.ordering.serenity.kernel import COUNT, NEXT, REFUSED, expand, place
 
         instance = self.instance
+        if self.table_bytes > self.most_bytes:
+            return Run(Ending.MEMORY, None, 0, 0)
         level, following = self._first(floor), Level(ROOM, self.words)
         table = np.full(2 * ROOM, -1, dtype=np.int32)
         found = np.array([0, 0, ENDLESS], dtype=np.int64)
         trail: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
-        states, kept_bytes = 1, 0
+        states, kept_bytes, piece = 1, self.table_bytes, 1
         if int(level.peak[0]) > budget:
             return Run(Ending.NO_SOLUTION, None, int(level.peak[0]), 1)
         for _ in range(instance.num_ops):
@@ -177,12 +191,14 @@ class Programme:
                 if ending is not None:
                     bound = min(int(found[REFUSED]), int(level.peak[: level.count].min()))
                     return Run(ending, None, bound, states + int(found[COUNT]))
-                end = min(int(found[NEXT]) + PIECE, level.count)
+                end, began = min(int(found[NEXT]) + piece, level.count), time.monotonic()
                 expand(
                     int(found[NEXT]), end, budget, found, table, self.digits,
                     level.done, level.ready, level.live, level.peak, *following.arrays, *self.tables,
                 )  # fmt: skip
                 following.count = int(found[COUNT])
+                quick = time.monotonic() - began < LOOK
+                piece = min(2 * piece, MOST_PIECE) if quick else max(1, piece // 2)
             states += following.count
             trail.append((following.parent[: following.count].copy(), following.chosen[: following.count].copy()))
             kept_bytes += trail[-1][0].nbytes + trail[-1][1].nbytes

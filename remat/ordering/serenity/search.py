@@ -164,8 +164,8 @@ class _Search:
             notes.append(f"serenity divided the graph into {len(self.parts)} parts, the largest of {largest} ops")
         endings = {ending for part in self._open for ending in part.endings}
         if Ending.MEMORY in endings:
-            notes.append(f"the states of serenity do not fit into {self.options.memory_limit:,} bytes")
-        elif Ending.TIMEOUT in endings:
+            notes.append(f"the tables of serenity do not fit into {self.options.memory_limit:,} bytes")
+        elif Ending.TIMEOUT in endings and not self.deadline.expired:
             notes.append("serenity has no budget left between those refuted and those that take too long")
         states = sum(part.states for part in self.parts)
         peak, order = (None, None) if self.best is None else self.best
