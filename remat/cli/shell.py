@@ -25,6 +25,7 @@ from remat.cli import (
     minimize,
     order,
     plot,
+    rewrite,
     show,
     solve,
     validate,
@@ -47,7 +48,7 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
-    backends, warm_up,
+    rewrite, backends, warm_up,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 

@@ -1,0 +1,161 @@
+"""``remat rewrite``: the same network with less to hold at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import Graph, Json, Quiet, load_graph, print_json
+from remat.io.text import printable
+
+if TYPE_CHECKING:
+    from remat.graphs import ComputeGraph
+    from remat.graphs.rewriting.check import NumericalCheck
+    from remat.ordering.rewriting_search import RewritingResult
+
+#: Lines of rewrites that are printed.
+SHOWN = 12
+
+
+def command(
+    graph: Graph,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write (-: standard output).")],
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            "--rules",
+            metavar="NAMES",
+            help="Of zero-copy-concat, zero-copy-split, partial-sums, parallel-parts, with commas; default: all.",
+        ),
+    ] = None,
+    min_parts: Annotated[
+        int, typer.Option("--min-parts", help="Fewest parts that partial sums are made of, from 2.")
+    ] = 3,
+    parts: Annotated[
+        int | None, typer.Option("--parts", help="Most parts that an op is split into; default: one for each tensor.")
+    ] = None,
+    accumulator_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--accumulator-bytes", help="Bytes of an element while sums add up (int32: 4); default: as in the output."
+        ),
+    ] = None,
+    split_workspace: Annotated[
+        bool, typer.Option("--split-workspace", help="A part has its share of the workspace, not all of it.")
+    ] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="Make only the rewrites that the least peak takes, instead of all.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compute both graphs with numpy, and compare; an error if they differ.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", "-t", min=0, help="Seconds for the search of orders and rewrites.")
+    ] = 60.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Rewrite GRAPH into one that computes the same and can be ordered to need less memory, with its best order.
+
+    Concatenations are read in place, and ops on them are split by their parts; see docs/rewriting.md. The graph needs
+    the shapes of its tensors and attributes of its ops, as graphs of the zoo have them.
+
+    Exit code 0: done, also after Ctrl-C and where there is nothing to rewrite; 2: an error.
+    """
+    from remat.cli.signals import writing
+    from remat.deadline import Deadline
+    from remat.graphs.io import write_graph
+    from remat.graphs.rewriting import RewriteOptions, RuleName
+    from remat.graphs.rewriting.check import check_numerics
+    from remat.interruption import interrupts
+    from remat.io.files import check_output, is_standard_stream
+    from remat.ordering.rewriting_search import all_rewrites, best_rewriting
+
+    clock = Deadline.after(time_limit)
+    check_output(output, inputs=(graph,))
+    chosen = tuple(RuleName) if rules is None else tuple(word.strip() for word in rules.split(","))
+    options = RewriteOptions(chosen, min_parts, parts, accumulator_bytes, split_workspace)
+    loaded = load_graph(graph)
+
+    def tell(line: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            print(f"remat: {line}", file=sys.stderr)
+
+    with interrupts():
+        method = best_rewriting if search else all_rewrites
+        result = method(loaded, options, deadline=clock, seed=seed, on_progress=tell)
+        verified = check_numerics(loaded, result.after.graph, seed) if check else None
+        writing()
+        write_graph(result.after.graph, output)
+        stream = sys.stderr if is_standard_stream(output) else sys.stdout
+        if as_json:
+            print_json(_facts(loaded, result, verified), stream)
+        else:
+            for word, text in _lines(loaded, result, verified, search=search):
+                print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
+
+
+def _lines(
+    graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | None, *, search: bool
+) -> list[tuple[str, str]]:
+    before, after = result.before, result.after
+    lines = [("graph", f"{graph.name}: {len(graph.ops)} ops, {len(after.graph.ops)} after rewriting")]
+    if not after.rewrites:
+        shapes = "" if graph.meta.get("shapes") else "; the graph has no shapes"
+        lines.append(("rewrites", ("none that lowers the peak" if search else f"none is possible{shapes}")))
+    else:
+        counts = Counter(str(rewrite.rule) for rewrite in after.rewrites)
+        lines.append(("rewrites", ", ".join(f"{count} {rule}" for rule, count in counts.items())))
+        lines += [("", str(rewrite)) for rewrite in after.rewrites[:SHOWN]]
+        if len(after.rewrites) > SHOWN:
+            lines.append(("", f"and {len(after.rewrites) - SHOWN} more"))
+    change = f" ({100 * (after.peak / before.peak - 1):+.4g} %)" if before.peak else ""
+    lines.append(("peak", f"{before.peak:,} -> {after.peak:,} bytes{change}, each in the best order found"))
+    lines.append(("bound", f"{before.bound:,} -> {after.bound:,} bytes for any order{_proof(result)}"))
+    cost, new = graph.base_cost, after.graph.base_cost
+    lines.append(("cost", f"{new:,} {graph.cost_unit}" + (", as before" if cost == new else f", {cost:,} before")))
+    if search:
+        least = (
+            "no choice of these rewrites needs less" if result.proved else "another choice of rewrites may need less"
+        )
+        lines.append(("search", f"{result.tried} choices tried; {least}{'' if result.complete else '; time was over'}"))
+    if verified is not None:
+        lines.append(("check", str(verified)))
+    return lines
+
+
+def _proof(result: RewritingResult) -> str:
+    before, after = result.before.proved, result.after.proved
+    return ": both proved least" if before and after else ": the second proved least" if after else ""
+
+
+def _facts(graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | None) -> dict[str, Any]:
+    before, after = result.before, result.after
+    return {
+        "graph": graph.name,
+        "graph_digest": graph.digest,
+        "rewritten": after.graph.name,
+        "rewritten_digest": after.graph.digest,
+        "ops": [len(graph.ops), len(after.graph.ops)],
+        "cost": [graph.base_cost, after.graph.base_cost],
+        "peak": [before.peak, after.peak],
+        "bound": [before.bound, after.bound],
+        "bound_of_all_choices": result.bound,
+        "tried": result.tried,
+        "complete": result.complete,
+        "rewrites": [rewrite.as_dict() for rewrite in after.rewrites],
+        "check": None
+        if verified is None
+        else {
+            "difference": verified.difference,
+            "tensors": verified.tensors,
+            "factor": verified.factor,
+            "trusted": list(verified.trusted),
+        },
+    }

@@ -1,0 +1,338 @@
+"""Which rewrites to make: those after which some order needs the least memory."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from remat.deadline import Deadline
+from remat.errors import BackendError
+from remat.graphs import ComputeGraph
+from remat.graphs.rewriting import Rewrite, RewriteOptions, RuleName, rewrite_graph
+from remat.ordering.base import Ordering, OrderSearch
+from remat.ordering.best_first import Aim, explore
+from remat.ordering.instance import OrderInstance
+from remat.ordering.valley import ValleySearch
+from remat.problem import Problem
+
+#: Rewrites of which every choice is tried where some of them may raise the peak.
+MOST_CHOICES = 8
+#: Shares of the time that is left, for the graph as it is and with all rewrites.
+BEFORE_SHARE, ALL_SHARE = 0.25, 0.5
+#: An order for one choice of rewrites may take this much longer than the slower of the first two.
+PATIENCE = 4.0
+#: Rewrites that only take copying away, and are never undone.
+FREE = {RuleName.ZERO_COPY_CONCAT}
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Ordered:
+    """A graph after some rewrites, and what is known of its orders.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+        Its reference order is the best order found.
+    rewrites : tuple of Rewrite
+    peak : int
+        Of that order, in bytes.
+    bound : int
+        No order has a lower peak.
+    """
+
+    graph: ComputeGraph
+    rewrites: tuple[Rewrite, ...]
+    peak: int
+    bound: int
+
+    @property
+    def proved(self) -> bool:
+        """Whether no order has a lower peak."""
+        return self.bound >= self.peak
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """Rule and op of each rewrite."""
+        return frozenset(rewrite.key for rewrite in self.rewrites)
+
+
+@dataclass(frozen=True, eq=False)
+class RewritingResult:
+    """What a search for rewrites found out.
+
+    Attributes
+    ----------
+    before, after : Ordered
+        The graph as it was, and the best one found.
+    bound : int or None
+        Bytes: with no choice of the rewrites that the options allow does an order have a lower peak. None: not known.
+    tried : int
+        Choices of rewrites for which an order was looked for.
+    complete : bool
+        Whether it came to its end before the deadline.
+    """
+
+    before: Ordered
+    after: Ordered
+    bound: int | None
+    tried: int
+    complete: bool
+
+    @property
+    def proved(self) -> bool:
+        """Whether no choice of these rewrites and no order needs less."""
+        return self.bound is not None and self.bound >= self.after.peak
+
+
+def order_graph(
+    graph: ComputeGraph,
+    rewrites: Iterable[Rewrite] = (),
+    *,
+    search: OrderSearch | None = None,
+    deadline: Deadline | None = None,
+    seed: int = 0,
+) -> Ordered:
+    """The best order that a search finds for a graph, each op computed once.
+
+    Until the compiled code of the search is ready, a slower one takes its place.
+
+    Raises
+    ------
+    BackendError
+        If the search claims another peak than its order has.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> order_graph(unit_chain(4)).peak
+    6
+    """
+    found = _ordering(Problem(graph, order="free", max_computes=1), search or ValleySearch(), deadline, seed, None)
+    return _ordered(graph, tuple(rewrites), found)
+
+
+def best_rewriting(
+    graph: ComputeGraph,
+    options: RewriteOptions | None = None,
+    *,
+    search: OrderSearch | None = None,
+    deadline: Deadline | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], None] | None = None,
+) -> RewritingResult:
+    """Choose among the rewrites of a graph those that lead to the least peak, and no more of them than that takes.
+
+    Where no rewrite can raise the least peak, all of them together have the least of all choices; those that do not
+    help are undone one after the other, most at a time first. Otherwise all choices are tried where there are at most 8
+    rewrites, and else one rewrite after the other is made or undone as long as that helps.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    options : RewriteOptions, optional
+    search : OrderSearch, optional
+        Who looks for orders; default: the search from valley to valley.
+    deadline : Deadline, optional
+        When it is over (or with Ctrl-C), the best found by then is the result.
+    seed : int
+    on_progress : callable, optional
+        Receives lines of what is going on.
+
+    Raises
+    ------
+    GraphError
+        Where shapes or attributes of the graph are wrong.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo import ZOO
+    >>> found = best_rewriting(ZOO["swiftnet-a"]())
+    >>> found.before.peak, found.after.peak, found.proved
+    (275968, 188160, True)
+    """
+    run = _Run(graph, options or RewriteOptions(), search or ValleySearch(), deadline or Deadline(), seed)
+    run.tell = on_progress or run.tell
+    return run.result()
+
+
+def all_rewrites(
+    graph: ComputeGraph,
+    options: RewriteOptions | None = None,
+    *,
+    search: OrderSearch | None = None,
+    deadline: Deadline | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], None] | None = None,
+) -> RewritingResult:
+    """Make all rewrites that the options allow; parameters and errors as :func:`best_rewriting`.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo import ZOO
+    >>> found = all_rewrites(ZOO["swiftnet-c"]())
+    >>> found.before.peak, found.after.peak, len(found.after.rewrites)
+    (53900, 17052, 5)
+    """
+    run = _Run(graph, options or RewriteOptions(), search or ValleySearch(), deadline or Deadline(), seed)
+    run.tell = on_progress or run.tell
+    return run.everything()
+
+
+@dataclass
+class _Run:
+    """One search."""
+
+    graph: ComputeGraph
+    options: RewriteOptions
+    search: OrderSearch
+    clock: Deadline
+    seed: int
+    tell: Callable[[str], None] = lambda line: None
+    tried: int = 0
+    slowest: float = 1.0
+    seen: dict[frozenset[Key], Ordered | None] = field(default_factory=dict)
+    refuted: bool = False
+    """Whether the last search that found nothing came to its end."""
+
+    def everything(self) -> RewritingResult:
+        """All rewrites, and no choice."""
+        self.tell("order of the graph as it is")
+        before = self.first((), ALL_SHARE)
+        done = rewrite_graph(self.graph, self.options)
+        self.tell(f"order after all {len(done.rewrites)} rewrites")
+        after = self.first(None, 1.0) if done.rewrites else before
+        return RewritingResult(before, after, after.bound if done.never_worse else None, self.tried, after.proved)
+
+    def result(self) -> RewritingResult:
+        """The best choice."""
+        self.tell("order of the graph as it is")
+        before = self.first((), BEFORE_SHARE)
+        everything = rewrite_graph(self.graph, self.options)
+        if not everything.rewrites:
+            return RewritingResult(before, before, before.bound, self.tried, before.proved)
+        self.tell(f"order after all {len(everything.rewrites)} rewrites")
+        after = self.first(None, ALL_SHARE)
+        best = min(before, after, key=self.rank)
+        bound: int | None = None
+        if everything.never_worse:
+            bound = min(after.bound, best.peak)
+        elif len(everything.rewrites) <= MOST_CHOICES:
+            best, bound = self.all_choices(after, best)
+        else:
+            best = self.climb(after, best)
+        best = self.fewer(best)
+        return RewritingResult(before, best, bound, self.tried, not self.clock.expired)
+
+    @staticmethod
+    def rank(found: Ordered) -> tuple[int, int]:
+        return found.peak, len(found.rewrites)
+
+    def first(self, only: Collection[Key] | None, share: float) -> Ordered:
+        """An order of the graph with these rewrites (None: all), whatever its peak."""
+        done = rewrite_graph(self.graph, self.options, only)
+        begin = time.monotonic()
+        clock = self.clock.earlier(share * self.clock.remaining)
+        found = order_graph(done.graph, done.rewrites, search=self.search, deadline=clock, seed=self.seed)
+        self.slowest = max(self.slowest, time.monotonic() - begin)
+        self.tried += 1
+        self.seen[found.keys] = found
+        return found
+
+    def below(self, only: Collection[Key], limit: int) -> Ordered | None:
+        """An order with a peak below a limit of the graph with these rewrites, if one is found."""
+        done = rewrite_graph(self.graph, self.options, only)
+        keys = frozenset(rewrite.key for rewrite in done.rewrites)
+        if keys in self.seen or self.clock.expired:
+            known = self.seen.get(keys)
+            return known if known is not None and known.peak < limit else None
+        clock = self.clock.earlier(PATIENCE * self.slowest)
+        problem = Problem(done.graph, order="free", max_computes=1)
+        ordering = _ordering(problem, self.search, clock, self.seed, limit)
+        self.tried += 1
+        found = _ordered(done.graph, done.rewrites, ordering) if ordering.order is not None else None
+        self.seen[keys] = found
+        self.refuted = found is None and ordering.bound >= limit
+        return found
+
+    def all_choices(self, after: Ordered, best: Ordered) -> tuple[Ordered, int | None]:
+        """The best of all subsets; the bound holds if every search came to its end."""
+        keys, proved = [rewrite.key for rewrite in after.rewrites], best.proved
+        for count in range(len(keys) + 1):
+            for only in itertools.combinations(keys, count):
+                self.refuted = True
+                found = self.below(only, best.peak)
+                if found is not None:
+                    best, proved = found, proved and found.proved
+                    self.tell(f"{best.peak:,} bytes with {len(best.rewrites)} rewrites")
+                elif not self.refuted or self.clock.expired:
+                    proved = False
+        others = [known for known in self.seen.values() if known is not None]
+        proved = proved and all(known.proved or known.bound >= best.peak for known in others)
+        return best, best.peak if proved else None
+
+    def climb(self, after: Ordered, best: Ordered) -> Ordered:
+        """Make or undo one rewrite at a time while that lowers the peak."""
+        harmless = [rewrite.key for rewrite in after.rewrites if rewrite.never_worse]
+        best = self.below(harmless, best.peak) or best
+        better = True
+        while better and not self.clock.expired:
+            better = False
+            for rewrite in after.rewrites:
+                found = self.below(best.keys ^ {rewrite.key}, best.peak)
+                if found is not None:
+                    best, better = found, True
+                    self.tell(f"{best.peak:,} bytes with {len(best.rewrites)} rewrites")
+        return best
+
+    def fewer(self, best: Ordered) -> Ordered:
+        """Undo what does not help, halves first."""
+        pending = [[rewrite.key for rewrite in best.rewrites if rewrite.rule not in FREE]]
+        self.tell("rewrites that do not help")
+        while pending and not self.clock.expired:
+            chunk = [key for key in pending.pop() if key in best.keys]
+            if not chunk:
+                continue
+            found = self.below(best.keys - set(chunk), best.peak + 1)
+            if found is not None:
+                best = found
+            elif len(chunk) > 1:
+                pending += [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
+        return best
+
+
+def _ordering(
+    problem: Problem, search: OrderSearch, deadline: Deadline | None, seed: int, upper: int | None
+) -> Ordering:
+    """What a search says; while its code is still being compiled, the search in plain Python."""
+    clock = deadline or Deadline()
+    instance = OrderInstance.of(problem)
+    if not search.prepared(clock.earlier(clock.remaining / 2) if clock.remaining < float("inf") else clock):
+        limit = problem.reference_peak + 1 if upper is None else upper
+        slow = explore(problem, Aim.PEAK, limit=limit, deadline=clock)
+        bound = instance.structural_bound if slow is None else max(slow.bound, min(instance.structural_bound, limit))
+        if slow is not None and slow.schedule is not None:
+            numbers = {op: number for number, op in enumerate(instance.ops.tolist())}
+            order = [numbers[op] for op in slow.schedule.targets[slow.schedule.kinds == 0].tolist()]
+            found = Ordering(instance.reference[order], instance.peak_of(order), bound, slow.states)
+        else:
+            found = Ordering(None, None, bound)
+    else:
+        found = search.search(instance, deadline=clock, seed=seed, upper=upper)
+    if found.order is None and upper is None:
+        found = Ordering(instance.reference, instance.peak_of(instance.reference), found.bound, found.states)
+    if found.order is not None and instance.peak_of(found.order) != found.peak:
+        raise BackendError(f"{search.name} claims a peak of {found.peak} bytes for an order that has another")
+    return found
+
+
+def _ordered(graph: ComputeGraph, rewrites: tuple[Rewrite, ...], found: Ordering) -> Ordered:
+    assert found.order is not None
+    assert found.peak is not None
+    assert graph.order is not None
+    reference = list(graph.order)
+    order = [reference[number] for number in found.order.tolist()]
+    return Ordered(graph if order == reference else graph.with_order(order), rewrites, found.peak, found.bound)
