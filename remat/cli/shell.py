@@ -28,6 +28,7 @@ from remat.cli import (
     rewrite,
     show,
     solve,
+    traffic,
     validate,
     warm_up,
 )
@@ -47,8 +48,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
-    solve, improve, minimize, order, compare, frontier, batch, config, validate, bounds, show, plot, generate, convert,
-    rewrite, backends, warm_up,
+    solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, generate,
+    convert, rewrite, backends, warm_up,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 

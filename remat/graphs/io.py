@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from difflib import get_close_matches
 from pathlib import Path
 
 from remat.errors import FormatError, FormatRemark, GraphError
@@ -69,11 +70,12 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     """
     if is_standard_stream(name) or exists(name):
         return read_graph(name)
-    from remat.graphs.zoo import ZOO
+    from remat.graphs.zoo import VARIANTS, ZOO
 
     if str(name) in ZOO:
         return ZOO[str(name)]()
-    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(sorted(ZOO))})")
+    near = get_close_matches(str(name), ZOO) or sorted(known for known in ZOO if not known.endswith(VARIANTS))
+    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(near)})")
 
 
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:

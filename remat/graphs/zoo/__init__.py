@@ -57,12 +57,15 @@ INFERENCE: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     }
 )
 
+#: What the names of further versions of a network end in.
+VARIANTS = ("-folded", "-coarse")
 #: All networks by name.
 ZOO: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType({**TRAINING, **INFERENCE})
 
 __all__ = [
     "INFERENCE",
     "TRAINING",
+    "VARIANTS",
     "ZOO",
     "InferenceNetwork",
     "Layer",

@@ -1,0 +1,126 @@
+"""``remat traffic``: what a schedule moves between an on-chip memory and the one behind it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat.cli.common import ERROR, OK, Graph, Json, Keep, load_graph, print_json, print_table
+from remat.cli.saving import Outputs
+from remat.errors import ProblemError
+from remat.io.files import check_outputs
+
+if TYPE_CHECKING:
+    from remat.schedule.traffic import Traffic
+
+TABLES = (".csv", ".json")
+
+
+def command(
+    graph: Graph,
+    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
+    *,
+    on_chip: Annotated[
+        list[str],
+        typer.Option("--on-chip", metavar="BYTES", help="On-chip memory (256KiB); several by commas or repetition."),
+    ],
+    block: Annotated[
+        str | None, typer.Option("--block", metavar="BYTES", help="Bytes that are moved together; default: 512.")
+    ] = None,
+    by: Annotated[str, typer.Option("--by", metavar="block|tensor", help="What comes and goes.")] = "block",
+    keep: Keep = None,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it against the reference order into this file (.png, .svg).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bytes that SCHEDULE fetches and writes with each on-chip memory, beside those of GRAPH's reference order.
+
+    What has to leave the chip is chosen in knowledge of the whole schedule (Belady): what is read latest. Graph inputs
+    are fetched once in any case; these bytes are apart, as compulsory ones.
+
+    Exit code 0: done; 2: an error.
+    """
+    from remat.schedule.io import read_schedule
+    from remat.schedule.plots import SUFFIXES
+    from remat.schedule.schedule import Schedule
+    from remat.schedule.traffic import BLOCK, off_chip_traffic
+
+    sizes = [_bytes(size, "--on-chip") for words in on_chip for size in words.split(",")]
+    if by != "block" and block is not None:
+        raise ProblemError(f"--block does not concern traffic by {by}")
+    unit = BLOCK if block is None else _bytes(block, "--block")
+    check_outputs(*((table, TABLES) for table in tables or ()), (plot, SUFFIXES), inputs=(graph, schedule))
+    loaded = load_graph(graph)
+    mine = off_chip_traffic(loaded, read_schedule(schedule, loaded), sizes, by=by, block=unit, keep=keep or ())  # type: ignore[arg-type]
+    order = Schedule.from_steps([("compute", name) for name in loaded.order or ()])
+    theirs = off_chip_traffic(loaded, order, sizes, by=by, block=unit, keep=keep or ())  # type: ignore[arg-type]
+    rows = [row(one, other) for one, other in zip(mine, theirs, strict=True)]
+    outputs = Outputs()
+    for path in tables or ():
+        outputs.save_text(path, _json(loaded.name, rows) if path.suffix.lower() == ".json" else _csv(rows))
+    if as_json:
+        print_json({"graph": loaded.name, "rows": rows})
+    else:
+        _print(rows)
+    if plot is not None:
+        from remat.schedule.traffic_plots import save_traffic_plot
+
+        outputs.draw(plot, lambda where: save_traffic_plot(loaded.name, mine, theirs, where))
+    raise typer.Exit(ERROR if outputs.failed else OK)
+
+
+def row(mine: Traffic, theirs: Traffic) -> dict[str, Any]:
+    """The numbers of a schedule beside those of the reference order, whose names begin with ``reference_``.
+
+    ``times_less`` is None where the schedule moves nothing.
+    """
+    reference = {f"reference_{name}": theirs.as_dict()[name] for name in ("fetched", "written", "total")}
+    return {**mine.as_dict(), **reference, "times_less": theirs.total / mine.total if mine.total else None}
+
+
+def _bytes(size: str, option: str) -> int:
+    from remat.io.sizes import memory_bytes
+
+    try:
+        return memory_bytes(size)
+    except ProblemError as error:
+        raise ProblemError(f"{option}: {error}") from None
+
+
+def _json(graph: str, rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps({"graph": graph, "rows": rows}, indent=2, allow_nan=False) + "\n"
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    def words(row: dict[str, Any]) -> tuple[str, ...]:
+        times = row["times_less"]
+        gain = f"{times:.2f}" if times is not None else "all gone" if row["reference_total"] else "-"
+        numbers = (row[name] for name in ("on_chip", "fetched", "written", "total", "reference_total"))
+        return (*(f"{number:,}" for number in numbers), gain)
+
+    heads = ("on chip", "fetched", "written", "total", "reference order", "times less")
+    lines = [heads, *(words(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    print_table([tuple(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines])
+    first = rows[0]
+    kind = f"blocks of {first['block']:,} bytes" if first["by"] == "block" else "whole tensors"
+    print(f"{kind}; graph inputs, compulsory: {first['compulsory']:,} bytes")

@@ -1,0 +1,324 @@
+"""Traffic between an on-chip memory and a larger one behind it, for a schedule known in advance (Belady 1966).
+
+A trace of accesses is read once: an op reads all of its inputs, then writes its outputs. What is needed again latest
+is what leaves the chip when room is needed, and a value that nobody needs again leaves at once, without traffic. The
+blocks of a tensor are always accessed together and in order, so that runs of blocks are moved, not single ones: the
+time depends on the number of accesses of tensors, not on that of blocks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.schedule.accesses import DEAD, Accesses, Mode
+from remat.schedule.schedule import Schedule
+
+#: Bytes that are moved together, unless told otherwise.
+BLOCK = 512
+By = Literal["block", "tensor"]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes between the on-chip memory and the one behind it while a schedule runs.
+
+    Attributes
+    ----------
+    on_chip : int
+        Bytes on the chip.
+    by : str
+        ``"block"``: blocks of equal size come and go; ``"tensor"``: whole tensors do.
+    block : int or None
+        Bytes of a block; None by tensor.
+    fetched : int
+        Bytes fetched again, because they had to leave the chip while they were still needed.
+    written : int
+        Bytes written because they had to leave the chip, were still needed and had no copy behind it.
+    compulsory : int
+        Bytes of the graph inputs, fetched where they are first read; whatever the capacity.
+    least_fetched : int or None
+        By block, no choice of victims makes `fetched` less; None by tensor, where nothing is known.
+    """
+
+    on_chip: int
+    by: By
+    block: int | None
+    fetched: int
+    written: int
+    compulsory: int
+    least_fetched: int | None
+
+    @property
+    def total(self) -> int:
+        """Bytes fetched and written; what is compulsory is apart."""
+        return self.fetched + self.written
+
+    def as_dict(self) -> dict[str, int | str | None]:
+        """All numbers by name."""
+        return {
+            "on_chip": self.on_chip, "by": self.by, "block": self.block, "fetched": self.fetched,
+            "written": self.written, "compulsory": self.compulsory, "total": self.total,
+            "least_fetched": self.least_fetched,
+        }  # fmt: skip
+
+
+def off_chip_traffic(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    on_chip: int | Sequence[int],
+    *,
+    by: By = "block",
+    block: int = BLOCK,
+    keep: Iterable[str] = (),
+) -> list[Traffic]:
+    """The traffic of `schedule` for each capacity of the on-chip memory, victims chosen in knowledge of the future.
+
+    Graph inputs lie behind the chip at first; every other value is made on the chip, without a fetch. Values live at
+    the end may end on either side. A later contribution to an accumulation buffer reads and writes it. Explicit frees
+    do not matter: a value that no step reads before it is computed again takes no room.
+
+    By block, the victim is the block whose next read is farthest in the future (*MIN*). No choice of victims has fewer
+    fetches; since only some victims are written, one may have fewer bytes. Therefore the rule is tried in two ways,
+    exactly and with all reads of an op at one time, clean blocks first, and that with fewer bytes in all counts.
+    Workspace takes no room, and an op may be larger than the chip, for its blocks pass one by one. By tensor, all
+    that an op reads and writes and its workspace are on the chip together, and the rule is a heuristic.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    schedule : Schedule
+        A valid one, with or without recomputation.
+    on_chip : int or sequence of int
+        Bytes of the on-chip memory; by block, rounded down to blocks.
+    by : str
+        ``"block"`` or ``"tensor"``.
+    block : int
+        Bytes of a block; a tensor begins a new one.
+    keep : iterable of str
+        Tensors that must be live at the end, besides the graph outputs.
+
+    Returns
+    -------
+    list of Traffic
+        One for each capacity.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule breaks a rule of the graph's semantics, naming it.
+    ProblemError
+        If a capacity or `block` is no positive number of bytes, there is not one block on the chip, or, by tensor, an
+        op is larger than the chip, naming it.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("diamond")
+    >>> names = [b.op("a", size=4), b.op("b", inputs=["a"], size=4), b.op("c", inputs=["a"], size=4)]
+    >>> names.append(b.op("d", inputs=["b", "c"], size=4))
+    >>> s = Schedule.from_steps([("compute", n) for n in names])
+    >>> [(t.fetched, t.written) for t in off_chip_traffic(b.build(), s, [4, 8, 12], block=4)]
+    [(12, 12), (0, 0), (0, 0)]
+    """
+    sizes = [on_chip] if isinstance(on_chip, int) else list(on_chip)
+    for what, size in (*(("on-chip memory", size) for size in sizes), ("block", block)):
+        if type(size) is not int or size < 1:
+            raise ProblemError(f"{what} must be a positive number of bytes, not {size!r}")
+    if by not in ("block", "tensor"):
+        raise ProblemError(f"traffic is counted by block or by tensor, not by {by!r}")
+    trace = Accesses.of(graph, schedule, keep)
+    if by == "block":
+        exact = [*range(len(trace.tensors)), *[len(trace.tensors)] * len(graph.tensors)]
+        too_small = min(sizes, default=block)
+        if too_small < block:
+            raise ProblemError(f"an on-chip memory of {too_small:,} bytes has no room for a block of {block:,}")
+        return [_by_block(trace, size, block, exact) for size in sizes]
+    return [_by_tensor(trace, size) for size in sizes]
+
+
+class _Chip:
+    """Blocks on the chip, in groups: by the access that reads them next, the clean ones and the dirty ones.
+
+    A group is a list of runs (first block, number after the last), ascending; of a group the last block is read last.
+
+    Attributes
+    ----------
+    free : int
+        Blocks of room.
+    written : int
+        Blocks.
+    """
+
+    def __init__(self, room: int, times: list[int]) -> None:
+        self.free = room
+        self.written = 0
+        self._times = times
+        self._groups: dict[int, deque[list[int]]] = {}
+        self._latest: list[int] = []  # a heap of negated ranks of groups; some have no blocks any more
+
+    def here(self, access: int) -> tuple[deque[list[int]], deque[list[int]]]:
+        """The dirty and the clean blocks that wait for an access."""
+        nothing: deque[list[int]] = deque()
+        dirty, clean = (self._groups.get(self._rank(access, dirty), nothing) for dirty in (True, False))
+        return dirty, clean
+
+    def put(self, access: int, start: int, end: int, dirty: bool) -> None:
+        """Blocks that have their room already."""
+        rank = self._rank(access, dirty)
+        runs = self._groups.get(rank)
+        if runs is None:
+            runs = self._groups[rank] = deque()
+            heapq.heappush(self._latest, -rank)
+        if runs and runs[-1][1] == start:
+            runs[-1][1] = end
+        else:
+            runs.append([start, end])
+
+    def evict(self, count: int, above: int = -1) -> int:
+        """Up to `count` blocks leave, of groups above a rank alone, the highest first. Returns how many left."""
+        left = 0
+        while left < count and self._latest and (rank := -self._latest[0]) > above:
+            runs = self._groups[rank]
+            while runs and left < count:
+                number = min(count - left, runs[-1][1] - runs[-1][0])
+                runs[-1][1] -= number
+                left += number
+                self.written += number * (rank // len(self._times) % 2 == 0)
+                if runs[-1][0] == runs[-1][1]:
+                    runs.pop()
+            if not runs:
+                del self._groups[rank]
+                heapq.heappop(self._latest)
+        self.free += left
+        return left
+
+    def insert(self, access: int, start: int, end: int, dirty: bool) -> None:
+        """Blocks come in one after another, each making room for itself where there is none."""
+        missing = end - start - self.free
+        if missing > 0:
+            missing -= self.evict(missing, self._rank(access, dirty))
+        fitting = end - start - max(missing, 0)
+        if fitting:
+            self.free -= fitting
+            self.put(access, start, start + fitting, dirty)
+        if missing > 0:
+            # Nothing is read later than these blocks: from here on each takes the place of the one before.
+            self.evict(1)
+            self.written += (missing - 1) * dirty
+            self.free -= 1
+            self.put(access, end - 1, end, dirty)
+
+    def _rank(self, access: int, dirty: bool) -> int:
+        """By time, then clean ones, then the access."""
+        return (2 * self._times[access] + (not dirty)) * len(self._times) + access
+
+    def pass_through(self) -> None:
+        """Blocks that nobody reads afterwards come in, one after another, and leave again."""
+        if self.free == 0:
+            self.evict(1)
+
+
+def _by_block(trace: Accesses, on_chip: int, block: int, exact: list[int]) -> Traffic:
+    least, *_ = first = _run(trace, on_chip // block, block, exact)
+    second = _run(trace, on_chip // block, block, trace.times)
+    fetched, written, compulsory = min(first, second, key=lambda found: (found[0] + found[1], found[0]))
+    return Traffic(on_chip, "block", block, fetched * block, written * block, compulsory * block, least * block)
+
+
+def _run(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int, int, int]:
+    """Blocks fetched, written and compulsory where the reads are at these times."""
+    chip = _Chip(room, times)
+    blocks = [-(-size // block) for size in trace.graph.arrays.size.tolist()]
+    unread = set(trace.graph.arrays.is_input.nonzero()[0].tolist())
+    fetched = compulsory = 0
+    for access, (tensor, mode, following) in enumerate(zip(trace.tensors, trace.modes, trace.following, strict=True)):
+        groups = chip.here(access)
+        place, missing = 0, 0
+        while place < blocks[tensor]:
+            start, dirty = min(
+                ((runs[0][0], dirty) for runs, dirty in zip(groups, (True, False), strict=True) if runs),
+                default=(blocks[tensor], False),
+            )
+            if start == place:
+                start, place = groups[not dirty].popleft()
+                if following == DEAD:
+                    chip.free += place - start
+                else:
+                    chip.put(following, start, place, dirty or mode is Mode.ADD)
+                continue
+            missing += start - place
+            if following == DEAD:
+                chip.pass_through()
+            else:
+                chip.insert(following, place, start, mode is not Mode.READ)
+            place = start
+        if mode is not Mode.WRITE:
+            if tensor in unread:
+                compulsory += missing
+                unread.remove(tensor)
+            else:
+                fetched += missing
+    return fetched, chip.written, compulsory
+
+
+def _by_tensor(trace: Accesses, on_chip: int) -> Traffic:
+    arrays = trace.graph.arrays
+    size, workspace = arrays.size.tolist(), arrays.workspace.tolist()
+    unread = set(arrays.is_input.nonzero()[0].tolist())
+    needed: dict[int, tuple[int, bool]] = {}  # what is on the chip: its next access and whether it is dirty
+    # A heap of (negated step of the next access, dirty, negated size, tensor, next access), some outdated.
+    latest: list[tuple[int, bool, int, int, int]] = []
+    held = fetched = written = compulsory = 0
+    demand, largest = max(
+        (sum(size[tensor] for tensor in set(trace.tensors[first:last])) + workspace[op], op)
+        for op, first, last in trace.steps
+    )
+    if demand > on_chip:
+        raise ProblemError(
+            f"op {trace.graph.op_names[largest]!r} needs {demand:,} bytes at once, "
+            f"more than the on-chip memory of {on_chip:,} (by block its inputs may pass one by one)"
+        )
+    for op, first, last in trace.steps:
+        touched = set(trace.tensors[first:last])
+        coming = [tensor for tensor in touched if tensor not in needed]
+        room = on_chip - workspace[op] - sum(size[tensor] for tensor in coming)
+        aside = []
+        while held > room:
+            entry = heapq.heappop(latest)
+            _, dirty, _, tensor, access = entry
+            if needed.get(tensor) != (access, dirty):
+                continue
+            if tensor in touched:
+                aside.append(entry)
+                continue
+            del needed[tensor]
+            held -= size[tensor]
+            written += size[tensor] if dirty else 0
+        for entry in aside:
+            heapq.heappush(latest, entry)
+        for access in range(first, last):
+            tensor, mode, following = trace.tensors[access], trace.modes[access], trace.following[access]
+            if tensor not in needed:
+                held += size[tensor]
+                if mode is not Mode.WRITE:
+                    if tensor in unread:
+                        compulsory += size[tensor]
+                    else:
+                        fetched += size[tensor]
+            unread.discard(tensor)
+            dirty = mode is not Mode.READ or needed.get(tensor, (0, False))[1]
+            needed[tensor] = (following, dirty)
+        for tensor in touched:
+            following, dirty = needed[tensor]
+            if following == DEAD:
+                del needed[tensor]
+                held -= size[tensor]
+            else:
+                heapq.heappush(latest, (-trace.times[following], dirty, -size[tensor], tensor, following))
+    return Traffic(on_chip, "tensor", None, fetched, written, compulsory, None)

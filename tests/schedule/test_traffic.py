@@ -1,0 +1,247 @@
+"""Off-chip traffic: published numbers, a plain evaluator block by block, and exhaustive search on tiny schedules."""
+
+from collections import deque
+from functools import cache
+from random import Random
+
+import pytest
+
+from remat.errors import ProblemError, ScheduleError
+from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, read_graph
+from remat.graphs.zoo import ZOO
+from remat.ordering.best_first import Aim, explore
+from remat.problem import Problem
+from remat.schedule import Schedule, simulate, validate
+from remat.schedule.accesses import DEAD, Accesses, Mode
+from remat.schedule.traffic import off_chip_traffic
+from remat.schedule.traffic_plots import plot_traffic, save_traffic_plot
+
+KIB = 1024
+
+
+def computes(names):
+    return Schedule.from_steps([("compute", name) for name in names])
+
+
+def kahn(graph):
+    """Ready ops in a queue."""
+    ready_after = {op.name: set() for op in graph.ops}
+    writer = {tensor: op.name for op in graph.ops for tensor in op.outputs}
+    left = {op.name: {writer[tensor] for tensor in op.inputs} for op in graph.ops}
+    for name, before in left.items():
+        for other in before:
+            ready_after[other].add(name)
+    queue = deque(op.name for op in graph.ops if not left[op.name])
+    while queue:
+        name = queue.popleft()
+        yield name
+        for later in sorted(ready_after[name], key=graph.op_index.__getitem__):
+            left[later].discard(name)
+            if not left[later]:
+                queue.append(later)
+
+
+def random_case(seed):
+    """A small graph with graph inputs, accumulation buffers, ops of two outputs, and a schedule that recomputes."""
+    r = Random(seed)
+    tensors, ops = [Tensor("x0", r.randint(0, 4)), Tensor("x1", r.randint(1, 3))], []
+    ready = ["x0", "x1"]
+    for number in range(r.randint(2, 5)):
+        reads = r.sample(ready, r.randint(0, min(3, len(ready))))
+        tensors.append(Tensor(f"t{number}", r.randint(0, 4)))
+        writes = [f"t{number}"]
+        if r.random() < 0.3:
+            tensors.append(Tensor(f"u{number}", r.randint(1, 3)))
+            writes.append(f"u{number}")
+        if r.random() < 0.4:  # a second contributor
+            more = r.sample(ready, r.randint(0, min(2, len(ready))))
+            ops.append(Op(f"p{number}", tuple(more), (writes[0],), 1, r.randint(0, 2)))
+        ops.append(Op(f"o{number}", tuple(reads), tuple(writes), 1))
+        ready += writes
+    outputs = r.sample(ready, r.randint(0, 2))
+    graph = ComputeGraph("random", tensors, ops, inputs=("x0", "x1"), outputs=outputs)
+    steps = [("compute", op.name) for op in ops]
+    for _ in range(r.randint(0, 6)):  # whatever can be put in and is still valid
+        step = ("compute", r.choice(ops).name) if r.random() < 0.6 else ("free", r.choice(ready))
+        tried = list(steps)
+        tried.insert(r.randrange(len(steps) + 1), step)
+        if validate(graph, Schedule.from_steps(tried)).accepted:
+            steps = tried
+    return graph, Schedule.from_steps(steps), r
+
+
+def plain(graph, schedule, room, block, exact):
+    """Every block by itself, as the rule says: blocks fetched, written, compulsory."""
+    trace = Accesses.of(graph, schedule, ())
+    blocks = [-(-size // block) for size in graph.arrays.size.tolist()]
+    given = set(graph.arrays.is_input.nonzero()[0].tolist())
+    chip, fetched, written, compulsory = {}, 0, 0, 0
+    end = len(trace.tensors)
+    for tensor, mode, following in zip(trace.tensors, trace.modes, trace.following, strict=True):
+        for number in range(blocks[tensor]):
+            dirty = False
+            if (tensor, number) in chip:
+                dirty = chip.pop((tensor, number))[1]
+            else:
+                if mode is not Mode.WRITE:
+                    compulsory += tensor in given
+                    fetched += tensor not in given
+                if len(chip) == room:
+                    time = (lambda a: min(a, end)) if exact else trace.times.__getitem__
+                    victim = max(chip, key=lambda b: (time(chip[b][0]), not chip[b][1], chip[b][0], b[1]))
+                    written += chip.pop(victim)[1]
+            if following != DEAD:
+                chip[tensor, number] = (following, dirty or mode is not Mode.READ)
+        if mode is not Mode.WRITE:
+            given.discard(tensor)
+    return fetched, written, compulsory
+
+
+def least_misses(graph, schedule, room):
+    """Blocks of one byte fetched at the least, over all choices of victims."""
+    trace = Accesses.of(graph, schedule, ())
+    accesses = [
+        ((tensor, number), mode, following)
+        for tensor, mode, following in zip(trace.tensors, trace.modes, trace.following, strict=True)
+        for number in range(graph.tensors[tensor].size)
+    ]
+
+    @cache
+    def least(place, chip):
+        if place == len(accesses):
+            return 0
+        block, mode, following = accesses[place]
+        stays = frozenset() if following == DEAD else frozenset({block})
+        if block in chip:
+            return least(place + 1, chip - {block} | stays)
+        cost = int(mode is not Mode.WRITE)
+        if len(chip) < room:
+            return cost + least(place + 1, chip | stays)
+        return cost + min(least(place + 1, chip - {victim} | stays) for victim in chip)
+
+    return least(0, frozenset())
+
+
+@pytest.mark.shared
+def test_measured_traffic_of_swiftnet_cell_a(shared):
+    """Total KB at 64, 128, 192 and 256 KiB.
+
+    For 64 KiB others have 647 and 793, and 476 for an order of least peak that is not known.
+    """
+    graph = read_graph(shared / "data" / "graphs" / "swiftnet_hpd_cell_a.json")
+    capacities = [size * KIB for size in (64, 128, 192, 256)]
+
+    def totals(schedule):
+        found = off_chip_traffic(graph, schedule, capacities)
+        assert all(one.fetched == one.least_fetched for one in found)
+        return [round(one.total / 1000) for one in found]
+
+    assert totals(computes(graph.order)) == [642, 317, 109, 0]
+    assert totals(computes(kahn(graph))) == [793, 406, 143, 3]
+    best = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=2**62)
+    assert best is not None and best.schedule is not None
+    assert simulate(graph, best.schedule).peak == 200_704
+    assert totals(best.schedule)[2:] == [0, 0]
+    assert totals(best.schedule)[0] < 642 and totals(best.schedule)[1] < 317
+
+
+def test_runs_of_blocks_are_moved_like_single_blocks():
+    """On 80 random schedules, small and ample capacities, both ways of time."""
+    recomputed = 0
+    for seed in range(80):
+        graph, schedule, r = random_case(seed)
+        recomputed += simulate(graph, schedule).recomputations > 0
+        block = r.choice([1, 2])
+        for room in (1, 2, 3, 5, 8):
+            mine = off_chip_traffic(graph, schedule, room * block, block=block)[0]
+            ways = [plain(graph, schedule, room, block, exact) for exact in (True, False)]
+            best = min(ways, key=lambda way: (way[0] + way[1], way[0]))
+            assert (mine.fetched, mine.written, mine.compulsory) == tuple(block * number for number in best), seed
+            assert mine.least_fetched == block * ways[0][0] <= mine.fetched
+    assert recomputed > 20
+
+
+def test_no_choice_of_victims_fetches_less():
+    tight = 0
+    for seed in range(40):
+        graph, schedule, _ = random_case(seed)
+        for room in (1, 2, 4):
+            found = off_chip_traffic(graph, schedule, room, block=1)[0]
+            misses = least_misses(graph, schedule, room)
+            assert found.least_fetched + found.compulsory == misses, (seed, room)
+            tight += 0 < found.least_fetched == found.fetched
+    assert tight > 20
+
+
+def test_what_fits_moves_nothing():
+    """From the peak on nothing moves, by block and by tensor; more memory never means more fetches by block."""
+    for seed in range(30):
+        graph, schedule, _ = random_case(seed)
+        peak = max(simulate(graph, schedule).peak, 1)
+        for by in ("block", "tensor"):
+            found = off_chip_traffic(graph, schedule, peak, by=by, block=1)[0]
+            assert found.total == 0
+        least = [one.least_fetched for one in off_chip_traffic(graph, schedule, range(1, 12), block=1)]
+        assert least == sorted(least, reverse=True)
+
+
+def by_tensor():
+    b = GraphBuilder("g")
+    b.input("x", 2)
+    for name, size, reads in (("a", 4, ["x"]), ("b", 3, ["x"]), ("c", 5, ["x"]), ("d", 1, ["a", "b"]), ("e", 1, ["c"])):
+        b.op(name, inputs=reads, size=size, workspace=1 if name == "d" else 0)
+    b.output("a", "e")
+    return b.build()
+
+
+def test_by_tensor_by_hand():
+    """For c (7 bytes with x) in 10, of a and b, read by one op, the larger one goes; for d, 9 with workspace, c."""
+    graph = by_tensor()
+    schedule = computes(graph.order)
+    (found,) = off_chip_traffic(graph, schedule, 10, by="tensor")
+    assert (found.fetched, found.written, found.compulsory) == (4 + 5, 4 + 5, 2)
+    (ample,) = off_chip_traffic(graph, schedule, 14, by="tensor")
+    assert (ample.fetched, ample.written, ample.compulsory, ample.least_fetched) == (0, 0, 2, None)
+
+
+def test_a_long_trace():
+    """More than a thousand million blocks."""
+    graph = ZOO["resnet50"]()
+    (found,) = off_chip_traffic(graph, computes(graph.order), 2**30, block=64)
+    assert found.fetched == 63_112_458_368
+    assert found.compulsory == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"on_chip": 8, "by": "tensor"}, "op 'd' needs 9 bytes at once, more than the on-chip memory of 8"),
+        ({"on_chip": 0}, "on-chip memory must be a positive number of bytes, not 0"),
+        ({"on_chip": [5, -1]}, "not -1"),
+        ({"on_chip": 511}, "an on-chip memory of 511 bytes has no room for a block of 512"),
+        ({"on_chip": 8, "block": True}, "block must be a positive number of bytes, not True"),
+        ({"on_chip": 8, "by": "page"}, "by block or by tensor, not by 'page'"),
+        ({"on_chip": 8, "block": 1, "keep": ["z"]}, "tensor 'z' to keep is not in graph"),
+    ],
+)
+def test_what_is_refused(arguments, message):
+    graph = by_tensor()
+    with pytest.raises(ProblemError, match=message):
+        off_chip_traffic(graph, computes(graph.order), **arguments)
+
+
+def test_a_broken_schedule_is_refused():
+    graph = by_tensor()
+    with pytest.raises(ScheduleError, match=r"the schedule is not valid: .*'a'"):
+        off_chip_traffic(graph, computes(["b", "d", "c", "e", "a"]), 100, block=1)
+
+
+def test_the_picture(tmp_path):
+    graph = by_tensor()
+    mine, theirs = (off_chip_traffic(graph, computes(order), [7, 10, 14], block=1) for order in ("bacde", "abcde"))
+    axes = plot_traffic("g", mine, theirs).axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["7 bytes", "10 bytes", "14 bytes"]
+    assert len(axes.patches) == 3 * 4
+    assert axes.texts[-1].get_text() == "none"
+    save_traffic_plot("g", mine, theirs, tmp_path / "t.svg")
+    assert (tmp_path / "t.svg").read_bytes().startswith(b"<?xml")
