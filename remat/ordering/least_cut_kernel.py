@@ -61,14 +61,18 @@ def flow_levels(nodes, arcs, num_nodes, source, sink):
 
 
 @inner
-def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
-    """Dinic's algorithm (1970); the levels of the end say who is on the side of the source."""
+def largest_flow(nodes, arcs, num_nodes, source, sink, number, work, most):
+    """Dinic's algorithm (1970); the levels of the end say who is on the side of the source.
+
+    With more than `most` work done, the flow so far, which no cut is below.
+    """
     total = 0
-    while flow_levels(nodes, arcs, num_nodes, source, sink):
+    while number[work] < most and flow_levels(nodes, arcs, num_nodes, source, sink):
         number[work] += num_nodes
         node, depth = source, 0
-        while True:
+        while number[work] < most:
             if node == sink:
+                number[work] += depth
                 least = UNLIMITED
                 for step in range(depth):
                     least = min(least, arcs[CAPACITY, nodes[PATH, step]])
@@ -89,6 +93,7 @@ def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
                     break
                 arc = arcs[NEXT, arc]
             nodes[HERE, node] = arc
+            number[work] += 1
             if arc >= 0:
                 nodes[PATH, depth] = arc
                 depth += 1
@@ -141,7 +146,7 @@ def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, wo
         old = tensors[BEGUN, tensor] > tensors[INSIDE, tensor]
         begun, ended = width + i, width + tensors_here + i
         if tensors[LEFT, tensor] > 0:
-            if not old:
+            if not old and tensors[BEGUN, tensor] > 0:
                 whole += tensors[SIZE, tensor]
                 count = add_arc(nodes, arcs, count, begun, sink, tensors[SIZE, tensor])
             continue
@@ -167,18 +172,18 @@ def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, wo
             for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
                 tensors[TENSOR_NODE, links[k]] = -1
     number[work] += 3 * width + tensors_here
-    flow = largest_flow(nodes, arcs, sink + 1, source, sink, number, work)
+    flow = largest_flow(nodes, arcs, sink + 1, source, sink, number, work, UNLIMITED)
     for i in range(width):
         nodes[MEMBER, i] = nodes[LEVEL, i] >= 0
     return flow == whole
 
 
 @kernel
-def cut_at(ops, tensors, links, nodes, arcs, side, number, op):
-    """The least bytes beside those that `op` touches, of all closed sets that may be done before it.
+def make_cut(ops, tensors, links, nodes, arcs, side, op):
+    """Make the network whose least cut is the least boundary of all closed sets that may be done before `op`.
 
-    The ops must be numbered so that every one comes after those it depends on. `side` is room: whether `op` depends
-    on an op (1), whether an op is `op` or depends on it (2), or neither (0).
+    Bytes that `op` touches do not count. The ops must be numbered so that every one comes after those it depends on.
+    `side` is room: whether `op` depends on an op (1), whether an op is `op` or depends on it (2), or neither (0).
     """
     num_ops, num_tensors = ops.shape[1] - 1, tensors.shape[1] - 1
     for other in range(num_ops):
@@ -222,4 +227,12 @@ def cut_at(ops, tensors, links, nodes, arcs, side, number, op):
             count = add_arc(nodes, arcs, count, node, num_ops + links[k], UNLIMITED)
         for k in range(ops[ENDS, other], ops[ENDS, other + 1]):
             count = add_arc(nodes, arcs, count, num_ops + num_tensors + links[k], node, UNLIMITED)
-    return largest_flow(nodes, arcs, sink + 1, source, sink, number, 0)
+
+
+@kernel
+def more_flow(nodes, arcs, source, number, most):
+    """Increase the flow from `source` to the node after it, and return by how much.
+
+    It is the largest one if `number[0]`, the work, is below `most` then.
+    """
+    return largest_flow(nodes, arcs, source + 2, source, source + 1, number, 0, most)

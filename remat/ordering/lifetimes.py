@@ -71,3 +71,76 @@ class Lifetimes:
         sums = np.zeros(len(self.workspace), dtype=np.int64)
         np.add.at(sums, self.ends.rows, self.size[self.ends.indices])
         return frozen(self.held + self.workspace + sums)
+
+    def window(self, ops: Int) -> Lifetimes:
+        """What is sure of some ops alone: no order of all ops has a lower peak than the best order of these.
+
+        Dependences by way of other ops count only if those are among them. A tensor lives at a step of an op among
+        them if some op that may begin it is the op, or comes before it in every order, and some op that may end it is
+        an op that is not done yet, or comes after one in every order.
+
+        Parameters
+        ----------
+        ops : int64 array
+            Ascending; the ops must be numbered in a possible order.
+        """
+        number = np.full(len(self.workspace), -1, dtype=np.int64)
+        number[ops] = np.arange(len(ops))
+        chosen = ops.tolist()
+        first, last = chosen[0], chosen[-1]
+        before, after = self.predecessors.lists(), self.successors.lists()
+        begun = self._reached(before, range(last + 1), self.begins, self.live)
+        ended = self._reached(after, range(len(before) - 1, first - 1, -1), self.ends, self.kept)
+        begins: list[tuple[int, int]] = []
+        ends: list[tuple[int, int]] = []
+        for op in chosen:
+            both = begun[op] & ended[op]
+            early, late = both, ended[op]
+            for other in before[op]:
+                if number[other] >= 0:
+                    early &= ~(begun[other] & ended[other])
+            for other in after[op]:
+                if number[other] >= 0:
+                    late &= ~ended[other]
+            begins += [(op, tensor) for tensor in _bits(early)]
+            ends += [(op, tensor) for tensor in _bits(late)]
+        used = np.zeros(len(self.size), dtype=np.bool_)
+        used[[tensor for _, tensor in begins]] = True
+        column = np.where(used, np.cumsum(used) - 1, -1)
+
+        def rows(pairs: list[tuple[int, int]]) -> Csr:
+            both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+            both = both[used[both[:, 1]]]
+            return Csr.from_pairs(number[both[:, 0]], column[both[:, 1]], len(chosen))
+
+        edges = self.predecessors
+        inside = (number[edges.rows] >= 0) & (number[edges.indices] >= 0)
+        later, earlier = number[edges.rows[inside]], number[edges.indices[inside]]
+        return Lifetimes(
+            self.size[used], self.workspace[ops], rows(begins), rows(ends),
+            Csr.from_pairs(later, earlier, len(chosen)), Csr.from_pairs(earlier, later, len(chosen)),
+            self.live[used], self.kept[used], self.held,
+        )  # fmt: skip
+
+    def _reached(self, links: list[list[int]], order: range, table: Csr, always: Bool) -> dict[int, int]:
+        """For each op, as bits, the tensors of `table` that it or an op it is linked to has, and those of `always`."""
+        start = sum(1 << tensor for tensor in np.flatnonzero(always).tolist())
+        own = table.lists()
+        found: dict[int, int] = {}
+        for op in order:
+            bits = start
+            for tensor in own[op]:
+                bits |= 1 << tensor
+            for other in links[op]:
+                bits |= found[other]
+            found[op] = bits
+        return found
+
+
+def _bits(value: int) -> list[int]:
+    found = []
+    while value:
+        low = value & -value
+        found.append(low.bit_length() - 1)
+        value ^= low
+    return found

@@ -17,7 +17,7 @@ Int = NDArray[np.int64]
 #: Work between two looks at the clock: some hundredths of a second.
 SLICE = 1_000_000
 #: Keys of the table in the beginning and at most (16 bytes each), and entries of the list of choices at most.
-FIRST_KEYS, MOST_KEYS, MOST_CHOICES = 1 << 14, 1 << 22, 4_000_000
+FIRST_KEYS, MOST_KEYS, MOST_CHOICES = 1 << 14, 1 << 22, 1_000_000
 #: No step at all.
 ENDLESS = 2**62
 
@@ -159,19 +159,23 @@ class LimitSearch:
             return Answer.REFUTED
         return Answer.FOUND if answer == valley.FOUND else Answer.OPEN
 
-    def cut_at(self, op: int) -> int:
+    def cut_at(self, op: int, deadline: Deadline | None = None) -> int:
         """Bytes at the step of `op` at the least, in any order; the ops must be numbered in a possible order.
 
-        What `op` touches, and the least boundary of all closed sets that may be done before it: a minimum cut. A search
-        that is under way begins anew.
+        What `op` touches, and the least boundary of all closed sets that may be done before it: a minimum cut, or a
+        flow that no cut is below when the deadline comes before. A search that is under way begins anew.
         """
-        self._limit = None
+        cut, self._limit = self._cut, None
         self._ops[:], self._tensors[:] = self._first
         side = self._frames[self._valley.ROOM]
-        rest = self._cut.cut_at(
-            self._ops, self._tensors, self._links, self._nodes, self._arcs, side, self._number[:1], op
-        )
-        return int(self.problem.op_bytes[op]) + int(rest)
+        cut.make_cut(self._ops, self._tensors, self._links, self._nodes, self._arcs, side, op)
+        source = len(self.problem.workspace) + 2 * len(self.problem.size)
+        work, flow, most = np.zeros(1, dtype=np.int64), 0, SLICE // 4
+        while True:
+            flow += int(cut.more_flow(self._nodes, self._arcs, source, work, most))
+            if work[0] < most or (deadline is not None and deadline.expired):
+                return int(self.problem.op_bytes[op]) + flow
+            most = int(work[0]) + SLICE // 4
 
     @property
     def order(self) -> Int:

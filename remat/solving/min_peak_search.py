@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from remat.backends.base import MOST, Status, StopReason, Values
 from remat.bounds.non_recomputable import held_bound
+from remat.compiled import begin
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.ordering.best_first import Aim, Explored, explore
+from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.valley import Portfolio
 from remat.problem import Objective, Problem
 from remat.registry import heuristics, load
 from remat.schedule import OrderRule, Schedule
@@ -33,12 +36,13 @@ ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left: the bounds, loading a heuristic, eviction and greedy (each), annealing, the solver.
 BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
-#: Share of the time left for the search over orders, and for that over everything; seconds where there is no deadline.
-ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.3, 60.0
+#: Share of the time left for the search over orders, also where nothing else may be changed, and for that over
+#: everything; seconds where there is no deadline.
+ORDERING_SHARE, ONLY_ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.6, 0.3, 60.0
 #: Seconds below which annealing is not worth loading.
 ANNEALING_LEAST = 1.0
-#: Ops up to which everything is searched, orders alone are searched, and a solver is asked.
-EXHAUSTIVE_OPS, ORDERING_OPS, MODEL_OPS = 24, 200, 250
+#: Ops up to which everything is searched, a solver is asked, and orders are searched with and without compiled code.
+EXHAUSTIVE_OPS, MODEL_OPS, ORDERING_OPS, SLOW_ORDERING_OPS = 24, 250, 20_000, 200
 
 
 class MinPeakSearch:
@@ -83,12 +87,18 @@ class MinPeakSearch:
     def run(self, *, quick: bool = False) -> None:
         """Search until the deadline, or until there is nothing more to try; `quick`: heuristics alone."""
         deadline = self.call.deadline
+        if self._orders_count:
+            begin(*Portfolio.kernels)
         with self.session.timed("bounds"):
             self._bounds(self._share(BOUND_SHARE))
+        compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in Portfolio.kernels)
+        if compiled:  # orders first: what needs no recomputation is found soonest
+            self._order()
         for quick_one in ("eviction", "greedy"):
             self._descend(quick_one, self._share(GREEDY_SHARE))
-        if not quick:
+        if not compiled:
             self._order()
+        if not quick:
             self._exhaust()
         if not quick or deadline.remaining > ANNEALING_LEAST:
             self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
@@ -118,15 +128,42 @@ class MinPeakSearch:
         found = held_bound(self.problem, deadline=deadline)
         self._raise_bound(found.value or 0, found.kind, found.cause)
 
+    @property
+    def _orders_count(self) -> bool:
+        """Whether another order of the ops may be taken, and there are not too many for that."""
+        return self.problem.order is OrderRule.FREE and self.num_ops <= ORDERING_OPS
+
     def _order(self) -> None:
         """The least peak of all orders without recomputation: often low already, and it may be all that is allowed."""
-        if self.proved or self.problem.order is OrderRule.FIXED or self.num_ops > ORDERING_OPS:
+        if self.proved or not self._orders_count:
             return
-        once = replace(self.problem, max_computes=1)
+        only = all(limit == 1 for limit in self.problem.compute_limits)
+        deadline = self._share(ONLY_ORDERING_SHARE if only else ORDERING_SHARE)
+        search = Portfolio()
         with self.session.timed("ordering"):
-            held = held_bound(once, deadline=self._share(ORDERING_SHARE / 2))
-            found = self._explored(once, held.value or 0, ORDERING_SHARE)
-            if found is not None and all(limit == 1 for limit in self.problem.compute_limits):
+            if not search.prepared(deadline):
+                self.session.note(f"{search.name} was not compiled in time")
+                self._order_slowly(deadline, only=only)
+                return
+            instance = OrderInstance.of(self.problem)
+
+            def see(order: Int, _peak: int) -> bool:
+                self._see(instance.schedule(self.problem, order, search.name), search.name)
+                return self.proved
+
+            found = search.search(instance, deadline=deadline, seed=self.call.seed, upper=self.peak, on_order=see)
+            self.session.states = (self.session.states or 0) + (found.states or 0)
+            if only:
+                self._raise_bound(found.bound, search.name)
+
+    def _order_slowly(self, deadline: Deadline, *, only: bool) -> None:
+        """The same for small graphs, by a search that needs no compiled code."""
+        if self.num_ops <= SLOW_ORDERING_OPS:
+            once = replace(self.problem, max_computes=1)
+            found = explore(once, Aim.PEAK, limit=self.peak, floor=self.bound if only else 0, deadline=deadline)
+            if found is not None and found.schedule is not None:
+                self._see(found.schedule, "best-first search over orders")
+            if found is not None and only:
                 self._raise_bound(found.bound, "best-first search over orders")
 
     def _exhaust(self) -> None:
