@@ -9,6 +9,7 @@ from remat.errors import RematError
 
 def command() -> None:
     """Compile the code of searches and bounds now; otherwise the first solve on a machine does so beside its work."""
+    from remat.backends.resources import available_cpus
     from remat.bounds import flow
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
@@ -32,7 +33,7 @@ def command() -> None:
             f"compiled code can be kept nowhere: {where} cannot be used; NUMBA_CACHE_DIR may name a folder"
         )
     begun = time.monotonic()
-    begin(*sets.values())
+    begin(*sets.values(), processes=available_cpus())
     for name, one in sets.items():
         if there[name] is None:
             print(f"{name}: compiling", flush=True)

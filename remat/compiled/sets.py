@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -74,19 +74,7 @@ class KernelSet:
 
     def begin(self) -> bool:
         """Have the set compiled by another process, if it is not; whether one is at it. Returns at once."""
-        if self._loaded or self.compiled() is not None:
-            return False
-        folder = places.writable()
-        if folder is None:
-            return False
-        try:
-            lock = _locked(folder / f"{self.name}.lock")
-        except OSError:  # not on every file system
-            return False
-        if lock is None:
-            return True
-        with lock:  # the other process has it, too, and so it stays locked as long as that one runs
-            return self.compiled() is None and child.start(self.module, self.name, lock.fileno())
+        return _begin([self])
 
     def ready(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
         """Wait until calls of the kernels are quick, but not longer than to the deadline; whether they are.
@@ -164,10 +152,42 @@ class KernelSet:
             self._failure = error
 
 
-def begin(*sets: KernelSet) -> None:
-    """Have several sets compiled beside what this process does, as far as they are not."""
-    for one in sets:
-        one.begin()
+def begin(*sets: KernelSet, processes: int | None = None) -> None:
+    """Have several sets compiled beside what this process does, as far as they are not. Returns at once.
+
+    Parameters
+    ----------
+    processes : int, optional
+        At most so many at a time, the first sets first; default: each in a process of its own. Those that come one
+        after the other in one process take less time together, and the first is ready sooner where processors are few.
+    """
+    number = max(1, len(sets) if processes is None else processes)
+    for first in range(min(number, len(sets))):
+        _begin(sets[first::number])
+
+
+def _begin(sets: Sequence[KernelSet]) -> bool:
+    """Have sets compiled by one other process, one after the other; whether some process is at the last one."""
+    with contextlib.ExitStack() as locks:
+        mine: list[tuple[KernelSet, int]] = []
+        at_it = False
+        for one in sets:
+            at_it = False
+            if one.loaded or one.compiled() is not None or (folder := places.writable()) is None:
+                continue
+            try:
+                lock = _locked(folder / f"{one.name}.lock")
+            except OSError:  # not on every file system
+                continue
+            at_it = lock is None
+            if lock is not None:  # the other process has it, too, and so it stays locked as long as that one runs
+                locks.enter_context(lock)
+                if one.compiled() is None:
+                    mine.append((one, lock.fileno()))
+        if not mine:
+            return at_it
+        started = child.start([(one.module, one.name) for one, _ in mine], [lock for _, lock in mine])
+        return at_it or (started and mine[-1][0] is sets[-1])
 
 
 def _locked(path: Path) -> IO[str] | None:

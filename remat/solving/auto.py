@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from remat.backends.base import Backend, StopReason
+from remat.backends.resources import available_cpus
 from remat.bounds import flow
 from remat.bounds.base import Bound
 from remat.bounds.report import best_bound
@@ -28,8 +31,11 @@ from remat.solving.session import Session
 AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
-#: Share of the time left for each whole model while the searches are still being compiled: little else can be done.
+#: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends
+#: as soon as annealing is ready, and is solved anew after that.
 PATIENT_SHARE = 0.7
+#: Seconds between two looks at whether it is.
+LOOK = 0.1
 #: Share of the time left in which there is to be some schedule before anything else is done.
 FIRST_SHARE = 0.4
 #: Seconds for each op that quick heuristics and bounds are given at most, and at least.
@@ -81,6 +87,7 @@ class Auto:
         self.problem, self.clock = session.problem, session.call.deadline
         self.fixed = self.problem.order is OrderRule.FIXED
         self.num_ops = len(self.problem.graph.ops)
+        self.small = self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]
         self.seeds = 0
         self.kept: dict[str, Heuristic] = {}
         """Heuristics that ran before, or are still being compiled."""
@@ -88,25 +95,20 @@ class Auto:
 
     def run(self) -> None:
         """Go through the steps until the session is decided or time is up."""
-        self._compile("drops", "annealing")
+        self._compile()
         try:
             self._quick()
             self._exhaust(self._share(BOUND_SHARE))
             if self.session.best is None:  # something soon, before what proves how good it is
                 self._heuristic("annealing", self._share(QUICK_SHARE, PER_OP * self.num_ops))
             self._bounds(self._share(BOUND_SHARE, max(LEAST, PER_OP * self.num_ops)))
-            small = self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]
             endless = math.isinf(self.clock.seconds)
             self._try_again()
-            if small or endless:
-                self._heuristic("annealing", self._share(ANNEALING_SHARE))
+            if self.small or endless:
+                self._heuristic("annealing", self._share(ANNEALING_SHARE), wait=self._patience("annealing"))
                 self._bounds(self._share(BOUND_SHARE))
-            if small:
-                models = MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,)
-                for name, options, backend in models:
-                    self._try_again()
-                    share = PATIENT_SHARE if self.waiting else MODEL_SHARE
-                    self._model(name, options, backend, self._share(share))
+            if self.small:
+                self._models()
             if not endless:
                 self._in_turns()
         finally:
@@ -116,9 +118,9 @@ class Auto:
     def _quick(self) -> None:
         """Find a first schedule: by drops, and by what needs no compiled code."""
         tiny = self.num_ops <= EXHAUSTIVE_OPS  # what is compiled would be waited for longer than the search takes
-        self._heuristic(
-            "drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=0.0 if tiny else None
-        )
+        others_can = self.num_ops <= max(ops for ops, _ in WITHOUT_DROPS.values())
+        wait = 0.0 if tiny else self._patience("drops") if others_can else None
+        self._heuristic("drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=wait)
         others, share = (WITHOUT_DROPS, FIRST_SHARE) if "drops" in self.waiting else (BESIDE_DROPS, QUICK_SHARE)
         for name, (ops, seconds) in others.items():
             if self.num_ops <= ops and (self.fixed or name != "greedy"):
@@ -161,13 +163,15 @@ class Auto:
         """Whether nothing is left to do, or no time."""
         return self.session.enough or self.clock.expired
 
-    @staticmethod
-    def _compile(*names: str) -> None:
-        """Where that has never been done, have compiled beside the first steps what the later ones need."""
-        for name in names:
-            if name in heuristics():
-                begin(*load("heuristics", name).kernels)
-        begin(flow.KERNELS)
+    def _compile(self) -> None:
+        """Where that has never been done, have compiled beside the first steps what the later ones need.
+
+        What is waited for most comes first, and a processor is left to this process: annealing closes the gap of small
+        problems, drops find the first schedule of large ones.
+        """
+        names = ("annealing", "drops") if self.small else ("drops", "annealing")
+        first, *others = ([*load("heuristics", name).kernels] if name in heuristics() else [] for name in names)
+        begin(*first, flow.KERNELS, *others[0], processes=max(1, available_cpus() - 1))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -185,6 +189,9 @@ class Auto:
         if wait is None:
             remaining = self.clock.remaining
             wait = min(WAIT, WAIT_SHARE * remaining) if math.isfinite(remaining) else math.inf
+        if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):
+            self.waiting += [name] if name not in self.waiting else []
+            return False
         best = session.best.schedule if session.best is not None else self.warm_start
         with session.step(name):
             began = self.clock.elapsed
@@ -207,7 +214,14 @@ class Auto:
         """Run what had not been loaded when its time came."""
         for name in self.waiting:
             if self._loaded(name):
-                self._heuristic(name, self._share(DROPS_SHARE))
+                self._heuristic(name, self._share(ANNEALING_SHARE if name == "annealing" else DROPS_SHARE))
+
+    def _patience(self, name: str) -> float | None:
+        """How long to wait for a heuristic: not at all if it is still being compiled; None: until it is loaded."""
+        there = name in heuristics() and all(
+            one.loaded or one.compiled() is not None for one in load("heuristics", name).kernels
+        )
+        return None if there or math.isinf(self.clock.seconds) else 0.0
 
     def _loaded(self, name: str) -> bool:
         """Whether a heuristic could run at once."""
@@ -264,6 +278,21 @@ class Auto:
             else:
                 session.raise_bound(found.bound, own_scope(self.problem))
 
+    def _models(self) -> None:
+        """Solve whole models, in order; while annealing is compiled they are a pastime, and begin anew after it."""
+        left = list(MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,))
+        while left and not self._over():
+            self._try_again()
+            name, options, backend = left[0]
+            if "annealing" in self.waiting and math.isfinite(self.clock.seconds):
+                ready = _Ready(lambda: self._loaded("annealing"))
+                self._model(name, options, backend, self._share(PATIENT_SHARE).until(ready))
+                if ready():
+                    continue
+            else:
+                self._model(name, options, backend, self._share(MODEL_SHARE))
+            del left[0]
+
     def _model(self, name: str, given: dict[str, Any], other: str, deadline: Deadline) -> None:
         """Solve a whole model, from the best schedule."""
         session = self.session
@@ -276,6 +305,8 @@ class Auto:
         kind = load("formulations", name)
         options = kind.options_type(**given) if given else None
         call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
+        if self.waiting:  # or the solver would take the time of the process that compiles
+            call = replace(call, threads=max(1, (call.threads or available_cpus()) - 1))
         part = Session(self.problem, call, name, backend.full_name, solver=backend)
         part.incumbents, part.on_progress = session.incumbents, lambda _: session.tell()
         part.criterion = session.criterion
@@ -308,3 +339,17 @@ class Auto:
             base = self.problem.graph.base_cost
             share = f" (overhead {overhead_text(part.bound, base)})" if base else ""
             session.note(f"no schedule costs less than {part.bound:,}{share} within {part.scope}")
+
+
+class _Ready:
+    """Whether something is so, asked by many and looked at now and then; once it is, it stays so."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self.look, self.next, self.so = look, 0.0, False
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if not self.so and now >= self.next:
+            self.next = now + LOOK
+            self.so = self.look()
+        return self.so

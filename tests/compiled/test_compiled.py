@@ -332,3 +332,39 @@ def test_threads_that_wait_see_one_example(tmp_path: Path, monkeypatch: pytest.M
         thread.join(60)
     assert calls == [1]
     assert found.loaded
+
+
+def test_sets_for_one_processor_are_compiled_in_order_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is needed first does not share the processor with the others; with two, they are dealt out."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    started: list[list[str]] = []
+    monkeypatch.setattr(sets.child, "start", lambda some, locks: started.append([name for _, name in some]) or True)
+    three = [KernelSet(f"in order {number}", "nowhere", lambda: None) for number in range(3)]
+    sets.begin(*three, processes=1)
+    assert started == [["in order 0", "in order 1", "in order 2"]]
+    sets.begin(*three, processes=2)
+    assert started[1:] == [["in order 0", "in order 2"], ["in order 1"]]
+    assert three[1].begin()
+    three[1].compile()
+    assert not three[1].begin()
+    sets.begin(*three, processes=1)
+    assert started[-1] == ["in order 0", "in order 2"]
+
+
+def test_a_set_that_cannot_be_compiled_does_not_keep_the_next_from_it(tmp_path: Path) -> None:
+    """The process goes on, as nobody else would begin with the others before it ends."""
+    (tmp_path / "two_sets.py").write_text(
+        "from remat.compiled import KernelSet\n"
+        "KernelSet('broken', 'two_sets', lambda: 1 / 0)\nKernelSet('good', 'two_sets', lambda: None)\n"
+    )
+    run(
+        "import sys; sys.path.insert(0, sys.argv[1]); import two_sets; from remat.compiled import KernelSet, begin\n"
+        "from remat.deadline import Deadline\n"
+        "begin(*(KernelSet.known[name] for name in ('broken', 'good')), processes=1)\n"
+        "import time; end = time.monotonic() + 60\n"
+        "while KernelSet.known['good'].compiled() is None and time.monotonic() < end: time.sleep(0.05)\n",
+        str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert [path.name for path in (tmp_path / "cache").rglob("*.ready")] == ["good.ready"]

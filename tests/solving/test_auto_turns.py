@@ -8,9 +8,13 @@ import pytest
 import remat.solving.auto
 from remat import Problem, layered, solve
 from remat.backends.base import SolveOptions
+from remat.backends.cp_sat import CpSat
 from remat.deadline import Deadline
 from remat.heuristics.annealing import Annealing
+from remat.heuristics.base import Heuristic
 from remat.heuristics.drops import Drops
+from remat.solving.auto import Auto
+from remat.solving.session import Session
 
 ONE = SolveOptions(threads=1)
 
@@ -57,6 +61,37 @@ def test_what_is_never_loaded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     result = solve(Problem(layered(100, seed=1), "80%"), stop=1, options=ONE)
     assert result.message.count("drops was not compiled in time") == 1
     assert result.objective is not None
+
+
+def test_a_model_ends_as_soon_as_annealing_is_compiled_and_is_solved_anew_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a fresh machine: nothing is waited for idly, and annealing does not wait for the model's time to end."""
+    events: list[str] = []
+    ready, began = Annealing.prepared, time.monotonic()
+
+    def prepared(self: Annealing, deadline: Deadline, on_wait: Callable[[], None] | None = None) -> bool:
+        return len(events) > 0 and time.monotonic() > began + 0.5 and ready(self, deadline, on_wait)
+
+    def model(self: Auto, name: str, given: object, other: str, deadline: Deadline) -> None:
+        events.append(name)
+        while not deadline.expired and len(events) == 1:
+            time.sleep(0.01)
+
+    def improve(self: Session, heuristic: Heuristic, *rest: object) -> None:
+        events.append(heuristic.name)
+
+    monkeypatch.setattr(Annealing, "prepared", prepared)
+    monkeypatch.setattr(Auto, "_model", model)
+    monkeypatch.setattr(Session, "improve", improve)
+    monkeypatch.setattr(Auto, "_bounds", lambda *_: False)
+    monkeypatch.setattr(Auto, "_in_turns", lambda _: None)
+    monkeypatch.setattr(Auto, "_quick", lambda _: None)
+    monkeypatch.setattr(Auto, "_patience", lambda *_: 0.0)
+    session = Session(Problem(layered(40, seed=1), "70%"), SolveOptions(deadline=Deadline.after(30), threads=1), "auto")
+    Auto(session, CpSat(), None).run()
+    assert events == ["stages", "annealing", "stages", "retention-intervals"]
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.slow
