@@ -109,6 +109,7 @@ def test_show_takes_a_zoo_name_where_there_is_no_such_file(
         (["u-chain", "-n", "3"], 6),
         (["in-tree", "-n", "2"], 7),
         (["path", "-n", "4"], 4),
+        (["randwire-cifar10-coarse", "--seed", "3"], 74),
     ],
 )
 def test_generate(arguments: list[str], ops: int, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from remat import Problem
 from remat.errors import FormatError, GraphError
 from remat.graphs import read_graph
 from remat.graphs.io import load_graph
+from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.graphs.zoo import (
     INFERENCE,
     ZOO,
@@ -66,7 +67,7 @@ def built(name):
     return INFERENCE[name]()
 
 
-SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Mean", "Concat", "SepConv")
+SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Average", "Concat", "SepConv")
 
 
 def least_peak(graph):
@@ -81,7 +82,9 @@ def test_the_numbers_of_each(name):
     found = (len(graph.ops), graph.num_edges, graph.meta["params"], graph.base_cost, graph.reference_peak,
         graph.structural_bound.peak)  # fmt: skip
     assert found == TABLE[name]
+    assert graph.name.removesuffix("-b1").removesuffix("-s0") == name
     assert [op.name for op in graph.ops] == list(graph.order)
+    assert {op.type for op in graph.ops if kind_of(op.type) is Kind.OPAQUE} <= {"WeightedAdd"}  # else no rewriting
     assert graph.constant_memory == graph.meta["overhead"]["param_bytes"]
     assert graph.cost_unit == "mac"
 
@@ -115,7 +118,7 @@ def test_shapes_and_attributes_fit_the_sizes(name):
             case "DepthwiseConv":
                 assert mine["weight_shape"] == [1, *mine["kernel"], out]
                 assert out == sum(channels)
-            case "Add" | "WeightedAdd" | "Mean":
+            case "Add" | "WeightedAdd" | "Average":
                 assert set(channels) == {out}
             case "Dense":
                 assert mine["weight_shape"][0] == out

@@ -39,7 +39,7 @@ _WITH_CONCATS: dict[str, Callable[..., ComputeGraph]] = {
     "darts": genotype_network,
     "nasnet-a-mobile": partial(cell_network, **_MOBILE, network="nasnet-a-mobile", filters=44, stem_filters=32),
     "nasnet-a-large": partial(cell_network, network="nasnet-a-large"),
-    "amoebanet-a-mobile": partial(cell_network, **_MOBILE, network="amoebanet-a", filters=50, stem_filters=32),
+    "amoebanet-a-mobile": partial(cell_network, **_MOBILE, network="amoebanet-a-mobile", filters=50, stem_filters=32),
     "amoebanet-a": partial(cell_network, network="amoebanet-a", filters=190, stem_filters=32),
 }
 #: Inference graphs by name; each takes a batch. Those named ``-folded`` have no concatenations: what reads one reads

@@ -171,10 +171,10 @@ class InferenceNetwork:
         return self._elementwise(kind, name, x)
 
     def shift(self, name: str, x: str) -> str:
-        """The image moved by one pixel up and left, zeros following: two ops, a Pad and a Slice."""
+        """The image moved by one pixel up and left, zeros following: two ops, a Pad and a Crop."""
         height, width, channels = self.shape_of(x)
         padded = self._add("Pad", f"{name}/pad", (x,), (height + 1, width + 1, channels))
-        return self._add("Slice", f"{name}/slice", (padded,), (height, width, channels))
+        return self._add("Crop", f"{name}/crop", (padded,), (height, width, channels))
 
     def add(self, name: str, *inputs: str) -> str:
         """Sum of tensors of one shape."""
@@ -187,7 +187,7 @@ class InferenceNetwork:
 
     def mean(self, name: str, *inputs: str) -> str:
         """Mean of tensors of one shape."""
-        return self._add("Mean", name, inputs, self._same(name, inputs))
+        return self._add("Average", name, inputs, self._same(name, inputs))
 
     def concat(self, name: str, *inputs: str, keep: bool = False) -> str:
         """Concatenation along the channels; `keep`: never folded away."""

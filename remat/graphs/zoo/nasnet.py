@@ -54,14 +54,16 @@ class CellNetwork:
 NASNET_NORMAL = Cell("sep5 0, sep3 1; sep5 1, sep3 1; avg 0, none 1; avg 1, avg 1; sep3 0, none 0", (1, 2, 3, 4, 5, 6))
 NASNET_REDUCTION = Cell("sep5 0, sep7 1; max 0, sep7 1; avg 0, sep5 1; none 3, avg 2; sep3 2, max 0", (3, 4, 5, 6))
 NASNET_SOURCE = "NASNet-A (Zoph et al. 2018), as in the authors' code for TensorFlow slim"
+AMOEBANET = CellNetwork(
+    "AmoebaNet-A (Real et al. 2019), as in the authors' code for TPUs",
+    Cell("avg 0, max 0; sep3 1, none 1; none 0, avg 1; sep3 0, sep5 2; avg 5, sep3 0", (1, 3, 4, 6)),
+    Cell("sep3 1, avg 0; max 0, sep7 2; max 1, max 0; sep3 4, conv17 0; avg 1, sep7 0", (2, 3, 4, 5, 6)),
+)
 NETWORKS = {
     "nasnet-a-large": CellNetwork(NASNET_SOURCE, NASNET_NORMAL, NASNET_REDUCTION, skips_reduction=True),
     "nasnet-a-mobile": CellNetwork(NASNET_SOURCE, NASNET_NORMAL, NASNET_REDUCTION),
-    "amoebanet-a": CellNetwork(
-        "AmoebaNet-A (Real et al. 2019), as in the authors' code for TPUs",
-        Cell("avg 0, max 0; sep3 1, none 1; none 0, avg 1; sep3 0, sep5 2; avg 5, sep3 0", (1, 3, 4, 6)),
-        Cell("sep3 1, avg 0; max 0, sep7 2; max 1, max 0; sep3 4, conv17 0; avg 1, sep7 0", (2, 3, 4, 5, 6)),
-    ),
+    "amoebanet-a": AMOEBANET,
+    "amoebanet-a-mobile": AMOEBANET,
 }
 
 
@@ -80,8 +82,8 @@ def cell_network(
     image : (height, width, channels)
     classes : int
     network : str
-        ``"nasnet-a-large"``, ``"nasnet-a-mobile"`` (the two differ in what the cell after a reduction reads) or
-        ``"amoebanet-a"``.
+        ``"nasnet-a-large"``, ``"nasnet-a-mobile"`` (the two differ in what the cell after a reduction reads),
+        ``"amoebanet-a"`` or ``"amoebanet-a-mobile"`` (the same cells).
     cells : int
         Normal cells; reductions come after a third and two thirds of them.
     filters : int
