@@ -12,12 +12,15 @@ from remat.graphs import GraphBuilder
 from remat.graphs.formats.base import graph_formats
 from remat.heuristics.annealing.heuristic import AnnealingOptions
 from remat.heuristics.lp_rounding import LpRoundingOptions
+from remat.ordering.base import OrderSearch
+from remat.ordering.random_restarts import RandomRestartsOptions
 from remat.schedule.formats.base import schedule_formats
 from remat.testing import (
     BACKEND_CHECKS,
     FORMAT_CHECKS,
     FORMULATION_CHECKS,
     HEURISTIC_CHECKS,
+    ORDER_CHECKS,
     PAIR_CHECKS,
     Effort,
     Sample,
@@ -143,6 +146,7 @@ def test_pair(formulation, backend, check):
 QUICK_OPTIONS = {
     "annealing": AnnealingOptions(moves=2000),
     "lp-rounding": LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5,), samples=1),
+    "random-restarts": RandomRestartsOptions(restarts=200),
 }
 FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=5.0)
 
@@ -152,6 +156,16 @@ FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=5.0)
 def test_heuristic(heuristic, check):
     cls = registry.load("heuristics", heuristic)
     check(lambda: cls(QUICK_OPTIONS.get(heuristic)), FEW)
+
+
+SEARCHES = [name for name, kind in registry.Registered("methods").usable().items() if issubclass(kind, OrderSearch)]
+
+
+@pytest.mark.parametrize("check", ORDER_CHECKS)
+@pytest.mark.parametrize("search", SEARCHES)
+def test_search_for_an_order(search, check):
+    cls = registry.load("methods", search)
+    check(lambda: cls(QUICK_OPTIONS.get(search)), FEW)
 
 
 def training_chain():

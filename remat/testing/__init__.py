@@ -1,10 +1,12 @@
-"""A conformance kit for formulations, backends, heuristics and file formats, in or outside this package.
+"""A conformance kit for formulations, backends, heuristics, searches for an order and file formats, here or elsewhere.
 
 Every check is a plain function that returns nothing, raises an ``AssertionError`` that says what is wrong, or raises
 ``unittest.SkipTest`` with the reason where it does not apply. With pytest::
 
     import pytest
-    from remat.testing import BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, PAIR_CHECKS
+    from remat.testing import (
+        BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, ORDER_CHECKS, PAIR_CHECKS,
+    )
 
     @pytest.mark.parametrize("check", BACKEND_CHECKS)
     def test_my_solver(check):
@@ -22,6 +24,10 @@ Every check is a plain function that returns nothing, raises an ``AssertionError
     def test_my_heuristic(check):
         check(MyHeuristic)
 
+    @pytest.mark.parametrize("check", ORDER_CHECKS)
+    def test_my_search_for_an_order(check):
+        check(MySearch)
+
     @pytest.mark.parametrize("check", FORMAT_CHECKS)
     def test_my_format(check):
         check(MY_FORMAT)
@@ -34,6 +40,7 @@ from remat.testing.formulation_checks import FORMULATION_CHECKS
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.heuristic_checks import HEURISTIC_CHECKS
 from remat.testing.kit import ConformanceError, Effort
+from remat.testing.order_checks import ORDER_CHECKS
 from remat.testing.pair_checks import PAIR_CHECKS
 
 __all__ = [
@@ -41,6 +48,7 @@ __all__ = [
     "FORMAT_CHECKS",
     "FORMULATION_CHECKS",
     "HEURISTIC_CHECKS",
+    "ORDER_CHECKS",
     "PAIR_CHECKS",
     "ConformanceError",
     "Effort",

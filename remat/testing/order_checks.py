@@ -1,0 +1,164 @@
+"""Checks of a search for an order: its orders are orders, its peaks the validator's, and no order beats its bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import RematError
+from remat.graphs.layered import layered
+from remat.ordering.base import Ordering, OrderSearch
+from remat.ordering.instance import Int, OrderInstance
+from remat.problem import Problem
+from remat.schedule import OrderRule, validate
+from remat.scope import Scope
+from remat.testing.exhaustive import least_peak
+from remat.testing.graphs import random_graph
+from remat.testing.kit import TRIES, USUAL, Effort, fail, require
+
+#: A class of searches, or any callable that gives one: ``lambda: MySearch(MyOptions(3))``.
+MakeSearch = Callable[[], OrderSearch]
+OrderCheck = Callable[..., None]
+
+
+def says_what_it_is(make: MakeSearch, effort: Effort = USUAL) -> None:
+    """It has a name; its options are a frozen dataclass with defaults, or there are none, and others are refused."""
+    search = make()
+    require(isinstance(search, OrderSearch) and search.name, f"{search!r} is no search for an order with a name")
+    kind = search.options_type
+    if kind is not None:
+        require(dataclasses.is_dataclass(kind), f"{search.name}: options_type is no dataclass")
+        frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009  (mypy does not know it)
+        require(frozen, f"{search.name}: its options {kind()} can be changed")
+    for wrong in ({"moves": 3}, "fast"):
+        try:
+            type(search)(wrong)
+        except RematError as error:
+            require("\n" not in str(error), f"{search.name}: the message on wrong options has several lines")
+        else:
+            fail(f"{search.name} takes {wrong!r} for its options")
+
+
+def finds_orders(make: MakeSearch, effort: Effort = USUAL) -> None:
+    """On graphs of all kinds: orders with the peaks that are claimed, and a bound that the best order keeps.
+
+    What is told on the way gets better and better, and is not better than what comes in the end.
+    """
+    for problem, instance, least in _questions(effort):
+        told: list[tuple[int, Int]] = []
+
+        def tell(order: Int, peak: int, told: list[tuple[int, Int]] = told) -> bool:
+            told.append((peak, order.copy()))
+            return False
+
+        found = _searched(make(), problem, instance, on_order=tell, effort=effort)
+        who = f"{make().name} on graph {problem.graph.name!r}"
+        require(found.order is not None, f"{who} finds no order, though any will do")
+        require(found.bound <= least, f"{who} claims a bound of {found.bound}, but an order has {least}")
+        require((found.peak == least) >= found.proved, f"{who} claims that {found.peak} is the least, but {least} is")
+        for peak, order in told:
+            require(instance.peak_of(order) == peak, f"{who} tells a peak of {peak} that is not that of its order")
+        peaks = [peak for peak, _ in told]
+        require(sorted(set(peaks), reverse=True) == peaks, f"{who} tells of orders that get no better: {peaks}")
+        require(not peaks or peaks[-1] >= (found.peak or 0), f"{who} has told of a better order than it ends with")
+
+
+def wants_what_is_below(make: MakeSearch, effort: Effort = USUAL) -> None:
+    """With an upper limit only orders below it come, and the bound is not above it."""
+    for problem, instance, least in _questions(effort):
+        for upper in (least, least + 1, instance.peak_of(instance.reference)):
+            found = _searched(make(), problem, instance, upper=upper, effort=effort)
+            who = f"{make().name} on graph {problem.graph.name!r} below {upper}"
+            require(found.peak is None or found.peak < upper, f"{who} gives an order of peak {found.peak}")
+            require(
+                found.bound <= min(least, upper), f"{who} claims a bound of {found.bound}, but an order has {least}"
+            )
+
+
+def gives_the_same_again(make: MakeSearch, effort: Effort = USUAL) -> None:
+    """The same seed gives the same order, and the instance is left as it was."""
+    for problem, instance, _ in _questions(effort):
+        before = [getattr(instance, field.name) for field in dataclasses.fields(instance)]
+        copies = [value.copy() if isinstance(value, np.ndarray) else value for value in before]
+        first, second = (_searched(make(), problem, instance, seed=7, effort=effort) for _ in range(2))
+        same = first.order is not None and second.order is not None and (first.order == second.order).all()
+        require(same and first.bound == second.bound, f"{make().name} gives something else for the same seed")
+        for value, copy in zip(before, copies, strict=True):
+            kept = (value == copy).all() if isinstance(value, np.ndarray) else value == copy
+            require(kept, f"{make().name} changes the instance")
+
+
+def ends_in_time(make: MakeSearch, effort: Effort = USUAL) -> None:
+    """It ends within the time and some grace, with time and without; what it has then is right."""
+    problem = _problem(layered(300, 0.5, seed=3))
+    instance = OrderInstance.of(problem)
+    make().prepared()
+    for seconds in (0.0, effort.deadline):
+        late = []
+        for _ in range(TRIES):
+            search, began = make(), time.monotonic()
+            found = search.search(instance, deadline=Deadline.after(seconds), seed=1)
+            late.append(time.monotonic() - began - seconds)
+            _check(f"{search.name} with {seconds:g} s", problem, instance, found)
+            if late[-1] <= effort.grace:
+                break
+        require(late[-1] <= effort.grace, f"{make().name}: {min(late):.1f} s late for {seconds:g} s in {TRIES} runs")
+
+
+def _problem(graph: object) -> Problem:
+    return Problem(graph, order=OrderRule.FREE, max_computes=1, objective="least-peak")  # type: ignore[arg-type]
+
+
+def _questions(effort: Effort) -> Iterator[tuple[Problem, OrderInstance, int]]:
+    """Random problems with everything that a graph may have, and the least peak of their orders."""
+    for seed in range(2 * effort.cases):
+        problem, least = _question(seed, effort.most_ops)
+        yield problem, OrderInstance.of(problem), least
+
+
+@lru_cache(maxsize=1000)
+def _question(seed: int, most_ops: int) -> tuple[Problem, int]:
+    problem = _problem(random_graph(seed, most_ops, buffers=seed % 2 == 1))
+    best = least_peak(problem, Scope(OrderRule.FREE, staged=False, max_computes=1))
+    assert best is not None
+    return problem, best.peak
+
+
+def _searched(
+    search: OrderSearch, problem: Problem, instance: OrderInstance, *, effort: Effort, seed: int = 0,
+    upper: int | None = None, on_order: Callable[[Int, int], bool] | None = None,
+) -> Ordering:  # fmt: skip
+    deadline = Deadline.after(effort.patience)
+    require(search.prepared(deadline), f"{search.name} is not compiled after {effort.patience:g} s")
+    found = search.search(instance, deadline=deadline, seed=seed, upper=upper, on_order=on_order)
+    _check(f"{search.name} on graph {problem.graph.name!r}", problem, instance, found)
+    return found
+
+
+def _check(who: str, problem: Problem, instance: OrderInstance, found: Ordering) -> None:
+    """The order is one, and its peak that of the validator."""
+    require(isinstance(found, Ordering), f"{who} gives a {type(found).__name__}, not an Ordering")
+    require(
+        (found.order is None) == (found.peak is None), f"{who} gives an order without a peak, or a peak without one"
+    )
+    if found.order is None:
+        return
+    certificate = validate(problem.graph, instance.schedule(problem, found.order), problem.rules)
+    require(certificate.accepted, f"{who} gives no order: {certificate.first}")
+    require(certificate.peak == found.peak, f"{who} claims peak {found.peak} for an order that has {certificate.peak}")
+
+
+#: All checks of a search for an order; each is called with its class, and an :class:`Effort` where the default does
+#: not suit.
+ORDER_CHECKS: tuple[OrderCheck, ...] = (
+    says_what_it_is,
+    finds_orders,
+    wants_what_is_below,
+    gives_the_same_again,
+    ends_in_time,
+)
