@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import Graph, Json, Quiet, load_graph, print_json
+from remat.cli.common import INTERRUPTED, Graph, Json, Quiet, load_graph, print_json
 from remat.io.text import printable
 
 if TYPE_CHECKING:
@@ -66,10 +66,11 @@ def command(
     Concatenations are read in place, and ops on them are split by their parts; see docs/rewriting.md. The graph needs
     the shapes of its tensors and attributes of its ops, as graphs of the zoo have them.
 
-    Exit code 0: done, also after Ctrl-C and where there is nothing to rewrite; 2: an error.
+    Exit code 0: done, also after Ctrl-C and where there is nothing to rewrite; 2: an error; 130: Ctrl-C before the
+    check was done, with the graph written all the same.
     """
     from remat.cli.signals import writing
-    from remat.deadline import Deadline
+    from remat.deadline import Deadline, OverdueError
     from remat.graphs.io import write_graph
     from remat.graphs.rewriting import RewriteOptions, RuleName
     from remat.graphs.rewriting.check import check_numerics
@@ -90,7 +91,12 @@ def command(
     with interrupts():
         method = best_rewriting if search else all_rewrites
         result = method(loaded, options, deadline=clock, seed=seed, on_progress=tell)
-        verified = check_numerics(loaded, result.after.graph, seed) if check else None
+        verified: NumericalCheck | str | None = None
+        if check:
+            try:
+                verified = check_numerics(loaded, result.after.graph, seed)
+            except OverdueError as reason:  # Ctrl-C
+                verified = f"not finished: {reason}"
         writing()
         write_graph(result.after.graph, output)
         stream = sys.stderr if is_standard_stream(output) else sys.stdout
@@ -99,10 +105,12 @@ def command(
         else:
             for word, text in _lines(loaded, result, verified, search=search):
                 print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
+    if isinstance(verified, str):
+        raise typer.Exit(INTERRUPTED)
 
 
 def _lines(
-    graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | None, *, search: bool
+    graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | str | None, *, search: bool
 ) -> list[tuple[str, str]]:
     before, after = result.before, result.after
     lines = [("graph", f"{graph.name}: {len(graph.ops)} ops, {len(after.graph.ops)} after rewriting")]
@@ -135,7 +143,7 @@ def _proof(result: RewritingResult) -> str:
     return ": both proved least" if before and after else ": the second proved least" if after else ""
 
 
-def _facts(graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | None) -> dict[str, Any]:
+def _facts(graph: ComputeGraph, result: RewritingResult, verified: NumericalCheck | str | None) -> dict[str, Any]:
     before, after = result.before, result.after
     return {
         "graph": graph.name,
@@ -151,7 +159,7 @@ def _facts(graph: ComputeGraph, result: RewritingResult, verified: NumericalChec
         "complete": result.complete,
         "rewrites": [rewrite.as_dict() for rewrite in after.rewrites],
         "check": None
-        if verified is None
+        if verified is None or isinstance(verified, str)
         else {
             "difference": verified.difference,
             "tensors": verified.tensors,

@@ -205,7 +205,8 @@ class _Run:
         done = rewrite_graph(self.graph, self.options)
         self.tell(f"order after all {len(done.rewrites)} rewrites")
         after = self.first(None, 1.0) if done.rewrites else before
-        return RewritingResult(before, after, after.bound if done.never_worse else None, self.tried, after.proved)
+        bound = after.bound if done.never_worse and done.complete else None
+        return RewritingResult(before, after, bound, self.tried, done.complete and after.proved)
 
     def result(self) -> RewritingResult:
         """The best choice."""
@@ -213,12 +214,15 @@ class _Run:
         before = self.first((), BEFORE_SHARE)
         everything = rewrite_graph(self.graph, self.options)
         if not everything.rewrites:
-            return RewritingResult(before, before, before.bound, self.tried, before.proved)
+            bound = before.bound if everything.complete else None
+            return RewritingResult(before, before, bound, self.tried, everything.complete and before.proved)
         self.tell(f"order after all {len(everything.rewrites)} rewrites")
         after = self.first(None, ALL_SHARE)
         best = min(before, after, key=self.rank)
-        bound: int | None = None
-        if everything.never_worse:
+        bound = None
+        if not everything.complete:
+            pass
+        elif everything.never_worse:
             bound = min(after.bound, best.peak)
         elif len(everything.rewrites) <= MOST_CHOICES:
             best, bound = self.all_choices(after, best)

@@ -280,7 +280,22 @@ def _batch_norm(reading: Reading) -> Roles:
 def _but(reading: Reading, normalised: set[int]) -> Roles:
     if reading.shape != reading.output:
         return _fixed(reading)
-    return tuple(FIXED if axis in normalised else parallel(axis) for axis in range(reading.rank))
+    return _but_axes(reading, normalised)
+
+
+def _slice(reading: Reading) -> Roles:
+    """All axes but the one along which it cuts; of images cut at their edges, batch and channels."""
+    axis = axis_of(reading.attributes, "axis", reading.rank, reading.op.name)
+    if len(reading.output) != reading.rank:
+        return _fixed(reading)
+    changed = {other for other in range(reading.rank) if reading.shape[other] != reading.output[other]}
+    if axis is not None:
+        return _fixed(reading) if changed - {axis} else _but_axes(reading, {axis})
+    return _fixed(reading) if changed & {0, reading.channels} else _channels_parallel(reading)
+
+
+def _but_axes(reading: Reading, fixed: set[int]) -> Roles:
+    return tuple(FIXED if axis in fixed else parallel(axis) for axis in range(reading.rank))
 
 
 def _layer_norm(reading: Reading) -> Roles:
@@ -325,7 +340,7 @@ TABLE: Mapping[Kind, Callable[[Reading], Roles]] = {
     Kind.REDUCE_SUM: _reduce_sum,
     Kind.CONCAT: _fixed,
     Kind.SPLIT: _fixed,
-    Kind.SLICE: _fixed,
+    Kind.SLICE: _slice,
     Kind.FINISH: _fixed,
     Kind.COMPOSITE: _batch,
     Kind.OPAQUE: _fixed,

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kernels import Array
 from remat.graphs.rewriting.layers import is_declared
-from remat.graphs.rewriting.numerics import Shrink, run
+from remat.graphs.rewriting.numerics import Shrink, is_feasible, run
 from remat.graphs.rewriting.parts import part_of
 
 #: Largest difference that rounding explains, relative to the largest value of a tensor (at least 1).
@@ -45,7 +46,9 @@ class NumericalCheck:
         return f"{self.tensors} tensors agree within {self.difference:.1e} (float64{smaller}){trusted}"
 
 
-def check_numerics(before: ComputeGraph, after: ComputeGraph, seed: int = 0) -> NumericalCheck:
+def check_numerics(
+    before: ComputeGraph, after: ComputeGraph, seed: int = 0, *, deadline: Deadline | None = None
+) -> NumericalCheck:
     """Compute two graphs and compare the tensors that both have.
 
     Images are made smaller where nothing is cut along their axes; channels are the real ones.
@@ -56,12 +59,15 @@ def check_numerics(before: ComputeGraph, after: ComputeGraph, seed: int = 0) -> 
         A graph and what :func:`remat.graphs.rewriting.rewrite_graph` made of it.
     seed : int
         Of inputs and weights.
+    deadline : Deadline, optional
 
     Raises
     ------
     GraphError
         Naming the tensor, if values differ by more than rounding; naming the op or tensor, where a graph cannot be
         computed (shapes are missing or do not go together), or an output of the one is not there in the other.
+    OverdueError
+        If the deadline is over, or somebody interrupts.
 
     Examples
     --------
@@ -78,14 +84,14 @@ def check_numerics(before: ComputeGraph, after: ComputeGraph, seed: int = 0) -> 
     if set(before.outputs) != set(after.outputs):
         raise GraphError(f"graph {after.name!r} has other outputs than {before.name!r}")
     drafts = [Draft(before), Draft(after)]
-    shrink = Shrink(drafts)
+    shrink, clock = Shrink(drafts), deadline or Deadline()
     try:
-        first, second = (run(draft, shrink, seed) for draft in drafts)
+        first, second = (run(draft, shrink, seed, clock) for draft in drafts)
     except GraphError:
-        if shrink.factor == 1:
+        if shrink.factor == 1 or not all(is_feasible(draft) for draft in drafts):
             raise
         shrink.factor = 1  # paddings and the like may not go together at another size
-        first, second = (run(draft, shrink, seed) for draft in drafts)
+        first, second = (run(draft, shrink, seed, clock) for draft in drafts)
     both = [tensor for tensor in first if tensor in second]
     largest = 0.0
     for tensor in both:

@@ -44,6 +44,8 @@ class Draft:
         assert graph.order is not None
         self.order: dict[str, list[str]] = {name: [name] for name in graph.order}
         """For each op of the graph what stands in its place now, in the reference order."""
+        self._origin: dict[str, str] = {}
+        """For each new op in whose place it stands."""
         self.kept = {*graph.inputs, *graph.outputs}
         self._readers: dict[str, dict[str, None]] = {tensor: {} for tensor in self.sizes}
         self._writers: dict[str, dict[str, None]] = {tensor: {} for tensor in self.sizes}
@@ -139,11 +141,13 @@ class Draft:
         del self.ops[op]
         self.attributes.pop(op, None)
         self._operands.pop(op, None)
-        place = next(names for names in (self.order.get(op, []), *self.order.values()) if op in names)
+        origin = self._origin.pop(op, op)
+        place = self.order[origin]
         at = place.index(op)
         place[at : at + 1] = [each.op.name for each in new]
         for each in new:
             name = each.op.name
+            self._origin[name] = origin
             self.ops[name] = each.op
             for tensor in each.op.outputs:
                 self._writers[tensor][name] = None
@@ -203,10 +207,16 @@ class Draft:
         """Whether a tensor stays when `op` does not read it any more."""
         return tensor in self.kept or any(reader != op for reader in self._readers[tensor])
 
-    def remove_unread_concats(self) -> None:
-        """Take away concatenations that nobody reads any more."""
-        for name in [name for name, op in self.ops.items() if kind_of(op.type) is Kind.CONCAT]:
-            if name in self.ops and not any(t in self.kept or self._readers[t] for t in self.ops[name].outputs):
+    def remove_unread(self, tensors: Iterable[str]) -> None:
+        """Take away concatenations that wrote these, where nobody reads them any more, and those behind them."""
+        pending = list(tensors)
+        while pending:
+            tensor = pending.pop()
+            name = self.writer(tensor) if tensor in self.sizes else None
+            if name is None or kind_of(self.ops[name].type) is not Kind.CONCAT:
+                continue
+            if not any(t in self.kept or self._readers[t] for t in self.ops[name].outputs):
+                pending += self.ops[name].inputs
                 self.replace(name, [])
 
     # -- the graph -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.draft import Draft
@@ -12,6 +13,8 @@ from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions
 from remat.graphs.rewriting.rules import RULES
 
 SUFFIX = "_rewritten"
+#: Ops between two looks at the clock.
+PIECE = 64
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,13 @@ class Rewritten:
         The graph itself where nothing was found; otherwise a new one, whose ``meta["rewriting"]`` says what was done.
     rewrites : tuple of Rewrite
         What was done, in this order.
+    complete : bool
+        Whether the whole graph was looked at; not so after a deadline or an interruption.
     """
 
     graph: ComputeGraph
     rewrites: tuple[Rewrite, ...]
+    complete: bool = True
 
     @property
     def never_worse(self) -> bool:
@@ -53,6 +59,8 @@ def rewrite_graph(
     graph: ComputeGraph,
     options: RewriteOptions | None = None,
     only: Collection[tuple[str, str]] | None = None,
+    *,
+    deadline: Deadline | None = None,
 ) -> Rewritten:
     """Make all rewrites that the options allow, from the inputs of the graph to its outputs.
 
@@ -64,6 +72,8 @@ def rewrite_graph(
     options : RewriteOptions, optional
     only : collection of (rule, op), optional
         Make only these (`Rewrite.key`), as far as they are possible.
+    deadline : Deadline, optional
+        When it is over, or somebody interrupts, the rewrites made by then stay.
 
     Raises
     ------
@@ -86,7 +96,11 @@ def rewrite_graph(
     options = options or RewriteOptions()
     draft = Draft(graph)
     done: list[Rewrite] = []
-    for op in list(draft.order):
+    clock, complete = deadline or Deadline(), True
+    for number, op in enumerate(list(draft.order)):
+        if number % PIECE == 0 and clock.expired:
+            complete = False
+            break
         for rule in options.rules:
             if op not in draft.ops or (only is not None and (rule, op) not in only):
                 continue
@@ -94,7 +108,7 @@ def rewrite_graph(
             if rewrite is not None:
                 RULES[rule].perform(draft, rewrite)
                 done.append(rewrite)
-    return Rewritten(_built(draft, done) if done else graph, tuple(done))
+    return Rewritten(_built(draft, done) if done else graph, tuple(done), complete)
 
 
 def apply(graph: ComputeGraph, rewrite: Rewrite) -> ComputeGraph:

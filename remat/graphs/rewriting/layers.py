@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import prod, sqrt
@@ -256,7 +256,9 @@ def _softmax(call: Call) -> Array:
 
 
 def _finish(call: Call) -> Array:
-    given = call.attributes[FINISH_OF]
+    given = call.attributes.get(FINISH_OF)
+    if not isinstance(given, Mapping):
+        return _some_function(call, 0)
     kind = kind_of(str(given.get("type", "")))
     axis = given.get("channels")
     axis = call.channels if axis is None else axis
@@ -287,6 +289,8 @@ def _spatial(call: Call) -> Array:
 
 
 def _reduce_sum(call: Call) -> Array:
+    if not isinstance(call.attributes.get("axes"), list | tuple):
+        return _some_function(call, 0)
     axes = tuple(axis % call.x.ndim for axis in call.attributes["axes"])
     keep = len(call.shapes[0]) == call.x.ndim
     y = call.x.sum(axis=axes, keepdims=keep)
@@ -345,6 +349,7 @@ _LAYERS: dict[Kind, Callable[[Call], Array]] = {
     Kind.POOL: _pool,
     Kind.GLOBAL_POOL: _global_pool,
     Kind.SPATIAL: _spatial,
+    Kind.SLICE: _spatial,
     Kind.REDUCE_SUM: _reduce_sum,
     Kind.CONCAT: lambda call: call.x,
     Kind.FINISH: _finish,

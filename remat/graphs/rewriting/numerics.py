@@ -7,12 +7,14 @@ compared. Unknown ops are some function of all that they read.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
@@ -24,7 +26,7 @@ from remat.graphs.rewriting.operands import Operand
 from remat.graphs.rewriting.parts import FINISH_OF, part_of
 
 #: Elements of all tensors together that are worth computing.
-MOST_ELEMENTS = 2**26
+MOST_ELEMENTS = 2**25
 #: Extent to which the longest axis of images shrinks.
 SMALL = 6
 
@@ -38,6 +40,8 @@ class Shrink:
     def __init__(self, drafts: Sequence[Draft], smallest: int = SMALL) -> None:
         self.layout = drafts[0].layout
         self.factor = 1
+        for draft in drafts:
+            _require_shapes(draft)
         if self.layout is None or any(_cut_along_images(draft) for draft in drafts):
             return
         extents = [n for draft in drafts for shape in draft.shapes.values() for n in self._image(shape)]
@@ -78,20 +82,22 @@ def values(graph: ComputeGraph, seed: int = 0) -> dict[str, Array]:
     return run(draft, lambda shape: shape, seed)
 
 
-def run(draft: Draft, shrink: Callable[[Shape], Shape], seed: int) -> dict[str, Array]:
+def run(
+    draft: Draft, shrink: Callable[[Shape], Shape], seed: int, deadline: Deadline | None = None
+) -> dict[str, Array]:
     """The same for a draft, with images made smaller by `shrink`."""
-    for tensor in draft.sizes:
-        if tensor not in draft.shapes:
-            raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}")
-    if sum(prod(shrink(shape)) for shape in draft.shapes.values()) > MOST_ELEMENTS:
+    clock = deadline or Deadline()
+    _require_shapes(draft)
+    if not is_feasible(draft, shrink):
         raise GraphError(f"the tensors of graph {draft.graph.name!r} are too large to be computed for a check")
     found: dict[str, Array] = {
         tensor: generator(seed, "tensor", tensor).standard_normal(shrink(draft.shapes[tensor]))
         for tensor in draft.graph.inputs
     }
-    waiting = {tensor: sum(tensor in op.outputs for op in draft.ops.values()) for tensor in draft.sizes}
+    waiting = Counter(tensor for op in draft.ops.values() for tensor in op.outputs)
     for names in draft.order.values():
         for name in names:
+            clock.check()
             op = draft.ops[name]
             try:
                 shapes = [_written(draft, name, shrink(draft.shapes[tensor])) for tensor in op.outputs]
@@ -102,9 +108,20 @@ def run(draft: Draft, shrink: Callable[[Shape], Shape], seed: int) -> dict[str, 
                         raise ValueError(f"it gives {list(value.shape)} where tensor {tensor!r} is {list(shape)}")
                     whole = shrink(draft.shapes[tensor])
                     found[tensor] = _put(found.get(tensor), draft, op, (value, whole), last=not waiting[tensor])
-            except (ValueError, IndexError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, ArithmeticError) as error:
                 raise GraphError(f"op {name!r} cannot be computed: {error}") from None
     return found
+
+
+def _require_shapes(draft: Draft) -> None:
+    for tensor in draft.sizes:
+        if tensor not in draft.shapes:
+            raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}")
+
+
+def is_feasible(draft: Draft, shrink: Callable[[Shape], Shape] = lambda shape: shape) -> bool:
+    """Whether all tensors together are small enough."""
+    return sum(prod(shrink(shape)) for shape in draft.shapes.values()) <= MOST_ELEMENTS
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:
@@ -122,10 +139,11 @@ def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Sha
         return [generator(seed, "tensor", t).standard_normal(s) for t, s in zip(op.outputs, shapes, strict=True)]
     inputs = [_gathered(operand, found) for operand in operands]
     kind = kind_of(op.type)
-    if kind in {Kind.SPLIT, Kind.SLICE}:
+    if kind is Kind.SPLIT or (kind is Kind.SLICE and attributes.get("axis") is not None):
         return _slices(op, attributes, inputs[0], shapes)
     part = part_of(op.name, attributes)
-    origin = part.of if part is not None else _finished(attributes) or op.name
+    finished_op = _finished(attributes) if kind is Kind.FINISH else None
+    origin = part.of if part is not None else finished_op or op.name
     reading = draft.reading(op.name, 0)
     if reading is not None:
         reading = replace(reading, output=_written(draft, op.name, reading.output))

@@ -17,6 +17,9 @@ from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of, check
 from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.io.text import short
 
+#: Parts that an operand may have after rewriting; a concatenation of more stays.
+MOST_PARTS = 512
+
 #: Attributes that say what an op reads.
 KEYS = ("concat_inputs", "concat_axis", "operands")
 
@@ -89,17 +92,17 @@ class Operand:
         return Operand(tuple(kept), axis)
 
     def with_parts_for(self, tensor: str, source: Operand) -> Operand | None:
-        """The operand with what `source` reads in place of a tensor; None where that lies along another axis."""
+        """The operand reading `source` in place of a tensor; None along another axis, and for too many parts."""
         if tensor not in self.tensors:
             return self
         if self.axis is None:
-            return source
+            return source if len(source.parts) <= MOST_PARTS else None
         if source.axis not in {None, self.axis}:
             return None
         parts: list[Part] = []
         for part in self.parts:
             parts += source.cut(self.axis, part.start, part.stop).parts if part.tensor == tensor else [part]
-        return Operand(tuple(parts), self.axis)
+        return Operand(tuple(parts), self.axis) if len(parts) <= MOST_PARTS else None
 
     def simple(self, shapes: Mapping[str, Shape]) -> Operand:
         """Without an axis where it is one whole tensor; pieces of a tensor that lie side by side are one."""

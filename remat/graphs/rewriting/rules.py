@@ -219,7 +219,7 @@ class PartialSums(_Splitting):
             }
             new.append(NewOp(finish, (whole(buffer),), about))
         draft.replace(op.name, new)
-        draft.remove_unread_concats()
+        draft.remove_unread(op.inputs)
 
 
 class ParallelParts(_Splitting):
@@ -271,7 +271,7 @@ class ParallelParts(_Splitting):
         if apart:
             draft.read_parts_instead(target, pieces)
         draft.replace(op.name, new)
-        draft.remove_unread_concats()
+        draft.remove_unread(op.inputs)
 
 
 def _accumulator_size(draft: Draft, op: str, bytes_per_element: int) -> int:

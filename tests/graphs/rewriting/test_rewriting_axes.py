@@ -1,5 +1,7 @@
 """The dimension rule: roles from the table and from attributes, each shown to be true by numbers; wrong attributes."""
 
+from dataclasses import replace
+
 import pytest
 from small_networks import Net, after_concat
 
@@ -45,6 +47,8 @@ CASES = [
     ("GlobalAveragePool", {**FIRST}, [2, 4, 6, 6], [2, 4], "ppff"),
     ("GlobalMaxPool", {**LAST}, IMAGE, [2, 1, 1, 4], "pffp"),
     ("zero_padding2d", {**LAST}, IMAGE, [2, 9, 9, 4], "pffp"),
+    ("Slice", {**LAST}, IMAGE, [2, 5, 3, 4], "pffp"),
+    ("Slice", {"axis": 1, "start": 2}, [2, 4, 3], [2, 2, 3], "pfp"),
     ("ReduceSum", {"axes": [1]}, [2, 4, 3], [2, 1, 3], "prp"),
     ("ReduceMean", {"axes": [-1]}, [2, 4, 3], [2, 4], "ffr"),
     ("SepConv", {**LAST}, IMAGE, IMAGE, "pfff"),
@@ -67,7 +71,7 @@ def test_roles_are_as_listed_and_as_the_numbers_have_it(kind, attrs, shape, outp
         roles = Draft(graph).roles("y", 0)
         assert roles is not None
         assert roles[axis].role == ROLES[letter], axis
-        done = rewrite_graph(graph, RewriteOptions(min_parts=2))
+        done = rewrite_graph(graph, RewriteOptions(min_parts=2, rules=("partial-sums", "parallel-parts")))
         rules = [rewrite.rule for rewrite in done.rewrites if rewrite.op == "y"]
         assert rules == {"p": ["parallel-parts"], "r": ["partial-sums"], "f": []}[letter], axis
         assert check_numerics(graph, done.graph).difference < 1e-9
@@ -133,6 +137,15 @@ def test_wrong_shapes_and_attributes_are_one_clear_line(attrs, shapes, message) 
     assert "\n" not in str(error.value)
 
 
+def test_a_missing_shape_is_named() -> None:
+    graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC")
+    shapes = {name: shape for name, shape in graph.meta["shapes"].items() if name != "x1"}
+    bare = replace(graph, meta={**graph.meta, "shapes": shapes, "layout": "NHWC"})
+    assert not rewrite_graph(bare, RewriteOptions(min_parts=2)).rewrites
+    with pytest.raises(GraphError, match="graph 'net' has no shape for tensor 'x1'"):
+        check_numerics(bare, bare)
+
+
 def test_without_shapes_nothing_is_rewritten() -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 3, 3, [2, 6, 6, 5], layout="NHWC")
     bare = type(graph)(graph.name, graph.tensors, graph.ops, outputs=graph.outputs)
@@ -150,6 +163,7 @@ def test_without_shapes_nothing_is_rewritten() -> None:
         ({"kernel": 9, "padding": "VALID"}, "op 'y' cannot be computed: a window of [9, 9] does not fit"),
         ({"kernel": 2, "padding": "VALID"}, "gives [2, 5, 5, 5] where tensor 'y' is [2, 6, 6, 5]"),
         ({"output_slice": "x"}, "op 'y' cannot be computed"),
+        ({"output_slice": [3, 0, 9]}, "it writes 0 to 9 along axis 3, which its output does not have"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from small_networks import Net, after_concat, random_network
 
+from remat.deadline import Deadline, OverdueError
 from remat.errors import GraphError
 from remat.graphs import ComputeGraph
 from remat.graphs.rewriting import RewriteOptions, find_rewrites, rewrite_graph
@@ -233,6 +234,22 @@ def test_the_same_tensor_twice_under_two_names() -> None:
     done = rewrite_graph(graph).graph
     assert done.meta["attrs"]["y"] == {"operands": [{"parts": ["x0"]}, {"parts": ["x0"]}]}
     check_numerics(graph, done)
+
+
+def test_a_concatenation_of_very_many_parts_stays() -> None:
+    net = Net(layout="NHWC")
+    names = net.inputs(*[[1, 1]] * 513)
+    net.op("c", "Concat", names, [1, 513], axis=1)
+    net.op("y", "Dense", ["c"], [1, 2])
+    assert not rewrite_graph(net.build("y"), RewriteOptions(rules=("zero-copy-concat",))).rewrites
+
+
+def test_an_interruption_keeps_what_is_done() -> None:
+    graph = chain("Conv").build("y")
+    done = rewrite_graph(graph, deadline=Deadline.after(0))
+    assert (done.graph, done.complete) == (graph, False)
+    with pytest.raises(OverdueError):
+        check_numerics(graph, graph, deadline=Deadline.after(0))
 
 
 def tampered(graph: ComputeGraph, op: str, **part: object) -> ComputeGraph:
