@@ -148,6 +148,34 @@ def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+ALONE = textwrap.dedent(
+    """
+    import os, time
+    from remat.backends.processes import children, guard
+
+    if __name__ == "__main__":
+        sleeper = children.child(time.sleep, [100])
+        sleeper.start()
+        print(sleeper.pid, children._servers[()]._forkserver_pid, guard._guard._process.pid, flush=True)
+        time.sleep(100)
+    """
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends them")
+def test_children_end_without_a_guard_too(tmp_path):
+    """Killed together with the program, it ends nobody; a child must not keep the server that it would end with."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", ALONE], stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
+    child, forking, guardian = map(int, program.stdout.readline().split())
+    program.stdout.close()
+    os.kill(guardian, signal.SIGKILL)
+    program.kill()
+    program.wait()
+    wait_for_the_end_of([child, forking])
+
+
 def wait_for_the_end_of(pids, seconds=5):
     pids = list(pids)
     until = time.monotonic() + seconds

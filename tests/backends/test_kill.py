@@ -120,6 +120,35 @@ OWNER = textwrap.dedent(
 )
 
 
+BEGINNER = textwrap.dedent(
+    """
+    import os, subprocess, time
+    from remat.backends.processes import guard
+
+    with guard.temporary_folder() as path:
+        own = {"env": {"TMPDIR": str(path)}, "stdout": subprocess.DEVNULL}
+        new = subprocess.Popen(["sleep", "60"], start_new_session=True, **own)
+        print(new.pid, flush=True)
+        os.kill(os.getpid(), 9)
+    """
+)
+
+
+def test_a_process_that_the_guard_has_not_heard_of_ends_too(tmp_path):
+    """The program may be killed between starting a solver and telling the guard its number."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGINNER],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        check=False,
+    )
+    wait_for_the_end_of([int(done.stdout)])
+    until = time.monotonic() + 5
+    while ours(tmp_path) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not ours(tmp_path)
+
+
 def test_folders_of_dead_owners_are_swept_and_others_stay(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     owners, folders = [], []

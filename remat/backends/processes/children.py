@@ -8,6 +8,8 @@ our locks nor our open files. Three things are not as `multiprocessing` has them
   without the guard ``if __name__ == "__main__"`` once more. What children are told to do is found by its name.
 * A server belongs to this package alone: a program's own use of `multiprocessing` is as it was.
 * Servers and children have sessions of their own: the terminal's Ctrl-C comes to the program alone.
+* A child lets go of the pipe by whose end its server sees that the program is gone: otherwise a child that goes on
+  keeps the server, and the two outlive the program. On Linux it then ends with its server.
 """
 
 from __future__ import annotations
@@ -102,6 +104,18 @@ class _Popen(popen_forkserver.Popen):
             raise
 
 
+def _depend_on_server() -> None:
+    """In a child: end when its server does, which ends when the program does."""
+    told = cast(Any, forkserver)._forkserver
+    if told._forkserver_alive_fd is not None:
+        os.close(told._forkserver_alive_fd)
+        told._forkserver_alive_fd = None
+    guard.end_with_parent()
+    server = getattr(sys.modules.get(FIRST), "server", None)
+    if server is not None and os.getppid() != server:  # it ended just before
+        os._exit(1)
+
+
 class ForkedProcess(context.ForkServerProcess):
     """A process with `modules` imported."""
 
@@ -113,6 +127,11 @@ class ForkedProcess(context.ForkServerProcess):
         self._popen = self._Popen(self)
         self._sentinel = self._popen.sentinel
         cast(Any, process)._children.add(self)
+
+    def _bootstrap(self, parent_sentinel: Any = None) -> int:
+        """What the child does first."""
+        _depend_on_server()
+        return int(cast(Any, super())._bootstrap(parent_sentinel))
 
     @staticmethod
     def _Popen(process_obj: Any) -> _Popen:  # noqa: N802 - the standard library's name

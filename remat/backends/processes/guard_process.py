@@ -3,7 +3,8 @@
 Run as a program, by its path, in an interpreter without packages (``python -I -S``): it starts in 10 ms and holds
 8 MB. On standard input come lines of JSON, ``["+session", pid]`` for a process with a session of its own,
 ``["+folder", path]`` for a folder, and the same with ``-``. When the input ends, however the parent ended, every
-process of these sessions and all that descends from them is killed, and the folders are removed.
+process of these sessions and all that descends from them is killed, and the folders are removed. So is every process
+that was started with one of these folders as its ``TMPDIR``: the parent may have died before it said its number.
 """
 
 from __future__ import annotations
@@ -51,6 +52,17 @@ def members(leaders: Collection[int]) -> set[int]:
     return found
 
 
+def working_in(folders: Collection[str]) -> set[int]:
+    """Processes whose environment they began with has one of the folders as ``TMPDIR``."""
+    words = {b"TMPDIR=" + os.fsencode(folder) for folder in folders}
+    found = set()
+    for pid in processes():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            if not words.isdisjoint(file.read().split(b"\0")):
+                found.add(pid)
+    return found
+
+
 def kill(leaders: Collection[int]) -> None:
     """Kill all :func:`members`; where there is no ``/proc``, the process groups of that number."""
     for _ in range(ROUNDS):
@@ -85,6 +97,11 @@ def main() -> None:
         kill(leaders)
     for pid, start in leaders.items():  # those that had no session of their own yet
         if start and started(pid) == start:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    for pause in (0.0, 0.1) if known["folder"] else ():  # one that is being started has our environment for a moment
+        time.sleep(pause)
+        for pid in working_in(known["folder"]):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
     for folder in known["folder"]:

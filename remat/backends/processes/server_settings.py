@@ -9,9 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
+#: The number of the process that forks; None in a program that is none.
+server: int | None = None
+
 
 def settle() -> None:
     """Do all that."""
+    global server  # noqa: PLW0603 - a fact of the process
+    server = os.getpid()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
