@@ -17,8 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from remat.cli.shell import run
 
         return run(list(arguments))
+    from remat.cli import clock
     from remat.cli.signals import Listener
 
+    clock.begin()
     with Listener() as listener:
         from remat.cli.shell import run
 

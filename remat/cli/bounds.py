@@ -63,11 +63,12 @@ def command(
     """
     from remat.backends.base import SolveOptions
     from remat.bounds.report import applies, bounds
+    from remat.cli.clock import from_start
     from remat.deadline import Deadline
     from remat.interruption import interrupted, interrupts
     from remat.problem import Problem
 
-    clock = Deadline.after(time_limit)  # reading counts
+    clock = from_start(Deadline.after(time_limit))  # reading counts
     options = SolveOptions(threads=threads, isolate=bool(isolate), memory_limit=memory_limit)
     loaded = load_graph(graph, costs, device)
     problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))

@@ -75,6 +75,7 @@ def command(
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
     from remat.backends.base import DEFAULT_GAP, SolveOptions
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper, Outputs
     from remat.cli.signals import writing
@@ -89,7 +90,7 @@ def command(
         threads=threads, seed=seed, relative_gap=DEFAULT_GAP if gap is None else gap,
         isolate=bool(isolate), memory_limit=memory_limit,
     )  # fmt: skip
-    clock = stopping(time_limit, options)[0].deadline  # reading counts
+    clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
     check_outputs((output, ()), (plot, SUFFIXES), inputs=(graph,))
     problem = Problem(
         load_graph(graph, costs, device), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory)

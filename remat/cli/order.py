@@ -88,6 +88,7 @@ def command(
     130: Ctrl-C before there was an order.
     """  # fmt: skip
     from remat.backends.base import DEFAULT_GAP, SolveOptions
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper, Outputs
     from remat.cli.signals import writing
@@ -99,7 +100,7 @@ def command(
     from remat.solving.stop import stopping
 
     options = SolveOptions(threads=threads, seed=seed, relative_gap=DEFAULT_GAP if gap is None else gap)
-    clock = stopping(time_limit, options)[0].deadline  # reading counts
+    clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
     check_outputs((output, ()), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
     problem = Problem(
         load_graph(graph), budget, "free", 1, tuple(keep or ()), bool(count_constant_memory), "least-peak"

@@ -78,8 +78,10 @@ def command(
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
     """
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
+    from remat.deadline import Deadline
     from remat.interruption import interrupts
 
     options = {
@@ -98,7 +100,8 @@ def command(
     run = base_config(
         config, graph, options, required=required, allow_solver_files=allow_solver_files, allow_imports=allow_imports
     )
+    clock = from_start(Deadline.after(run.solve.time_limit))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
-            result = run.run(keeper, write=False)
+            result = run.run(keeper, write=False, clock=clock)
         end_of_solve(result, run.output)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import Linear
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 Int32 = NDArray[np.int32]
 Float = NDArray[np.float64]
@@ -103,6 +106,8 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
 
 
 def _sparse(record: Linear, columns: int) -> sparse.csr_array:
+    from scipy import sparse  # a third of what importing the package would take
+
     coordinates = (record.row.astype(np.int32), record.column.astype(np.int32))
     matrix = sparse.csr_array((record.value, coordinates), shape=(len(record), columns))
     matrix.sum_duplicates()

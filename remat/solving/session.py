@@ -23,8 +23,8 @@ from remat.solving.progress import OnProgress, Progress, relative_gap
 from remat.solving.result import Point, Result, Step, base_versions
 from remat.solving.stop import AnyOf, StoppingCriterion
 
-#: Seconds in which a low peak is looked for when a budget is refused.
-LEAST_SECONDS = 1.0
+#: Seconds in which a low peak is looked for when a budget is refused, and where time is over.
+LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
 #: Ops up to which it is looked for even where time is over: beyond, one look at the graph takes seconds.
 LEAST_OPS = 3000
 
@@ -313,7 +313,8 @@ class Session:
             return known
         if self.call.deadline.expired and len(self.problem.graph.ops) > LEAST_OPS:
             return known
-        found = least_known_budget(self.problem, LEAST_SECONDS, self.call.seed)
+        seconds = min(LEAST_SECONDS, max(LATE_SECONDS, self.call.deadline.remaining))
+        found = least_known_budget(self.problem, seconds, self.call.seed)
         other = Incumbents(self.problem)  # a schedule by another method than the one that was asked is no answer
         if other.see(found.schedule, found.source).fits and self.infeasible and covers(self.scope, self.problem):
             raise BackendError(f"it is claimed that no schedule exists{self.proof}, but {found.source} found one")

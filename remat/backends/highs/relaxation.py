@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from remat.backends.base import SolveOptions, StopReason
 from remat.backends.processes.running import LeftBehindError, run_interruptible
@@ -97,6 +96,8 @@ def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     rows, columns = matrix.shape
     y = np.where(np.isfinite(y), y, 0.0)
     y = np.where(((y > 0) & np.isneginf(matrix.row_lower)) | ((y < 0) & np.isposinf(matrix.row_upper)), 0.0, y)
+    from scipy import sparse  # a third of what importing the package would take
+
     a = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
     cost = np.zeros(columns) if ray else matrix.cost
     d = cost - a.T @ y

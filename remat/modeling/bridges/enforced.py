@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from remat.modeling.bridges.base import Bridge, PlainLinear
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 Float = NDArray[np.float64]
 
@@ -89,6 +91,8 @@ class EnforcedToLinear(Bridge):
 def _summed(record: Linear) -> sparse.csr_array:
     """The rows with the values of repeated pairs added up, so that the bounds below are tight."""
     width = int(record.column.max(initial=-1)) + 1
+    from scipy import sparse  # a third of what importing the package would take
+
     return sparse.csr_array((record.value, (record.row, record.column)), shape=(len(record), max(width, 1)))
 
 

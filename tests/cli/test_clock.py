@@ -1,0 +1,35 @@
+"""A time limit in the shell counts from the start of the process."""
+
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remat.cli import clock
+from remat.deadline import Deadline
+
+
+def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "_began", [])
+    assert clock.from_start(Deadline.after(15)).remaining == pytest.approx(15, abs=0.2)
+    monkeypatch.setattr(clock, "_began", [time.monotonic() - 1.2])
+    assert clock.from_start(Deadline.after(15)).remaining == pytest.approx(13.8, abs=0.2)
+    assert clock.from_start(Deadline.after(1)).remaining == pytest.approx(0.9, abs=0.2)
+    assert clock.from_start(Deadline.after(None)).remaining == math.inf
+
+
+def test_a_command_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
+    """`remat solve` asks for a deadline that began before its imports; stated here, as walls differ from run to run."""
+    code = (
+        "import sys, time; end = time.process_time() + 0.3\n"
+        "while time.process_time() < end: pass\n"
+        "import remat.cli, remat.config.configuration as c\n"
+        "c.Config.run = lambda self, *_, clock, **__: sys.exit(f'{clock.elapsed >= 0.3} {clock.seconds}')\n"
+        "sys.exit(remat.cli.main())"
+    )
+    arguments = [sys.executable, "-c", code, "solve", "resnet50", "-b", "80%", "-t", "30", "-q"]
+    found = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert found.stderr == "True 30.0\n"
