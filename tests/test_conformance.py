@@ -57,7 +57,16 @@ def effort_for(backend, formulation=""):
 
 
 #: Checks of records that linear solvers get through bridges.
-BRIDGED = {"enforced", "clauses", "domain", "cumulative", "variable_capacity", "reservoir", "all_different"}
+BRIDGED = {
+    "enforced",
+    "clauses",
+    "domain",
+    "cumulative",
+    "variable_capacity",
+    "reservoir",
+    "all_different",
+    "no_overlap",
+}
 THOROUGH = Effort(most_ops=6, cases=20, deadline=5.0)
 
 

@@ -11,6 +11,7 @@ from remat.modeling.records import (
     Cumulative,
     Domain,
     Linear,
+    NoOverlap2D,
     Record,
     Reservoir,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "Linear",
     "Lowered",
     "Model",
+    "NoOverlap2D",
     "Objective",
     "PlainLinear",
     "Record",

@@ -20,6 +20,7 @@ from remat.modeling.records import (
     Float,
     Int,
     Linear,
+    NoOverlap2D,
     Record,
     Reservoir,
 )
@@ -190,7 +191,7 @@ class Narrowing:
                 new = self._all_different(record)
             case Reservoir():
                 new = self._reservoir(record)
-            case Cumulative():
+            case Cumulative() | NoOverlap2D():
                 new = record
             case _:
                 raise ModelError(f"record {record.name!r} is of unknown kind {type(record).__name__}")

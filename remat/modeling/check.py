@@ -17,6 +17,7 @@ from remat.modeling.records import (
     Cumulative,
     Domain,
     Linear,
+    NoOverlap2D,
     Record,
     Reservoir,
 )
@@ -183,11 +184,25 @@ def _all_different(record: AllDifferent, values: Float, tolerance: float) -> Ite
         yield f": value {taken[i]} is taken {count[i]} times"
 
 
+def _no_overlap(record: NoOverlap2D, values: Float, tolerance: float) -> Iterator[str]:
+    some = np.flatnonzero(_true(record.presence, values) & (record.width > 0) & (record.height > 0))
+    first, second = (np.rint(values[x[some]]).astype(np.int64) for x in (record.first, record.second))
+    order = np.argsort(first, kind="stable")
+    some, first, second = some[order], first[order], second[order]
+    right, top = first + record.width[some], second + record.height[some]
+    for i in range(len(some)):
+        near = np.arange(i + 1, int(np.searchsorted(first, right[i])))  # begin before this one ends
+        for j in near[(second[near] < top[i]) & (top[near] > second[i])]:
+            low, high = sorted((some[i], some[j]))
+            yield f": rectangles {low} and {high} overlap"
+
+
 _CHECKS: dict[type[Record], Callable[..., Iterator[str]]] = {
     AllDifferent: _all_different,
     Clauses: _clauses,
     Cumulative: _cumulative,
     Domain: _domain,
     Linear: _linear,
+    NoOverlap2D: _no_overlap,
     Reservoir: _reservoir,
 }

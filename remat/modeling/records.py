@@ -278,3 +278,36 @@ class AllDifferent(Record):
 
     def detail(self) -> str:
         return f"{len(self.variable):,} variables"
+
+
+@dataclass(frozen=True, eq=False)
+class NoOverlap2D(Record):
+    """No two present rectangles ``[first, first + width) x [second, second + height)`` share a point.
+
+    A rectangle without width or height has no points.
+
+    Attributes
+    ----------
+    first, second : int64 arrays, shape (rectangles,)
+        Integer variables: where each begins.
+    width, height : int64 arrays, shape (rectangles,)
+        Non-negative.
+    presence : int64 array, shape (rectangles,)
+        Literals.
+    """
+
+    name: str
+    first: Int
+    second: Int
+    width: Int
+    height: Int
+    presence: Int
+
+    def __len__(self) -> int:
+        return 1
+
+    def variables(self) -> Int:
+        return np.concatenate([self.first, self.second, variables_of(self.presence)])
+
+    def detail(self) -> str:
+        return f"{len(self.first):,} rectangles"

@@ -7,7 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from remat.errors import ModelError
-from remat.modeling.records import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Int, Linear, Record, Reservoir
+from remat.modeling.records import (
+    ALWAYS,
+    AllDifferent,
+    Clauses,
+    Cumulative,
+    Domain,
+    Int,
+    Linear,
+    NoOverlap2D,
+    Record,
+    Reservoir,
+)
 
 
 def renumbered(record: Record, number: Int) -> Record:
@@ -37,6 +48,11 @@ def renumbered(record: Record, number: Int) -> Record:
                 record, start=number[record.start], end=number[record.end],
                 presence=_literals(record.presence, number),
                 capacity_variable=None if capacity is None else int(number[capacity]),
+            )  # fmt: skip
+        case NoOverlap2D():
+            return replace(
+                record, first=number[record.first], second=number[record.second],
+                presence=_literals(record.presence, number),
             )  # fmt: skip
         case Reservoir():
             return replace(record, time=number[record.time], active=_literals(record.active, number))

@@ -17,6 +17,7 @@ from remat.modeling import (
     Domain,
     Linear,
     Model,
+    NoOverlap2D,
     Record,
     Reservoir,
     violations,
@@ -114,6 +115,12 @@ def _all_different(_rng: np.random.Generator) -> Record:
     return AllDifferent("all different", INTEGERS)
 
 
+def _no_overlap(rng: np.random.Generator) -> Record:
+    """Squares and bars that hardly fit into the square of places; one now and then has no area."""
+    first, second = rng.choice(INTEGERS, 3), rng.choice(INTEGERS, 3)
+    return NoOverlap2D("no overlap", first, second, rng.integers(0, 3, 3), rng.integers(1, 3, 3), _literals(rng, 3))
+
+
 #: Makers of records by what they are for.
 KINDS: dict[str, MakeRecord] = {
     "linear": _linear,
@@ -125,6 +132,7 @@ KINDS: dict[str, MakeRecord] = {
     "variable capacity": _variable_capacity,
     "reservoir": _reservoir,
     "all different": _all_different,
+    "no overlap": _no_overlap,
 }
 
 

@@ -12,6 +12,7 @@ from remat.modeling import (
     Domain,
     Linear,
     Model,
+    NoOverlap2D,
     Record,
     Reservoir,
     violations,
@@ -49,6 +50,15 @@ def naive(record, values):
         )
     if isinstance(record, AllDifferent):
         return len({x[v] for v in record.variable}) == len(record.variable)
+    if isinstance(record, NoOverlap2D):
+        points = [
+            (u, v)
+            for i in range(len(record.first))
+            if truth(record.presence[i], x)
+            for u in range(x[record.first[i]], x[record.first[i]] + record.width[i])
+            for v in range(x[record.second[i]], x[record.second[i]] + record.height[i])
+        ]
+        return len(points) == len(set(points))
     if isinstance(record, Domain):
         return all(
             x[record.variable[i]] in record.values[record.indptr[i] : record.indptr[i + 1]] for i in range(len(record))
@@ -80,6 +90,7 @@ def random_records(rng, b, x):
     indptr = np.array([0, 3, 3, 6])
     yield Reservoir("reservoir", indptr, rng.choice(x, 6), small(-2, 3, 6), small(-2, 4, 6), literals(6))
     yield AllDifferent("different", rng.choice(x, 3, replace=False))
+    yield NoOverlap2D("apart", rng.choice(x, 3), rng.choice(x, 3), small(0, 4, 3), small(0, 4, 3), literals(3))
     yield Domain("domain", x[:2], np.array([0, 4, 7]), np.array([-1, 0, 1, 3, 0, 2, 3]))
     yield Clauses.grouped("clauses", small(0, 3, 7), literals(7), 3)
     low, high = [-3, -np.inf], [4, 2]

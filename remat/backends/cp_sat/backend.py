@@ -27,7 +27,7 @@ from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.resources import available_cpus
 from remat.deadline import OverdueError
 from remat.errors import BackendError
-from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, violations
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir, violations
 
 if TYPE_CHECKING:
     from remat.backends.cp_sat.translation import CpSatModel
@@ -47,7 +47,7 @@ class CpSat(Backend):
     """
 
     name = "cp-sat"
-    native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent})
+    native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent, NoOverlap2D})
     nonzero_bytes = 600
     preload = (__name__, "remat.backends.cp_sat.translation", "ortools.sat.python.cp_model")
 

@@ -23,6 +23,7 @@ from remat.modeling import (
     Kind,
     Linear,
     Model,
+    NoOverlap2D,
     Record,
     Reservoir,
 )
@@ -121,6 +122,8 @@ class CpSatModel:
             self._cumulative(record)
         elif isinstance(record, Reservoir):
             self._reservoir(record)
+        elif isinstance(record, NoOverlap2D):
+            self._no_overlap(record)
         elif isinstance(record, AllDifferent):
             expressions = self.proto.constraints.add().all_diff.exprs
             for variable in record.variable.tolist():
@@ -166,6 +169,33 @@ class CpSatModel:
             cumulative.capacity.offset = record.capacity
         else:
             _affine(cumulative.capacity, record.capacity_variable)
+
+    def _no_overlap(self, record: NoOverlap2D) -> None:
+        sides: tuple[list[int], list[int]] = ([], [])
+        columns = (record.first, record.width, record.second, record.height, record.presence)
+        each = zip(*(column.tolist() for column in columns), strict=True)
+        for first, width, second, height, presence in self._clock.each(each, PIECES):
+            if width and height:
+                for side, start, length in ((sides[0], first, width), (sides[1], second, height)):
+                    side.append(self._fixed_length(start, length, presence))
+        rectangles = self.proto.constraints.add().no_overlap_2d
+        rectangles.x_intervals.extend(sides[0])
+        rectangles.y_intervals.extend(sides[1])
+
+    def _fixed_length(self, start: int, length: int, presence: int) -> int:
+        """Number of the constraint that stands for the interval [start, start + length)."""
+        constraint = self.proto.constraints.add()
+        if presence != ALWAYS:
+            constraint.enforcement_literal.append(presence)
+        interval = constraint.interval
+        first, last = int(self.lower[start]), int(self.upper[start])
+        if first == last:
+            interval.start.offset, interval.end.offset = first, first + length
+        else:
+            _affine(interval.start, start)
+            _affine(interval.end, start, length)
+        interval.size.offset = length
+        return len(self.proto.constraints) - 1
 
     def _interval(self, start: int, end: int, presence: int) -> int:
         """Number of the constraint that stands for the interval [start, end)."""

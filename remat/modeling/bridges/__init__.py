@@ -7,6 +7,7 @@ from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.cumulative import CumulativeToLinear
 from remat.modeling.bridges.domain import DomainToLinear
 from remat.modeling.bridges.enforced import EnforcedToLinear
+from remat.modeling.bridges.no_overlap import NoOverlap2DToLinear
 from remat.modeling.bridges.reservoir import ReservoirToLinear
 
 #: All bridges; where two have the same cost the earlier one is taken.
@@ -17,6 +18,7 @@ BRIDGES: tuple[Bridge, ...] = (
     AllDifferentToLinear(),
     CumulativeToLinear(),
     ReservoirToLinear(),
+    NoOverlap2DToLinear(),
 )
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "CumulativeToLinear",
     "DomainToLinear",
     "EnforcedToLinear",
+    "NoOverlap2DToLinear",
     "PlainLinear",
     "ReservoirToLinear",
     "Workshop",

@@ -1,0 +1,127 @@
+"""Rectangles that do not overlap, by a choice for each pair of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.context import Workshop
+from remat.modeling.bridges.literals import NEVER
+from remat.modeling.model import Kind
+from remat.modeling.records import ALWAYS, Clauses, Linear, NoOverlap2D, Record
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+#: Most pairs that are written out.
+MAX_PAIRS = 2_000_000
+
+
+class NoOverlap2DToLinear(Bridge):
+    """One of two rectangles lies left of, right of, below or above the other.
+
+    Reformulation
+    -------------
+    For each pair i < j of rectangles that are not apart already by the bounds of their places, and of the four ways to
+    be apart those that the bounds allow: a Boolean for each way, with the row ``first[i] + width[i] <= first[j]`` (and
+    so on) enforced by it, and a clause: one of the Booleans is true, or one of the rectangles is absent. Where two ways
+    are left and both rectangles are always present, one Boolean and its negation are enough. Where the first
+    coordinates are fixed, as the steps of buffers are, that is so for all pairs.
+
+    Source
+    ------
+    :class:`NoOverlap2D`
+
+    Target
+    ------
+    :class:`Linear` with literals, :class:`Clauses`.
+    """
+
+    source: ClassVar = NoOverlap2D
+    targets: ClassVar = (Linear, Clauses, PlainLinear)
+    cost: ClassVar[float] = 50
+    condition: ClassVar[str] = f"at most {MAX_PAIRS:,} pairs of rectangles that can overlap"
+
+    def applies(self, record: Record, workshop: Workshop) -> bool:
+        assert isinstance(record, NoOverlap2D)
+        return len(_pairs(record, workshop)[0]) <= MAX_PAIRS
+
+    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+        assert isinstance(record, NoOverlap2D)
+        presence = workshop.fold(record.presence)
+        i, j = _pairs(record, workshop)
+        low, high = workshop.model.lower, workshop.model.upper
+        # of each way: who comes first, who second, in which coordinate, and how long the first one is
+        ways = [
+            (a, b, place[a], place[b], size[a])
+            for place, size in ((record.first, record.width), (record.second, record.height))
+            for a, b in ((i, j), (j, i))
+        ]
+        before, after, length = (np.stack([way[k] for way in ways], axis=1) for k in (2, 3, 4))
+        possible = low[before] + length <= high[after]
+        always = (presence[i] == ALWAYS) & (presence[j] == ALWAYS)
+        pair_of_two = always & (possible.sum(axis=1) == 2)
+        number = np.cumsum(possible, axis=1) - 1  # of each way among those of its pair
+        owned = possible & ~(pair_of_two[:, None] & (number == 1))
+        own = np.nonzero(owned)
+        sooner, later, distance = before[own], after[own], length[own]
+
+        def complete(values: Float) -> Float:
+            x, y = values[sooner], values[later]
+            return np.where(np.isnan(x) | np.isnan(y), np.nan, (x + distance <= y + 0.5).astype(np.float64))
+
+        literal = np.full(possible.shape, NEVER, dtype=np.int64)
+        literal[own] = workshop.add_vars(f"{record.name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
+        second = pair_of_two[:, None] & possible & (number == 1)
+        literal[second] = ~literal[pair_of_two[:, None] & possible & (number == 0)]
+
+        row, column = np.nonzero(possible)
+        each = np.arange(len(row))
+        rows = Linear(
+            f"{record.name} order",
+            np.concatenate([each, each]),
+            np.concatenate([after[row, column], before[row, column]]),
+            np.repeat([1.0, -1.0], len(each)),
+            length[row, column].astype(np.float64),
+            np.full(len(each), np.inf),
+            literal[row, column],
+        )
+        open_pairs = np.flatnonzero(~pair_of_two)
+        place = np.full(len(i), -1)
+        place[open_pairs] = np.arange(len(open_pairs))
+        mine = place[row] >= 0
+        groups, literals = [place[row[mine]]], [literal[row, column][mine]]
+        for who in (i, j):
+            absent = presence[who[open_pairs]] != ALWAYS
+            groups.append(np.flatnonzero(absent))
+            literals.append(~presence[who[open_pairs]][absent])
+        clauses = Clauses.grouped(
+            f"{record.name} one way", np.concatenate(groups), np.concatenate(literals), len(open_pairs)
+        )
+        return [rows, clauses]
+
+
+def _pairs(record: NoOverlap2D, workshop: Workshop) -> tuple[Int, Int]:
+    """Pairs i < j of rectangles that can be present and can overlap, by the bounds of their places."""
+    presence = workshop.fold(record.presence)
+    some = np.flatnonzero((record.width > 0) & (record.height > 0) & (presence != NEVER))
+    low, high = workshop.model.lower, workshop.model.upper
+    left, right = low[record.first[some]], high[record.first[some]] + record.width[some]
+    bottom, top = low[record.second[some]], high[record.second[some]] + record.height[some]
+    order = np.argsort(left, kind="stable")
+    some = some[order]
+    left, right, bottom, top = (x[order] for x in (left, right, bottom, top))
+    found = [np.zeros((0, 2), dtype=np.int64)]
+    count = 0
+    for k, end in enumerate(np.searchsorted(left, right).tolist()):
+        near = np.arange(k + 1, end)
+        near = near[(bottom[near] < top[k]) & (top[near] > bottom[k])]
+        found.append(np.stack([np.full(len(near), some[k]), some[near]], axis=1))
+        count += len(near)
+        if count > MAX_PAIRS:
+            break
+    pairs = np.concatenate(found)
+    return pairs.min(axis=1, initial=2**62), pairs.max(axis=1, initial=-1)
