@@ -19,13 +19,17 @@ from typing import Any, TypeVar
 from remat.errors import BackendError, FormatError, RematError
 
 #: What is registered in the entry-point group ``remat.<key>``, in the singular.
-GROUPS = {"formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method"}
+GROUPS = {
+    "formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method",
+    "allocators": "allocator",
+}  # fmt: skip
 #: What a class of each group must have to be looked at further: one of the names in each text.
 PARTS = {
     "formulations": ("options_type", "build", "encode", "decode"),
     "backends": ("availability", "variants", "solve"),
     "heuristics": ("options_type", "run"),
     "methods": ("options_type", "run or search"),
+    "allocators": ("options_type", "allocate"),
 }
 
 T = TypeVar("T")
@@ -120,7 +124,7 @@ def import_class(text: str, group: str) -> type[Any]:
 
     Parameters
     ----------
-    group : {"formulations", "backends", "heuristics", "methods"}
+    group : {"formulations", "backends", "heuristics", "methods", "allocators"}
         What it is wanted for, for errors.
 
     Raises
@@ -188,12 +192,17 @@ def methods() -> Registered:
     return Registered("methods")
 
 
+def allocators() -> Registered:
+    """Allocators of addresses by name."""
+    return Registered("allocators")
+
+
 def load(group: str, name: str) -> type[Any]:
     """The class registered under `name`.
 
     Parameters
     ----------
-    group : {"formulations", "backends", "heuristics", "methods"}
+    group : {"formulations", "backends", "heuristics", "methods", "allocators"}
 
     Raises
     ------

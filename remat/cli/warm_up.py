@@ -17,7 +17,7 @@ def command() -> None:
     from remat.schedule.simulate import KERNELS as SIMULATION
 
     sets: dict[str, KernelSet] = {}
-    for group in ("heuristics", "methods"):
+    for group in ("heuristics", "methods", "allocators"):
         for name in Registered(group):
             try:
                 found = getattr(load(group, name), "kernels", ())

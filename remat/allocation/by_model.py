@@ -1,0 +1,97 @@
+"""The exact formulation, answered by a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.allocation.base import Allocation, Allocator, OnAddresses
+from remat.allocation.fits import quick
+from remat.allocation.formulation import AddressFormulation
+from remat.allocation.problem import AllocationProblem
+from remat.backends.base import DEFAULT_OPTIONS, Incumbent, SolveOptions, Status
+from remat.errors import BackendError, ProblemError
+from remat.modeling import Cumulative
+from remat.registry import make_backend
+from remat.schedule.addresses import Addresses
+
+#: Most pairs of buffers that live together, all of which a model has a choice for.
+MAX_PAIRS = 1_000_000
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options of the exact formulation.
+
+    Attributes
+    ----------
+    backend : str
+        The solver: ``name`` or ``name:variant``.
+    redundant : bool or None
+        Whether the cumulative over addresses is said, too; None: where the solver takes it as it is.
+    """
+
+    backend: str = "cp-sat"
+    redundant: bool | None = None
+
+
+class ModelAllocator(Allocator):
+    """Minimises :class:`~remat.allocation.formulation.AddressFormulation` by a solver, from the best of greedy rules.
+
+    Its proof is the solver's: that no arena is smaller, or that nothing fits into the capacities.
+
+    Examples
+    --------
+    >>> from remat.schedule import Buffers, Memory
+    >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    >>> found = ModelAllocator().allocate(AllocationProblem(b, (Memory("fast", 4), Memory("slow"))))
+    >>> found.price, found.proved
+    (2, True)
+    """
+
+    name = "model"
+    options_type = ModelOptions
+    several_memories = True
+
+    def allocate(
+        self,
+        problem: AllocationProblem,
+        options: SolveOptions = DEFAULT_OPTIONS,
+        start: Addresses | None = None,
+        on_addresses: OnAddresses | None = None,
+    ) -> Allocation:
+        backend = make_backend(self.options.backend)
+        if start is None:
+            start = quick(problem, options).addresses
+        if problem.contradiction or not problem.sizes.any():
+            return self.found(problem, start)
+        if (pairs := len(problem.compressed.pairs()[0])) > MAX_PAIRS:
+            note = f"{pairs:,} pairs of buffers live together, more than the {MAX_PAIRS:,} that a model takes"
+            return self.found(problem, start, notes=(note,))
+        if start is not None and problem.price(start) <= problem.bound:
+            return self.found(problem, start)
+        redundant = self.options.redundant
+        if redundant is None:
+            redundant = Cumulative in backend.native
+        ceiling = int(problem.sizes.sum()) if start is None or not problem.open_memories else problem.price(start)
+        formulation = AddressFormulation(problem, ceiling, redundant)
+        hint = None if start is None else formulation.encode(start)
+        source = f"{self.name} by {backend.full_name}"
+
+        def tell(found: Incumbent) -> object:
+            if on_addresses is not None:
+                on_addresses(formulation.decode(found.values, source))
+            return not problem.open_memories  # anything that fits will do
+
+        raw = backend.solve(formulation.model, options, hint, tell)
+        if raw.status is Status.ERROR:
+            raise BackendError(f"backend {backend.full_name!r} failed on addresses: {raw.message}")
+        notes = (raw.message,) if raw.message else ()
+        if raw.status is Status.INFEASIBLE:
+            if start is not None:
+                raise ProblemError(f"backend {backend.full_name!r} finds no addresses, but there are some")
+            return self.found(problem, None, impossible=f"proved by {backend.full_name}", notes=notes)
+        best = start if raw.values is None else formulation.decode(raw.values, source)
+        if best is not None and start is not None and problem.price(start) <= problem.price(best):
+            best = start
+        bound = None if raw.bound is None or not problem.open_memories else round(raw.bound) * formulation.unit
+        return self.found(problem, best, bound, notes=notes)

@@ -1,0 +1,86 @@
+"""Addresses in one call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from remat.allocation.base import Allocation, Allocator, OnAddresses
+from remat.allocation.problem import AllocationProblem
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.deadline import Deadline
+from remat.errors import ProblemError, RematError
+from remat.interruption import interrupts
+from remat.io.text import expect, short
+from remat.registry import make
+from remat.schedule.addresses import Addresses
+
+#: Seconds that a search has unless told otherwise.
+TIME_LIMIT = 60.0
+
+
+def allocate(
+    problem: AllocationProblem,
+    method: str | type[Allocator] | Allocator = "auto",
+    *,
+    time_limit: float | None = TIME_LIMIT,
+    start: Addresses | None = None,
+    on_addresses: OnAddresses | None = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    method_options: Any = None,
+) -> Allocation:
+    """Find addresses for buffers; the best so far at the time limit and at Ctrl-C.
+
+    Parameters
+    ----------
+    method : str, type or Allocator
+        A name in the entry-point group ``remat.allocators``, or an allocator itself.
+    time_limit : float or None
+        Seconds; None: until it is proved.
+    start : Addresses, optional
+        Known addresses, to be improved.
+    on_addresses : callable, optional
+        Called with each better one.
+    options : SolveOptions
+        Threads, seed and the like; its deadline is that of `time_limit`.
+    method_options : optional
+        Of the method's `options_type`.
+
+    Raises
+    ------
+    ProblemError
+        If the method cannot answer such a problem, or `start` is for other buffers.
+    BackendError
+        If it needs what is not installed.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.schedule import Schedule, schedule_buffers
+    >>> graph = unit_chain(8)
+    >>> found = allocate(AllocationProblem(schedule_buffers(graph, Schedule.reference(graph))))
+    >>> found.price == graph.reference_peak, found.proved
+    (True, True)
+    """
+    expect(problem, AllocationProblem, "problem", ProblemError)
+    if time_limit is not None and not (isinstance(time_limit, int | float) and 0 <= time_limit < math.inf):
+        raise ProblemError(f"the time limit must be a number of seconds, not {short(time_limit)}")
+    if start is not None and start.buffers is not problem.buffers:
+        raise ProblemError("the addresses to start from are for other buffers")
+    allocator = _made(method, method_options)
+    if reason := allocator.unavailable():
+        raise RematError(f"allocator {allocator.name!r} cannot be used: {reason}")
+    with interrupts():
+        mine = replace(options, deadline=Deadline.after(time_limit))
+        return allocator.allocate(problem, mine, start, on_addresses)
+
+
+def _made(method: str | type[Allocator] | Allocator, options: Any) -> Allocator:
+    if isinstance(method, str):
+        found = make("allocators", method, options)
+    else:
+        found = method(options) if isinstance(method, type) else method
+    if not isinstance(found, Allocator):
+        raise ProblemError(f"{short(method)} is no allocator")
+    return found

@@ -1,0 +1,104 @@
+"""The method `auto`: quick rules first, then the searches and the exact formulation in turn; the best is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from remat.allocation.base import Allocation, Allocator, OnAddresses
+from remat.allocation.by_model import ModelAllocator
+from remat.allocation.canonical import KERNELS, CanonicalSearch
+from remat.allocation.fits import MANY, quick
+from remat.allocation.library import SuperMalloc
+from remat.allocation.problem import AllocationProblem
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.compiled import begin
+from remat.errors import RematError
+from remat.schedule.addresses import Addresses
+
+#: Seconds of each turn where there is no deadline; then the search goes on until it is done.
+TURN = 60.0
+
+
+class Portfolio(Allocator):
+    """First fit and best fit in six orders each, which take milliseconds; they end it where the arena is the peak.
+
+    Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then a
+    third of what is left to :class:`~remat.allocation.library.SuperMalloc`, where the library is installed, then the
+    rest to the exact formulation by CP-SAT. With several memories the formulation has all of it. Each starts from the
+    best so far, and what one proves holds for all. Every answer is checked by the validator.
+
+    Examples
+    --------
+    >>> from remat.schedule import Buffers
+    >>> b = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    >>> found = Portfolio().allocate(AllocationProblem(b))
+    >>> found.price, found.proved, found.method
+    (6, True, 'first-fit')
+    """
+
+    name = "auto"
+    kernels = (KERNELS,)
+    several_memories = True
+
+    def allocate(
+        self,
+        problem: AllocationProblem,
+        options: SolveOptions = DEFAULT_OPTIONS,
+        start: Addresses | None = None,
+        on_addresses: OnAddresses | None = None,
+    ) -> Allocation:
+        best = quick(problem, options)
+        if start is not None and (best.price is None or problem.price(start) < best.price):
+            best = self.found(problem, start, best.bound)
+        if best.addresses is not None and on_addresses is not None:
+            on_addresses(best.addresses)
+        if len(problem.buffers) <= MANY and not _done(best):
+            begin(*self.kernels)
+            for allocator, share in self._turns(problem):
+                if _done(best) or options.deadline.expired:
+                    break
+                best = self._turn(allocator, share, best, options, on_addresses)
+        return best
+
+    def _turns(self, problem: AllocationProblem) -> Iterator[tuple[Allocator, float]]:
+        """Allocators and the share of the time left that each has."""
+        if len(problem.memories) == 1:
+            yield CanonicalSearch(), 0.5
+            if not SuperMalloc.unavailable() and problem.open_memories:
+                yield SuperMalloc(), 0.33
+        yield ModelAllocator(), 1.0
+
+    def _turn(
+        self,
+        allocator: Allocator,
+        share: float,
+        best: Allocation,
+        options: SolveOptions,
+        on_addresses: OnAddresses | None,
+    ) -> Allocation:
+        left = options.deadline.remaining
+        seconds = share * left if math.isfinite(left) else TURN if share < 1 else math.inf
+        mine = options if math.isinf(seconds) else replace(options, deadline=options.deadline.earlier(seconds))
+        try:
+            found = allocator.allocate(best.problem, mine, best.addresses, on_addresses)
+        except RematError as error:  # one member that fails is no reason to lose what the others find
+            return replace(best, notes=(*best.notes, f"{allocator.name}: {error}"))
+        return better(best, found)
+
+
+def _done(found: Allocation) -> bool:
+    """Whether nothing is left to be found."""
+    return found.proved
+
+
+def better(first: Allocation, second: Allocation) -> Allocation:
+    """What two answers say together: the better addresses, the higher bound, either's proof."""
+    notes = tuple(dict.fromkeys([*first.notes, *second.notes]))
+    tried = None if first.tried is second.tried is None else (first.tried or 0) + (second.tried or 0)
+    takes = second if second.price is not None and (first.price is None or second.price < first.price) else first
+    return replace(
+        takes, bound=max(first.bound, second.bound), impossible=first.impossible or second.impossible, notes=notes,
+        tried=tried,
+    )  # fmt: skip

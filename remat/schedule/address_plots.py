@@ -1,0 +1,111 @@
+"""The picture of addresses over time; see :mod:`remat.schedule.plots` for what all pictures have in common."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remat.schedule.addresses import Addresses, check_addresses
+from remat.schedule.plots import SUFFIXES, empty_figure, plain_text, size_unit, write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["SUFFIXES", "plot_addresses", "save_address_plot"]
+
+_TENSOR, _AGAIN, _OTHER, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
+#: Most buffers whose names stand in their rectangles, and how large a part of the picture one must be for that.
+_NAMED, _LEAST_WIDTH, _LEAST_HEIGHT = 60, 0.06, 0.035
+
+
+def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0) -> Axes:
+    """Each buffer of one memory as a rectangle of its steps and bytes, with the peak and the arena.
+
+    Parameters
+    ----------
+    addresses : Addresses
+    ax : matplotlib Axes, optional
+        Where to draw; default: a new figure, the ``figure`` of what is returned.
+    memory : int
+        Position of the memory.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    from matplotlib.collections import PolyCollection
+
+    axes = ax if ax is not None else empty_figure((10, 5)).subplots()
+    b = addresses.buffers
+    here = np.flatnonzero((addresses.memory == memory) & (b.size > 0))
+    arena, peak = addresses.arenas[memory], addresses.peaks[memory]
+    capacity = addresses.memories[memory].capacity
+    scale, unit = size_unit(max(arena, capacity or 0))
+    left, right = b.lower[here].astype(float), b.upper[here].astype(float)
+    bottom = addresses.offset[here] / scale
+    top = bottom + b.size[here] / scale
+    boxes = np.stack(
+        [np.stack(corner, axis=1) for corner in ((left, bottom), (right, bottom), (right, top), (left, top))], axis=1
+    )
+    again = np.array(["#" in b.names[k] and b.tensor[k] >= 0 for k in here.tolist()], dtype=np.bool_)
+    bare = bool((b.tensor < 0).all())  # a table knows no tensors
+    other = (b.tensor[here] < 0) & (not bare)
+    edge = 0.5 if len(here) <= 500 else 0.15
+    for label, colour, chosen in (
+        ("buffer" if bare else "tensor", _TENSOR, ~again & ~other),
+        ("recomputed", _AGAIN, again),
+        ("workspace", _OTHER, other),
+    ):
+        if chosen.any():
+            axes.add_collection(
+                PolyCollection(list(boxes[chosen]), facecolors=colour, edgecolors=_LINE, linewidths=edge, label=label)
+            )
+    steps, height = max(b.steps, 1), max(arena, capacity or 0, 1) / scale
+    if len(here) <= _NAMED:
+        for k, (x0, x1, y0, y1) in zip(here.tolist(), zip(left, right, bottom, top, strict=True), strict=True):
+            if (x1 - x0) / steps >= _LEAST_WIDTH and (y1 - y0) / height >= _LEAST_HEIGHT:
+                name = b.names[k] if len(b.names[k]) <= 16 else b.names[k][:14] + "…"
+                axes.text(
+                    (x0 + x1) / 2, (y0 + y1) / 2, plain_text(name), ha="center", va="center", fontsize="x-small",
+                    clip_on=True,
+                )  # fmt: skip
+    axes.axhline(peak / scale, color=_LINE, linestyle=":", linewidth=1.2, label=f"peak {peak:,} bytes")
+    axes.axhline(arena / scale, color=_LINE, linestyle="-", linewidth=1.2, label=f"arena {arena:,} bytes")
+    if capacity is not None:
+        axes.axhline(capacity / scale, color=_AGAIN, linestyle="--", linewidth=1.2, label=f"capacity {capacity:,} bytes")
+    axes.set_xlim(0, steps)
+    axes.set_ylim(0, 1.05 * height)
+    axes.set_xlabel("compute step" if not bare else "step")
+    axes.set_ylabel(f"address ({unit})")
+    name = addresses.memories[memory].name if len(addresses.memories) > 1 else b.graph or "addresses"
+    certificate = check_addresses(addresses, max_violations=1)
+    fault = "" if certificate.first is None else f"\nnot valid: {certificate.first.message}"
+    axes.set_title(
+        plain_text(f"{name}: {len(here):,} buffers, {addresses.source or 'addresses'}{fault}"), fontsize="medium", pad=26
+    )
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
+    return axes
+
+
+def figure_of_addresses(addresses: Addresses) -> Figure:
+    """One picture for each memory, above each other over the same steps."""
+    count = len(addresses.memories)
+    figure = empty_figure((10, 1 + 4 * count))
+    axes = figure.subplots(count, 1, sharex=True, squeeze=False)
+    for k in range(count):
+        plot_addresses(addresses, axes[k, 0], k)
+    return figure
+
+
+def save_address_plot(addresses: Addresses, path: str | os.PathLike[str]) -> None:
+    """Write :func:`figure_of_addresses` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    write_figure(path, lambda: figure_of_addresses(addresses))
