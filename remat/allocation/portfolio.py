@@ -95,7 +95,8 @@ def _done(found: Allocation) -> bool:
 
 def better(first: Allocation, second: Allocation) -> Allocation:
     """What two answers say together: the better addresses, the higher bound, either's proof."""
-    notes = tuple(dict.fromkeys([*first.notes, *second.notes]))
+    lacked = first.notes if first.price is not None or second.price is None else ()
+    notes = tuple(dict.fromkeys([*lacked, *second.notes]))
     tried = None if first.tried is second.tried is None else (first.tried or 0) + (second.tried or 0)
     takes = second if second.price is not None and (first.price is None or second.price < first.price) else first
     return replace(

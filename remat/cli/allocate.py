@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +38,8 @@ def command(
     ] = None,
     alignment: Annotated[int, typer.Option("--alignment", min=1, help="Bytes of which offsets are multiples.")] = 1,
     method: Annotated[
-        str, typer.Option("--method", help="auto, first-fit, best-fit, canonical, model, supermalloc, ...; docs list them.")
+        str,
+        typer.Option("--method", help="auto, first-fit, best-fit, canonical, model, supermalloc, ...; docs list them."),
     ] = "auto",
     backend: Annotated[str | None, typer.Option("--backend", help="Solver of the method `model`.")] = None,
     time_limit: Annotated[float, typer.Option("--time-limit", "-t", min=0, help="Seconds.")] = TIME_LIMIT,
@@ -57,7 +59,8 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write the addresses here (.json, .csv, .bin: TFLite's plan).")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FORMAT", help="json, csv, tflite or tflite-json, whatever the suffix.")
+        str | None,
+        typer.Option("--to", metavar="FORMAT", help="json, csv, tflite or tflite-json, whatever the suffix."),
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw addresses over time (.png, .svg).")] = None,
     as_json: Json = False,
@@ -69,6 +72,8 @@ def command(
     a fault; 2: an error.
     """
     from remat.allocation import AllocationProblem
+    from remat.errors import FormatError
+    from remat.interruption import interrupted, interrupts
     from remat.io.files import check_outputs
     from remat.schedule import check_addresses
     from remat.schedule.address_files import format_for, read_addresses
@@ -86,8 +91,31 @@ def command(
         print_json(certificate.as_dict()) if as_json else print(certificate)
         raise typer.Exit(OK if certificate.accepted else NO)
     problem = AllocationProblem(buffers, memories, alignment)
-    found = _search(problem, given, method, backend, time_limit, seed, threads, output, to, tensors, quiet)
-    raise typer.Exit(_end(found, output, to, tensors, plot, as_json))
+    if output is not None and tensors is None and format_for(output, to).startswith("tflite"):
+        raise FormatError(f"{output}: a TFLite plan is for the tensors of a graph, and there is none")
+    if backend is not None and method != "model":
+        raise typer.BadParameter("--backend is for the method model")
+    target = _Target(output, to, tensors)
+    with interrupts():
+        found = _search(
+            problem, given, (method, backend), target, quiet=quiet, time_limit=time_limit, seed=seed, threads=threads
+        )
+        stopped = interrupted()
+    raise typer.Exit(_end(found, target, plot, as_json=as_json, stopped=stopped))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where addresses are written, in which format, and of how many tensors."""
+
+    path: Path | None
+    to: str | None
+    tensors: int | None
+
+    def write(self, addresses: Addresses, path: Path) -> None:
+        from remat.schedule.address_files import write_addresses
+
+        write_addresses(addresses, path, self.to, self.tensors)
 
 
 def _buffers(
@@ -104,9 +132,7 @@ def _buffers(
         return buffers, given, None
     graph = load_graph(source)
     order = Schedule.reference(graph) if schedule is None else read_schedule(schedule, graph)
-    buffers = schedule_buffers(
-        graph, order, inputs=inputs, workspaces=workspaces, constant_memory=constant_memory
-    )
+    buffers = schedule_buffers(graph, order, inputs=inputs, workspaces=workspaces, constant_memory=constant_memory)
     return buffers, None, len(graph.tensors)
 
 
@@ -133,7 +159,7 @@ def _within(addresses: Addresses, memories: tuple[Memory, ...], alignment: int) 
 
     named = {memory.name: memory for memory in memories}
     if len(memories) == len(addresses.memories) == 1:
-        limits = (memories[0] if memories[0].capacity is not None else addresses.memories[0],)
+        limits: tuple[Memory, ...] = memories if memories[0].capacity is not None else addresses.memories
     else:
         limits = tuple(named.get(memory.name, memory) for memory in addresses.memories)
     return replace(addresses, memories=limits, alignment=max(alignment, addresses.alignment))
@@ -147,15 +173,13 @@ def _expected(checked: Addresses, buffers: Buffers) -> Buffers | None:
 def _search(
     problem: AllocationProblem,
     given: Addresses | None,
-    method: str,
-    backend: str | None,
+    who: tuple[str, str | None],
+    target: _Target,
+    *,
+    quiet: bool,
     time_limit: float,
     seed: int | None,
     threads: int | None,
-    output: Path | None,
-    to: str | None,
-    tensors: int | None,
-    quiet: bool,
 ) -> Allocation:
     from remat.allocation import allocate
     from remat.allocation.by_model import ModelOptions
@@ -164,20 +188,18 @@ def _search(
     from remat.cli.signals import rescued_by
     from remat.io.files import is_special
     from remat.schedule import check_addresses
-    from remat.schedule.address_files import write_addresses
 
-    if backend is not None and method != "model":
-        raise typer.BadParameter("--backend is for the method model")
+    method, backend = who
     best: list[Addresses] = []
     outputs = Outputs()
-    keeps = output is not None and not is_special(output)
+    keeps = target.path if target.path is not None and not is_special(target.path) else None
 
     def tell(addresses: Addresses) -> None:
         best[:] = [addresses]
         if not quiet:
             print(f"arena {addresses.arena:,} bytes ({addresses.source})", file=sys.stderr, flush=True)
-        if keeps:
-            outputs.attempt(str(output), lambda path: write_addresses(addresses, path, to, tensors))
+        if keeps is not None:
+            outputs.attempt(keeps, lambda path: target.write(addresses, path))
 
     def rescue() -> bool:
         return bool(best)
@@ -195,32 +217,27 @@ def _search(
         )  # fmt: skip
 
 
-def _end(
-    found: Allocation, output: Path | None, to: str | None, tensors: int | None, plot: Path | None, as_json: bool
-) -> int:
+def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool, stopped: bool) -> int:
     """Write and print what was found; the exit code."""
     from remat.cli.common import ERROR
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
-    from remat.interruption import interrupted
     from remat.io.files import is_standard_stream
     from remat.schedule import check_addresses
-    from remat.schedule.address_files import json_text, write_addresses
+    from remat.schedule.address_files import json_text
     from remat.schedule.address_plots import save_address_plot
 
-    stopped = interrupted()
     writing()
     outputs = Outputs()
     addresses = found.addresses
-    if addresses is not None and output is not None:
-        outputs.save(
-            output, lambda path: write_addresses(addresses, path, to, tensors), lambda: json_text(addresses)
-        )
-    stream = sys.stderr if is_standard_stream(output) else sys.stdout
+    if addresses is not None and target.path is not None:
+        outputs.save(target.path, lambda path: target.write(addresses, path), lambda: json_text(addresses))
+    stream = sys.stderr if is_standard_stream(target.path) else sys.stdout
     certificate = None if addresses is None else check_addresses(addresses, found.problem.buffers)
     if as_json:
+        bound = found.bound if found.problem.open_memories else None
         facts = {
-            "method": found.method, "proved": found.proved, "bound": found.bound if found.problem.open_memories else None,
+            "method": found.method, "proved": found.proved, "bound": bound,
             "impossible": found.impossible or None, "notes": list(found.notes),
             "certificate": None if certificate is None else certificate.as_dict(),
         }  # fmt: skip

@@ -13,6 +13,7 @@ import typer
 
 import remat
 from remat.cli import (
+    allocate,
     backends,
     batch,
     bounds,
@@ -49,7 +50,7 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, generate,
-    convert, rewrite, backends, warm_up,
+    convert, rewrite, backends, warm_up, allocate,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 

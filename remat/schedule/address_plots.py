@@ -67,7 +67,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     if len(here) <= _NAMED:
         for k, (x0, x1, y0, y1) in zip(here.tolist(), zip(left, right, bottom, top, strict=True), strict=True):
             if (x1 - x0) / steps >= _LEAST_WIDTH and (y1 - y0) / height >= _LEAST_HEIGHT:
-                name = b.names[k] if len(b.names[k]) <= 16 else b.names[k][:14] + "…"
+                name = b.names[k] if len(b.names[k]) <= 16 else "…" + b.names[k][-14:]  # ends differ more than paths
                 axes.text(
                     (x0 + x1) / 2, (y0 + y1) / 2, plain_text(name), ha="center", va="center", fontsize="x-small",
                     clip_on=True,
@@ -75,7 +75,9 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     axes.axhline(peak / scale, color=_LINE, linestyle=":", linewidth=1.2, label=f"peak {peak:,} bytes")
     axes.axhline(arena / scale, color=_LINE, linestyle="-", linewidth=1.2, label=f"arena {arena:,} bytes")
     if capacity is not None:
-        axes.axhline(capacity / scale, color=_AGAIN, linestyle="--", linewidth=1.2, label=f"capacity {capacity:,} bytes")
+        axes.axhline(
+            capacity / scale, color=_AGAIN, linestyle="--", linewidth=1.2, label=f"capacity {capacity:,} bytes"
+        )
     axes.set_xlim(0, steps)
     axes.set_ylim(0, 1.05 * height)
     axes.set_xlabel("compute step" if not bare else "step")
@@ -84,7 +86,9 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     certificate = check_addresses(addresses, max_violations=1)
     fault = "" if certificate.first is None else f"\nnot valid: {certificate.first.message}"
     axes.set_title(
-        plain_text(f"{name}: {len(here):,} buffers, {addresses.source or 'addresses'}{fault}"), fontsize="medium", pad=26
+        plain_text(f"{name}: {len(here):,} buffers, {addresses.source or 'addresses'}{fault}"),
+        fontsize="medium",
+        pad=26,
     )
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
     return axes

@@ -1,0 +1,144 @@
+"""The formulation by every backend, the library, the portfolio, and what is registered."""
+
+import numpy as np
+import pytest
+
+from remat import registry
+from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
+from remat.allocation.by_model import ModelAllocator, ModelOptions
+from remat.allocation.formulation import AddressFormulation
+from remat.allocation.library import LibraryAllocator, MiniMalloc
+from remat.allocation.portfolio import Portfolio
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.deadline import Deadline
+from remat.errors import ProblemError, RematError
+from remat.modeling import violations
+from remat.schedule import Buffers, Memory, check_addresses
+from tests.allocation.test_allocators import jagged, tangled
+
+QUICK = SolveOptions(deadline=Deadline.after(60), threads=2)
+
+
+def split(capacity: int, other: int | None) -> AllocationProblem:
+    """The tangled buffers over two memories; the first of them may not lie in the first one."""
+    allowed = np.ones((11, 2), dtype=bool)
+    allowed[0, 0] = False
+    return AllocationProblem(tangled(), (Memory("x", capacity), Memory("y", other)), allowed=allowed)
+
+
+@pytest.mark.parametrize("backend", ["cp-sat", pytest.param("highs", marks=pytest.mark.slow),
+                                     pytest.param("minizinc", marks=pytest.mark.slow),
+                                     pytest.param("pyomo:cbc", marks=pytest.mark.slow)])  # fmt: skip
+def test_the_formulation_by_a_backend(backend: str) -> None:
+    if not registry.make_backend(backend).ready().ready:
+        pytest.skip(f"{backend} is not there")
+    by = ModelAllocator(ModelOptions(backend))
+    found = by.allocate(AllocationProblem(tangled()), QUICK)
+    assert (found.price, found.proved) == (11, True)
+    none = by.allocate(AllocationProblem(tangled(), (Memory("small", 10),)), QUICK)
+    assert (none.addresses, none.impossible) == (None, f"proved by {backend}")
+    two = by.allocate(split(5, None), QUICK)
+    assert two.proved
+    assert two.addresses is not None
+    assert check_addresses(two.addresses).accepted
+    assert two.addresses.memory[0] == 1
+    assert two.price == 6
+    assert by.allocate(split(5, 5), QUICK).impossible
+
+
+def test_hints_are_solutions_and_come_back() -> None:
+    for problem in (AllocationProblem(jagged(2, 40), alignment=32), split(5, None)):
+        found = allocate(problem, "first-fit")
+        assert found.addresses is not None
+        stated = AddressFormulation(problem, found.addresses.arena, redundant=True)
+        values = stated.encode(found.addresses)
+        assert values is not None
+        assert violations(stated.model, values) == []
+        back = stated.decode(values, "hint")
+        assert back.offset.tolist() == found.addresses.offset.tolist()
+        assert back.memory.tolist() == found.addresses.memory.tolist()
+
+
+#: Each starts a process that imports the library.
+SLOW = {"omnimalloc-best-fit", "omnimalloc-greedy", "supermalloc", "telamalloc"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(registry.allocators())]
+)
+def test_every_registered_allocator_answers_or_says_why_not(name: str) -> None:
+    """All that is found passes the check, and bounds hold."""
+    made = registry.make("allocators", name)
+    assert isinstance(made, Allocator)
+    assert made.name == name
+    if reason := made.unavailable():
+        with pytest.raises(RematError, match="cannot be used"):
+            allocate(AllocationProblem(tangled()), name)
+        assert "install" in reason
+        return
+    problem = AllocationProblem(jagged(1, 40, 20), alignment=64)
+    found = allocate(problem, name, time_limit=15, options=SolveOptions(threads=1))
+    assert found.addresses is not None
+    assert check_addresses(found.addresses, problem.buffers).accepted
+    assert found.price is not None
+    assert problem.bound <= found.bound <= found.price
+    nothing = AllocationProblem(Buffers.of(["z"], [0], [1], [0]))
+    assert allocate(nothing, name, time_limit=3).price in (0, None)
+
+
+def test_the_portfolio_stops_at_the_peak_and_goes_on_above_it() -> None:
+    easy = Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
+    assert allocate(AllocationProblem(easy)).method == "first-fit"
+    hard = allocate(AllocationProblem(tangled()), time_limit=60)
+    assert (hard.price, hard.proved) == (11, True)
+    assert allocate(split(5, None), time_limit=60).price == 6
+
+
+def test_a_member_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails(Allocator):
+        name = "fails"
+
+        def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
+            raise ProblemError("it is ill")
+
+    monkeypatch.setattr(Portfolio, "_turns", lambda *_: iter([(Fails(), 1.0)]))
+    found = allocate(AllocationProblem(tangled()))
+    assert found.price == 11
+    assert "fails: it is ill" in found.notes
+
+
+def test_wrong_addresses_of_an_allocator_are_an_error() -> None:
+    class AllAtZero(Allocator):
+        name = "zero"
+
+        def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
+            return self.found(problem, problem.addresses(np.zeros(len(problem.buffers), dtype=np.int64)))
+
+    with pytest.raises(ProblemError, match="allocator 'zero' found wrong addresses: step 1: buffer 'd'"):
+        allocate(AllocationProblem(tangled()), AllAtZero)
+
+
+def test_the_library_says_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unknown(LibraryAllocator):
+        name, theirs = "unknown", "nonsense"
+
+    if Unknown.unavailable():
+        assert "remat[allocation]" in Unknown.unavailable()
+        pytest.skip("omnimalloc is not installed")
+    with pytest.raises(RematError, match="allocator 'unknown' failed: KeyError: 'nonsense'"):
+        allocate(AllocationProblem(tangled()), Unknown)
+    assert "google/minimalloc" in MiniMalloc.unavailable()
+
+
+def test_wrong_arguments() -> None:
+    problem = AllocationProblem(tangled())
+    with pytest.raises(RematError, match="no allocator 'frist-fit'; known are first-fit"):
+        allocate(problem, "frist-fit")
+    with pytest.raises(ProblemError, match="time limit"):
+        allocate(problem, time_limit=-1)
+    with pytest.raises(ProblemError, match="for other buffers"):
+        allocate(problem, start=allocate(AllocationProblem(jagged(1, 5))).addresses)
+    with pytest.raises(ProblemError, match="a AllocationProblem is needed"):
+        allocate(tangled())  # type: ignore[arg-type]
+    with pytest.raises(ProblemError, match="takes none"):
+        Portfolio(3)

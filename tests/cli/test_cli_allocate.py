@@ -1,0 +1,113 @@
+"""``remat allocate``, as a person calls it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from remat.cli import main
+from remat.schedule.buffer_tables import table_text
+from tests.allocation.test_allocators import jagged, tangled
+
+TABLE = "id,lower,upper,size\na,0,2,4\nb,1,3,2\nc,2,3,1\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_a_table_gets_offsets_that_check(table, tmp_path, capsys) -> None:
+    out = tmp_path / "o.csv"
+    assert main(["allocate", str(table), "-o", str(out), "-q", "--plot", str(tmp_path / "p.png")]) == 0
+    said = capsys.readouterr()
+    assert "arena         6 bytes (peak 6, fragmentation 0 %)" in said.out
+    assert "no arena is smaller" in said.out
+    assert said.err == ""
+    assert out.read_text() == "id,lower,upper,size,offset\na,0,2,4,0\nb,1,3,2,4\nc,2,3,1,0\n"
+    assert (tmp_path / "p.png").stat().st_size > 1000
+    assert main(["allocate", str(table), "--check", str(out)]) == 0
+    assert main(["allocate", str(table), "--check", str(out), "--capacity", "5"]) == 1
+    assert "ends beyond the capacity of 'memory', 5 bytes" in capsys.readouterr().out
+    out.write_text(out.read_text().replace("1,3,2,4", "1,3,2,3"))
+    assert main(["allocate", str(table), "--check", str(out)]) == 1
+    assert "step 1: buffer 'b' at [3, 5) overlaps buffer 'a' at [0, 4)" in capsys.readouterr().out
+
+
+def test_what_cannot_be_is_said(table, capsys) -> None:
+    assert main(["allocate", str(table), "--capacity", "5", "-q"]) == 1
+    assert "none: step 1: 6 bytes are held, but there are 5 (memory)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "tightest"], "there is no allocator 'tightest'"),
+        (["--capacity", "much"], "'much' is not a number of bytes"),
+        (["--capacity", "1KiB", "--memory", "x"], "--capacity is for one memory"),
+        (["--memory", "=4"], "has no name"),
+        (["--alignment", "0"], "greater than or equal to 1"),
+        (["--backend", "highs"], "--backend is for the method model"),
+        (["-o", "here.xyz", "--to", "xyz"], "not as 'xyz'"),
+        (["-o", "here.bin"], "TFLite plan is for the tensors of a graph"),
+        (["--plot", "here.txt"], "the suffix must be one of"),
+    ],
+)
+def test_wrong_words_are_one_line(table, capsys, monkeypatch, words, said) -> None:
+    monkeypatch.chdir(table.parent)
+    assert main(["allocate", str(table), "-q", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err.splitlines()[-1]
+    assert not (table.parent / "here.bin").exists()
+
+
+def test_a_wrong_table_is_refused_with_its_row(tmp_path, capsys) -> None:
+    (tmp_path / "t.csv").write_text(TABLE + "a,0,1,3\n")
+    assert main(["allocate", str(tmp_path / "t.csv")]) == 2
+    assert "t.csv, row 5: id 'a' stands in row 2, too" in capsys.readouterr().err
+
+
+@pytest.mark.shared
+def test_a_schedule_in_two_memories_and_as_json(shared, tmp_path, capsys) -> None:
+    graph = str(shared / "data/graphs/swiftnet_hpd_cell_c.json")
+    out = tmp_path / "o.json"
+    words = ["--memory", "fast=16KiB", "--memory", "slow", "--method", "first-fit", "--alignment", "16"]
+    assert main(["allocate", graph, *words, "-o", str(out), "--json", "-q"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    fast, slow = said["certificate"]["memories"]
+    assert (fast["name"], fast["capacity"]) == ("fast", 16384)
+    assert said["bound"] <= slow["arena"]
+    assert main(["allocate", graph, "--check", str(out)]) == 0
+    assert main(["allocate", graph, "-o", str(tmp_path / "p.bin"), "-q", "--method", "first-fit"]) == 0
+    assert main(["allocate", graph, "--check", str(tmp_path / "p.bin")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals as POSIX has them")
+def test_ctrl_c_keeps_the_best(tmp_path) -> None:
+    (tmp_path / "t.csv").write_text(table_text(jagged(3, 500, 30)))
+    command = [sys.executable, "-c", "import sys; from remat.cli import main; sys.exit(main())"]
+    run = subprocess.Popen(
+        [*command, "allocate", "t.csv", "-o", "o.csv"], cwd=tmp_path, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stderr is not None
+    assert run.stderr.readline().startswith("arena ")
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert "addresses     valid" in out
+    assert main(["allocate", str(tmp_path / "t.csv"), "--check", str(tmp_path / "o.csv")]) == 0
+
+
+def test_tangled_buffers_need_more_than_their_peak(tmp_path, capsys) -> None:
+    (tmp_path / "t.csv").write_text(table_text(tangled()))
+    assert main(["allocate", str(tmp_path / "t.csv"), "-q"]) == 0
+    assert "arena         11 bytes (peak 10, fragmentation 10 %)" in capsys.readouterr().out
