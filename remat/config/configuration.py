@@ -260,7 +260,7 @@ def draw(result: Result, path: str | os.PathLike[str]) -> None:
 def _check_tables(config: Config, name: str) -> None:
     """Refuse tables of options for what is not registered."""
     methods = [f"{group}.{word}" for group in METHODS for word in registry.Registered(group)]
-    for group in registry.GROUPS:
+    for group in ("formulations", "backends", "heuristics", "methods"):
         known = list(registry.Registered(group))
         for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
             others = methods if group in METHODS else known
