@@ -203,6 +203,11 @@ class Draft:
             assert operands is not None
             self.set_operands(op, operands)
 
+    def is_copy(self, tensor: str) -> bool:
+        """Whether a tensor is no smaller than what its writer reads: elements may be wider before a concatenation."""
+        writer = self.writer(tensor)
+        return writer is not None and sum(self.sizes[t] for t in self.ops[writer].inputs) <= self.sizes[tensor]
+
     def kept_for_others(self, tensor: str, op: str) -> bool:
         """Whether a tensor stays when `op` does not read it any more."""
         return tensor in self.kept or any(reader != op for reader in self._readers[tensor])

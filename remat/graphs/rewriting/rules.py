@@ -52,7 +52,10 @@ class ZeroCopyConcat(Rule):
             return None
         ends = operand.boundaries if operand.axis is not None else (0, 1)
         parts = tuple(pairwise(ends))
-        return Rewrite(self.name, op, 0, operand.axis or 0, parts, operand.tensors)
+        return Rewrite(
+            self.name, op, 0, operand.axis or 0, parts, operand.tensors,
+            never_worse=draft.is_copy(found.outputs[0]),
+        )  # fmt: skip
 
     def perform(self, draft: Draft, rewrite: Rewrite) -> None:
         operands = draft.operands(rewrite.op)
@@ -98,7 +101,8 @@ class ZeroCopySplit(Rule):
         for tensor, (first, last) in zip(found.outputs, parts, strict=True):
             if draft.writer(tensor) != op or not draft.can_read_parts(tensor, operands[0].cut(axis, first, last)):
                 return None
-        copied = len(parts) == 1 and parts[0] == (0, shape[axis])  # then its input need not stay any longer than it
+        # in one piece: its input need not stay any longer than it does
+        copied = len(parts) == 1 and parts[0] == (0, shape[axis]) and draft.is_copy(found.outputs[0])
         return Rewrite(self.name, op, 0, axis, tuple(parts), operands[0].tensors, never_worse=copied)
 
     def perform(self, draft: Draft, rewrite: Rewrite) -> None:
@@ -138,7 +142,7 @@ class _Splitting(Rule):
             rewrite = Rewrite(
                 self.name, op, number, operand.axis, parts, operand.tensors,
                 split_workspace=options.split_workspace,
-                never_worse=not any(draft.kept_for_others(tensor, op) for tensor in passed),
+                never_worse=all(draft.is_copy(t) and not draft.kept_for_others(t, op) for t in passed),
             )  # fmt: skip
             chosen = self._chosen(draft, rewrite, options, output)
             if chosen is not None:

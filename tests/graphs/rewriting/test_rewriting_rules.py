@@ -244,6 +244,16 @@ def test_a_concatenation_of_very_many_parts_stays() -> None:
     assert not rewrite_graph(net.build("y"), RewriteOptions(rules=("zero-copy-concat",))).rewrites
 
 
+def test_parts_that_are_larger_than_their_concatenation_promise_nothing() -> None:
+    """As where elements become narrower on the way: reading the parts in place may take more."""
+    graph = chain("Conv").build("y")
+    narrow = replace(graph, tensors=[replace(t, size=t.size // (2 if t.name == "c" else 1)) for t in graph.tensors])
+    for rules in (("zero-copy-concat",), ("parallel-parts",)):
+        options = RewriteOptions(rules=rules)
+        assert rewrite_graph(graph, options).never_worse
+        assert not rewrite_graph(narrow, options).never_worse
+
+
 def test_an_interruption_keeps_what_is_done() -> None:
     graph = chain("Conv").build("y")
     done = rewrite_graph(graph, deadline=Deadline.after(0))
