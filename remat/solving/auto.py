@@ -25,12 +25,15 @@ from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.model_method import ModelMethod
+from remat.solving.order_start import OrderStart
 from remat.solving.session import Session
 
 #: The name of the method.
 AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
+#: Share of the time left for orders without recomputation.
+ORDER_SHARE = 0.1
 #: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends
 #: as soon as annealing is ready, and is solved anew after that.
 PATIENT_SHARE = 0.7
@@ -67,6 +70,8 @@ OTHER_MODELS = (("stages", {"ahead": False}, ""),)
 class Auto:
     """The method ``auto`` on one session.
 
+    0. Where the order is free, one without recomputation that fits, by rules and a search for the order of least peak:
+       nothing costs less. If none fits, the others begin from the order of least peak that was found.
     1. Quick heuristics: drops, and for some hundred ops eviction and greedy rematerialization (fixed order only). What
        has to be compiled first is tried again later.
     2. Exhaustive search, where there are few ops.
@@ -92,11 +97,13 @@ class Auto:
         self.kept: dict[str, Heuristic] = {}
         """Heuristics that ran before, or are still being compiled."""
         self.waiting: list[str] = []
+        self.order = OrderStart(session)
 
     def run(self) -> None:
         """Go through the steps until the session is decided or time is up."""
         self._compile()
         try:
+            self._order()
             self._quick()
             self._exhaust(self._share(BOUND_SHARE))
             if self.session.best is None:  # something soon, before what proves how good it is
@@ -114,6 +121,17 @@ class Auto:
         finally:
             for name in self.waiting:
                 self.session.note(f"{name} was not compiled in time")
+
+    def _order(self) -> None:
+        """Look for an order that fits without recomputation, or one to begin with."""
+        if not self._over():
+            endless = math.isinf(self.clock.seconds)
+            ready = self.order.compiled or (endless and self.num_ops > EXHAUSTIVE_OPS)
+            wait = self.clock if endless else self.clock.earlier(min(WAIT, WAIT_SHARE * self.clock.remaining))
+            deadline = self._share(ORDER_SHARE, max(LEAST, PER_OP * self.num_ops))
+            self.order.run(deadline, wait if ready else None)
+            if self.warm_start is None:
+                self.warm_start = self.order.order
 
     def _quick(self) -> None:
         """Find a first schedule: by drops, and by what needs no compiled code."""
@@ -212,6 +230,8 @@ class Auto:
 
     def _try_again(self) -> None:
         """Run what had not been loaded when its time came."""
+        if self.order.pending and not self.waiting and self.order.ready(Deadline(0.0)):
+            self._order()
         for name in self.waiting:
             if self._loaded(name):
                 self._heuristic(name, self._share(ANNEALING_SHARE if name == "annealing" else DROPS_SHARE))
