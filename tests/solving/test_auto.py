@@ -201,7 +201,7 @@ def test_it_ends_where_bound_and_cost_meet() -> None:
 
 def test_better_schedules_are_told_as_they_are_found() -> None:
     news: list[Progress] = []
-    result = solve(Problem(layered(60, 0.3, 5), "47%", "free"), stop=2, on_progress=news.append, options=ONE)
+    result = solve(Problem(layered(60, 0.3, 6), "75%", "free"), stop=3, on_progress=news.append, options=ONE)
     costs = [moment.objective for moment in news if moment.objective is not None]
     bounds = [moment.bound for moment in news if moment.bound is not None]
     assert len(set(costs)) >= 2
