@@ -38,6 +38,15 @@ def count(what: str, default: int) -> int:
     return int(os.environ.get(f"REMAT_STRESS_{what}", default))
 
 
+def turns(number: int, seconds: float) -> Iterator[int]:
+    """0, 1, ... below `number`; when `seconds` are over no more begin, but a quarter of them have their turn always."""
+    until = time.monotonic() + seconds
+    for turn in range(number):
+        if turn >= number / 4 and time.monotonic() > until:
+            return
+        yield turn
+
+
 @dataclass
 class Ended:
     """What became of a command."""
@@ -90,8 +99,8 @@ class Command:
                 continue
         return found
 
-    def end(self, number: int, victim: int | None = None, timeout: float = 90) -> Ended:
-        """Send a signal (to one of its children instead), and wait for the end."""
+    def end(self, number: int, victim: int | None = None, timeout: float = 90, linger: float = LINGER) -> Ended:
+        """Send a signal (to one of its children instead), and wait for the end; see :meth:`left`."""
         before = self.process.poll() is not None
         began = time.monotonic()
         try:
@@ -104,11 +113,11 @@ class Command:
             seconds = time.monotonic() - began
             self.process.kill()
             self.process.wait()
-        return Ended(self.process.returncode, out, err, seconds, before, self.left())
+        return Ended(self.process.returncode, out, err, seconds, before, self.left(linger))
 
-    def left(self) -> list[str]:
-        """Processes and temporary files that are still there after a moment."""
-        until = time.monotonic() + LINGER
+    def left(self, linger: float) -> list[str]:
+        """Processes and temporary files that are still there after so many seconds."""
+        until = time.monotonic() + linger
         while True:
             left = [f"process {pid}: {_command_of(pid)}" for pid in self.family()]
             left += [f"file {path.name}" for path in self.temporary.iterdir()]

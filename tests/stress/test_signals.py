@@ -1,6 +1,7 @@
 """Signals and kills at random instants, over all commands and methods: nothing is lost and nothing is left behind.
 
-The issue's numbers are the defaults; REMAT_STRESS_SIGNALS, REMAT_STRESS_KILLS and REMAT_STRESS_SEED change them.
+The issue's numbers are the defaults; REMAT_STRESS_SIGNALS, REMAT_STRESS_KILLS and REMAT_STRESS_SEED change them. Each
+kind begins nothing more after REMAT_STRESS_SECONDS.
 
 A command must end within 2 seconds of the signal. On a machine that does other things as well a process may wait for
 its turn: 9 of 10 have to keep to 2 seconds, and every one to 5.
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import Command, Ended, commands, count, graphs
+from processes import LINGER, Command, Ended, commands, count, graphs, turns
 
 from remat.cli import main
 from remat.registry import make_backend
@@ -27,10 +28,16 @@ SOON, LATEST = 2.0, 5.0
 #: Longest time that a command runs before its signal, in seconds.
 RUNS = 5.0
 SEED = count("SEED", 0)
-
+#: After so many no more commands are started, for signals and for kills.
+SECONDS = count("SECONDS", 900)
+#: Seconds for processes of a command that was killed while it began: one that imports looks up when it has done that.
+BEGINNING = 15.0
 
 #: Programs that are not always there.
-OTHERS = {"minizinc": "retention-intervals/minizinc:gecode", "pyomo:cbc": "checkmate/pyomo:cbc"}
+OTHERS = {
+    "minizinc:gecode": "retention-intervals/minizinc:gecode", "minizinc:cp-sat": "stages/minizinc:cp-sat",
+    "pyomo:cbc": "checkmate/pyomo:cbc",
+}  # fmt: skip
 MORE_METHODS = tuple(method for backend, method in OTHERS.items() if make_backend(backend).ready().ready)
 
 
@@ -74,7 +81,7 @@ def _show(number: int, command: Command, ended: Ended, faults: list[str]) -> str
 def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, late = [], []
     choice = random.Random(SEED)
-    for turn, arguments in zip(range(number), commands(where, choice, MORE_METHODS), strict=False):
+    for turn, arguments in zip(turns(number, SECONDS), commands(where, choice, MORE_METHODS), strict=False):
         command = Command(folder / str(turn), *arguments)
         kind = choice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
         command.listens()
@@ -108,19 +115,26 @@ def test_signals_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.
 @pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the command, or of one of its children: then the command ends by itself, in good order."""
+    """Of the command, or of one of its children: then the command ends by itself, in good order.
+
+    One in five is killed in the first moments of its life.
+    """
     wrong = []
     choice = random.Random(SEED + 1)
-    for turn, arguments in zip(range(count("KILLS", 100)), commands(where, choice, MORE_METHODS), strict=False):
+    for turn, arguments in zip(
+        turns(count("KILLS", 100), SECONDS), commands(where, choice, MORE_METHODS), strict=False
+    ):
         arguments = [word if word != "60" else "6" for word in arguments]
         if arguments[0] == "solve" and not {"--isolate", "lp-rounding"} & set(arguments) and choice.random() < 0.5:
             arguments.append("--isolate")
         command = Command(tmp_path / str(turn), *arguments)
-        command.listens()
-        time.sleep(choice.random() * RUNS)
+        early = choice.random() < 0.2
+        if not early:
+            command.listens()
+        time.sleep(choice.random() * (1.5 if early else RUNS))
         children = [pid for pid in command.family() if pid != command.process.pid]
         victim = choice.choice(children) if children and choice.random() < 0.5 else None
-        ended = command.end(signal.SIGKILL, victim)
+        ended = command.end(signal.SIGKILL, victim, linger=BEGINNING if early else LINGER)
         codes = {0, 1, 2} if ended.before or victim else {-signal.SIGKILL}
         faults = [fault for fault in faults_of(command, ended, codes, where)
                   if victim or not fault.startswith("left behind: file")]  # fmt: skip
