@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
 from remat.formulations.retention_intervals.encoder import RetentionEncoder
-from remat.formulations.retention_intervals.layout import RetentionLayout, StageGrid
+from remat.formulations.retention_intervals.layout import RetentionBlocks, RetentionLayout, StageGrid
 from remat.formulations.retention_intervals.leeway import leeway
 from remat.formulations.retention_intervals.minizinc import written
+from remat.formulations.retention_intervals.precedence import covers, reservoirs
 from remat.formulations.retention_intervals.rows import at_least
 from remat.formulations.sequence import MemoryScale, standing_buffers, useful_schedule
-from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model, Reservoir, Vars
+from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model
 from remat.modeling.check import cumulative_use
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
@@ -49,21 +50,6 @@ class RetentionIntervalsOptions:
             raise ProblemError(f"copies must be a whole number from 1, not {self.copies!r}")
         if self.precedence not in ("cover", "reservoir"):
             raise ProblemError(f"precedence {self.precedence!r} is not one of cover, reservoir")
-
-
-@dataclass(frozen=True)
-class RetentionBlocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    start: Vars
-    active: Vars
-    end: Vars
-    after: Vars
-    buffer_start: Vars
-    buffer_end: Vars
-    transient: Vars
-    masked: Vars
-    cover: Vars
 
 
 class RetentionIntervals(Formulation):
@@ -284,9 +270,9 @@ class RetentionIntervals(Formulation):
         model.add(self._memory(x, active, tau))
         self.deadline.check()
         if self.options.precedence == "cover":
-            model.add(*self._covers(x, active))
+            model.add(*covers(layout, x, active, self.covered))
         else:
-            model.add(self._reservoirs(x, active))
+            model.add(reservoirs(layout, x, active))
         model.add(*self._kept(x))
         if len(layout.buffers):
             model.add(*self._buffers(x, active))
@@ -340,51 +326,6 @@ class RetentionIntervals(Formulation):
             capacity=self.capacity,
             capacity_variable=tau,
         )
-
-    def _covers(self, x: RetentionBlocks, active: Int) -> list[Linear | Clauses]:
-        """(5) with a literal for each pair of a read and an instance, and none where there is no choice."""
-        layout = self.layout
-        literal = active[layout.read_copy[layout.pair_read]].copy()  # no choice: whenever the reader runs
-        literal[self.covered] = x.cover.index
-        reader = x.start[layout.read_copy[layout.pair_read]]
-        instance = layout.pair_instance
-        copy = layout.instance_copy[instance]
-        read = layout.pair_read[self.covered]
-        served, group = np.unique(read, return_inverse=True)
-        guard = layout.copy_rank[layout.read_copy[served]] > 0
-        chosen = copy[self.covered]
-        again = layout.copy_rank[chosen] > 0
-        return [
-            at_least("(5) computed before", reader, x.start[copy], 1, literal),
-            at_least("(5) still live", x.end[instance], reader, 1, literal),
-            Clauses.pairs("(5) by one that runs", ~x.cover.index[again], x.active[chosen[again]]),
-            Clauses.grouped(
-                "(5) some instance",
-                np.concatenate([group, np.flatnonzero(guard)]),
-                np.concatenate([x.cover.index, ~x.active[layout.read_copy[served[guard]]]]),
-                len(served),
-            ),
-        ]
-
-    def _reservoirs(self, x: RetentionBlocks, active: Int) -> Reservoir:
-        """(10): the level is the number of live instances, less one while the reader runs."""
-        layout = self.layout
-        reads = np.unique(layout.pair_read)
-        group = np.searchsorted(reads, layout.pair_read)
-        copy = layout.instance_copy[layout.pair_instance]
-        reader = layout.read_copy[reads]
-        own = np.arange(len(reads), dtype=np.int64)
-        which = np.concatenate([group, group, own, own])
-        one = np.ones(len(group), dtype=np.int64)
-        guard = np.concatenate([active[copy], active[copy], active[reader], active[reader]])
-        time = np.concatenate([x.start[copy], x.end[layout.pair_instance], x.start[reader], x.start[reader]])
-        offset = np.concatenate([one, 0 * one, 0 * own, 0 * own + 1])
-        change = np.concatenate([one, -one, 0 * own - 1, 0 * own + 1])
-        by_group = np.argsort(which, kind="stable")
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(reads)))])
-        return Reservoir(
-            "(5) reservoirs", indptr, time[by_group], offset[by_group], change[by_group], guard[by_group]
-        )  # fmt: skip
 
     def _kept(self, x: RetentionBlocks) -> list[Linear]:
         """Tensors to be kept are alive at the end: the last copy that runs holds until |D| + 1."""

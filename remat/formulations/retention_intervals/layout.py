@@ -1,4 +1,4 @@
-"""Index arithmetic of the retention-interval formulation: copies, instances, reads and the time grid."""
+"""Variables and index arithmetic of the retention-interval formulation: copies, instances, reads and the time grid."""
 
 from __future__ import annotations
 
@@ -8,12 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.sequence import standing_buffers
+from remat.modeling import Vars
 from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.schedule import OrderRule
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RetentionBlocks:
+    """The blocks of variables, in the order in which they are made."""
+
+    start: Vars
+    active: Vars
+    end: Vars
+    after: Vars
+    buffer_start: Vars
+    buffer_end: Vars
+    transient: Vars
+    masked: Vars
+    cover: Vars
 
 
 @dataclass(frozen=True)

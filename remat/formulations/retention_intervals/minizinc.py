@@ -13,7 +13,8 @@ from remat.formulations.base import Values
 from remat.modeling.written import WrittenModel
 
 if TYPE_CHECKING:
-    from remat.formulations.retention_intervals.formulation import RetentionBlocks, RetentionIntervals
+    from remat.formulations.retention_intervals.formulation import RetentionIntervals
+    from remat.formulations.retention_intervals.layout import RetentionBlocks
 
 Int = NDArray[np.int64]
 TEXT = Path(__file__).with_name("retention_intervals.mzn")
