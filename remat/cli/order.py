@@ -137,15 +137,17 @@ def _report(result: Result) -> str:
     by = f", {result.bound_kind}" if result.bound_kind else ""
     proof = "proved least" + (f" by {result.bound_kind}" if result.bound_kind else "")
     gap = f"least known, gap {100 * (result.gap or 0.0):.4g} % (stopped: {result.stop})"
-    states = "" if result.states is None else f", {result.states:,} states explored"
+    states = f", {result.states:,} states explored" if result.states else ""
+    found = "the reference order stays" if after == before else f"order by {result.source}"
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.timings.items() if name != "total")
     rows = [
         ("graph", f"{result.problem.graph.name}: {len(result.problem.graph.ops):,} ops"),
         ("before", f"{before:,} bytes (reference order)"),
         ("after", f"{after:,} bytes{saved}"),
         ("bound", f"{result.bound:,} bytes{by}"),
         ("status", proof if result.proved else gap),
-        ("method", f"{result.method}{states} (order of {result.source})"),
-        ("time", f"{result.timings.get('total', 0.0):.2f} s"),
+        ("method", f"{result.method}{states} ({found})"),
+        ("time", f"{result.timings.get('total', 0.0):.2f} s" + (f" ({spent})" if spent else "")),
     ]
     rows += [("note", result.message)] if result.message else []
     return "\n".join(f"{word:<9} {text}" for word, text in rows)
@@ -160,7 +162,7 @@ def _draw(result: Result, outputs: Outputs, path: Path | None) -> None:
     schedule, problem = result.schedule, result.problem
     if path is None or schedule is None:
         return
-    both = {"reference order": Schedule.reference(problem.graph), f"order of {result.source}": schedule}
+    both = {"reference order": Schedule.reference(problem.graph), f"order by {result.source}": schedule}
 
     def picture() -> Figure:
         figure = empty_figure((10, 4))

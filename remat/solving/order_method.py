@@ -50,15 +50,15 @@ def run_search(session: Session, search: OrderSearch) -> Ordering | None:
         return session.enough
 
     if problem.structural_peak > session.bound:
-        session.bound_kind = "structural bound"
+        session.bound_kind = "the structural bound"
         session.raise_bound(problem.structural_peak, own_scope(problem))
     if session.enough:
         return None
-    with session.timed(name):
+    with session.timed("load"):  # compiled code; the first time on a machine it is compiled
         if not search.prepared(session.call.deadline, lambda: session.enter(f"{name}: {COMPILING}")):
             session.note(f"{name} was not compiled in time")
             return None
-        session.enter(name)
+    with session.timed(name):
         found = search.search(
             instance, deadline=session.call.deadline, seed=session.call.seed, upper=known.certificate.peak, on_order=see
         )

@@ -50,7 +50,7 @@ def test_what_is_printed_and_written(branches: str, tmp_path: Path, capsys: Capt
     assert (certificate.accepted, certificate.peak) == (True, 12)
     drawn = picture.read_text(encoding="utf-8"), samples.read_text(encoding="utf-8")
     assert "reference order: peak 20 bytes" in drawn[0]
-    assert "order of serenity: peak 12 bytes" in drawn[0]
+    assert "order by serenity: peak 12 bytes" in drawn[0]
     assert "50 orders of 6, every order equally likely" in drawn[1]
     assert "least peak: 12 bytes" in drawn[1]
 
