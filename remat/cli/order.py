@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,6 +50,14 @@ def command(
             "or MODULE:CLASS.",
         ),
     ] = "auto",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="Option of the method (divide=false, step_seconds=0.5 of serenity); may be repeated.",
+        ),
+    ] = None,
     budget: Budget = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
@@ -111,7 +120,7 @@ def command(
             result = order(
                 problem, class_or_name(method, "methods"),
                 None if backend == "none" else class_or_name(backend, "backends"), stop=clock,
-                options=options, on_progress=keeper,
+                options=options, method_options=_method_options(method, option or []), on_progress=keeper,
             )  # fmt: skip
         writing()
         if output is not None and result.schedule is not None:
@@ -126,6 +135,22 @@ def command(
             _draw_samples(result, outputs, plot_samples, sample)
     code = OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
     raise typer.Exit(ERROR if outputs.failed else code)
+
+
+def _method_options(method: str, given: list[str]) -> Any:
+    """Options of the method from NAME=VALUE; values as in JSON."""
+    from remat.config import make_options
+
+    values: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise typer.BadParameter(f"option {text!r} is not NAME=VALUE")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return make_options(method, values) if values else None
 
 
 def _report(result: Result) -> str:

@@ -60,7 +60,8 @@ def test_budget_json_and_auto(branches: str, capsys: Capture) -> None:
     facts = json.loads(capsys.readouterr().out)
     assert (facts["peak"], facts["proved"], facts["order"]) == (12, True, "free")
     assert facts["certificate"]["rules"]["max_computes"] == 1
-    assert main(["order", branches, "-q", "--budget", "11", "--method", "serenity"]) == 1
+    words = ["--method", "serenity", "--option", "divide=false", "--option", "step_seconds=0.5"]
+    assert main(["order", branches, "-q", "--budget", "11", *words]) == 1
     assert "no schedule exists (by serenity); 12 bytes (60 %) are known to suffice" in capsys.readouterr().out
 
 
@@ -72,6 +73,10 @@ def test_budget_json_and_auto(branches: str, capsys: Capture) -> None:
         (["{graph}", "--method", "checkmate"], "cannot be asked for the least peak"),
         (["{graph}", "--budget", "1 parsec"], "unit 'parsec' of budget"),
         (["{graph}", "--keep", "x"], "tensor 'x' to keep is not in graph"),
+        (["{graph}", "--method", "serenity", "--option", "divide"], "option 'divide' is not NAME=VALUE"),
+        (["{graph}", "--method", "serenity", "--option", "devide=true"], "devide"),
+        (["{graph}", "--method", "serenity", "--option", "step_seconds=no"], "step_seconds"),
+        (["{graph}", "--method", "kahn", "--option", "divide=true"], "has no options"),
         (["{graph}", "-t", "-1"], "stop must be a positive number of seconds"),
         (["{graph}", "-o", "nowhere/x.json"], "nowhere/x.json: cannot be written"),
         (["{graph}", "-o", "{graph}"], "would overwrite the input"),
