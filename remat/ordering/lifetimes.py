@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from remat.graphs.arrays import Csr, frozen
 from remat.ordering.instance import OrderInstance
+from remat.ordering.twins import twin_pairs
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -48,13 +49,16 @@ class Lifetimes:
 
     @classmethod
     def of(cls, instance: OrderInstance) -> Lifetimes:
-        """Those of an instance."""
+        """Those of an instance; of twins (:mod:`remat.ordering.twins`) one comes before the other."""
         reads, writes = instance.op_inputs, instance.op_outputs
         rows = np.concatenate([reads.rows, writes.rows])
         ends = Csr.from_pairs(rows, np.concatenate([reads.indices, writes.indices]), instance.num_ops)
+        edges = instance.predecessors
+        earlier, later = twin_pairs(instance)
+        earlier, later = np.concatenate([edges.indices, earlier]), np.concatenate([edges.rows, later])
         return cls(
-            instance.size, instance.workspace, writes, ends, instance.predecessors, instance.successors,
-            instance.live, instance.kept, instance.held,
+            instance.size, instance.workspace, writes, ends, Csr.from_pairs(later, earlier, instance.num_ops),
+            Csr.from_pairs(earlier, later, instance.num_ops), instance.live, instance.kept, instance.held,
         )  # fmt: skip
 
     @property

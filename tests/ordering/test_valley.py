@@ -8,11 +8,12 @@ from small_graphs import KNOWN, LIBERIS_LANE, from_lists
 
 from remat import Problem, read_graph
 from remat.deadline import Deadline
-from remat.graphs import ComputeGraph, layered
+from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.ordering.limit_search import Answer, LimitSearch
+from remat.ordering.twins import twin_pairs
 from remat.ordering.valley import ValleySearch
 from remat.testing.graphs import random_graph
 
@@ -81,6 +82,33 @@ def test_a_valley_with_a_lower_one_before_it(inputs: list[list[int]], sizes: lis
             search = LimitSearch(way)
             search.shuffle(0, rule)
             assert search.go(least, ENOUGH) is Answer.FOUND
+
+
+def test_twins_are_begun_in_one_order_only() -> None:
+    """Equal branches need not be tried in each of 2^24 ways; what is only nearly equal is told apart."""
+    builder = GraphBuilder("branches")
+    builder.op("in", size=10)
+    for k in range(24):
+        builder.op(f"a{k}", inputs=["in"], size=7)
+        builder.op(f"b{k}", inputs=[f"a{k}"], size=9 + (k == 5))
+        builder.op(f"c{k}", inputs=[f"b{k}"], size=3, workspace=int(k == 7))
+    builder.op("sum", inputs=[f"c{k}" for k in range(24)], size=3)
+    instance = once(builder.build())
+    assert len(twin_pairs(instance)[0]) == 21  # 22 are equal
+    found = ValleySearch().search(instance, deadline=Deadline.after(60))
+    assert found.proved
+    assert found.states < 100_000
+    pairs = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        inputs: list[list[int]] = []
+        for v in range(12):
+            again = inputs and rng.random() < 0.4
+            inputs.append(inputs[-1] if again else sorted(rng.sample(range(v), min(v, rng.choice([0, 1, 1, 2])))))
+        graph = from_lists("twins", inputs, [rng.choice([1, 1, 4]) for _ in inputs], kept=[rng.randrange(12)])
+        pairs += len(twin_pairs(once(graph))[0])
+        assert ValleySearch().search(once(graph)).peak == least_peak(graph), seed
+    assert pairs > 60
 
 
 def test_parts() -> None:
