@@ -14,6 +14,7 @@ import typer
 import remat
 from remat.cli import (
     allocate,
+    arenas,
     backends,
     batch,
     bounds,
@@ -50,7 +51,7 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, generate,
-    convert, rewrite, backends, warm_up, allocate,
+    convert, rewrite, backends, warm_up, allocate, arenas,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 

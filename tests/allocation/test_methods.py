@@ -1,9 +1,11 @@
 """The formulation by every backend, the library, the portfolio, and what is registered."""
 
+import json
+
 import numpy as np
 import pytest
 
-from remat import registry
+from remat import order, registry
 from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
 from remat.allocation.by_model import ModelAllocator, ModelOptions
 from remat.allocation.formulation import AddressFormulation
@@ -12,8 +14,10 @@ from remat.allocation.portfolio import Portfolio
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError, RematError
+from remat.graphs import read_graph
+from remat.graphs.zoo import ZOO
 from remat.modeling import violations
-from remat.schedule import Buffers, Memory, check_addresses
+from remat.schedule import Buffers, Memory, Schedule, check_addresses, read_schedule, schedule_buffers
 from tests.allocation.test_allocators import jagged, tangled
 
 QUICK = SolveOptions(deadline=Deadline.after(60), threads=2)
@@ -142,3 +146,37 @@ def test_wrong_arguments() -> None:
         allocate(tangled())  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="takes none"):
         Portfolio(3)
+
+
+@pytest.mark.shared
+def test_published_schedules_have_an_arena_of_their_peak(shared) -> None:
+    """Each instance of a recomputed tensor is its own buffer; each that is valid, in all 198 computes and less."""
+    folder = shared / "data"
+    valid = 0
+    for name, facts in json.loads((folder / "schedules/EXPECTED.json").read_text())["schedules"].items():
+        if not facts["valid"]:
+            continue
+        graph = read_graph(folder / f"graphs/{facts['graph']}.json")
+        buffers = schedule_buffers(graph, read_schedule(folder / f"schedules/{name}.json", graph))
+        found = allocate(AllocationProblem(buffers), time_limit=60)
+        assert found.addresses is not None
+        certificate = check_addresses(found.addresses, buffers)
+        assert certificate.accepted
+        assert certificate.arena == facts["peak"], name
+        valid += 1
+    assert valid == 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_graphs_of_the_zoo_have_an_arena_of_their_peak(name: str) -> None:
+    """In the reference order and in an order of small peak; or a proof that the arena must be larger."""
+    graph = ZOO[name]()
+    other = order(graph, "least-peak-first", stop=60).schedule
+    assert other is not None
+    for schedule in (Schedule.reference(graph), other):
+        buffers = schedule_buffers(graph, schedule)
+        found = allocate(AllocationProblem(buffers), time_limit=120)
+        assert found.addresses is not None
+        assert check_addresses(found.addresses, buffers).accepted
+        assert found.proved

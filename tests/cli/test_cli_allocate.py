@@ -84,6 +84,14 @@ def test_a_schedule_in_two_memories_and_as_json(shared, tmp_path, capsys) -> Non
     assert (fast["name"], fast["capacity"]) == ("fast", 16384)
     assert said["bound"] <= slow["arena"]
     assert main(["allocate", graph, "--check", str(out)]) == 0
+    order = tmp_path / "s.json"
+    assert main(["order", graph, "--method", "kahn", "-o", str(order), "-q"]) == 0
+    assert main(["allocate", graph, str(order), "-q", "--method", "first-fit", "-o", str(out)]) == 0
+    assert main(["validate", graph, str(order), "--addresses", str(out)]) == 0
+    assert "fragmentation" in capsys.readouterr().out
+    out.write_text(out.read_text().replace('"offset": 0,', '"offset": 1,'))
+    assert main(["validate", graph, str(order), "--addresses", str(out), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["addresses"]["violations"][0]["rule"] == "overlap"
     assert main(["allocate", graph, "-o", str(tmp_path / "p.bin"), "-q", "--method", "first-fit"]) == 0
     assert main(["allocate", graph, "--check", str(tmp_path / "p.bin")]) == 0
 

@@ -1,0 +1,67 @@
+"""``remat arenas``: what allocators need for a graph in different orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.common import ERROR, OK, Graph, Quiet, Threads, load_graph, print_table
+
+if TYPE_CHECKING:
+    from remat.experiments.arenas import Arena
+
+
+def command(
+    graph: Graph,
+    *,
+    order: Annotated[
+        list[str] | None,
+        typer.Option("--order", help="`reference` or a method of `remat order`; repeatable. Default: five of them."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="An allocator; repeatable. Default: rules and auto.")
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", "-t", min=0, help="Seconds for each order and each allocation.")
+    ] = 20.0,
+    threads: Threads = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table to this file (.csv).")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png, .svg).")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """The arena of GRAPH for several orders under several allocators, beside the peaks of the orders.
+
+    Exit code 0: done; 2: an error.
+    """
+    from remat.backends.base import SolveOptions
+    from remat.cli.saving import Outputs
+    from remat.experiments.arenas import ALLOCATORS, ORDERS, arenas, arenas_table, save_arenas_plot
+    from remat.interruption import interrupts
+    from remat.io.files import check_outputs
+    from remat.schedule.plots import SUFFIXES
+
+    check_outputs((output, (".csv",)), (plot, SUFFIXES), inputs=(graph,))
+    loaded = load_graph(graph)
+    with interrupts():
+        found = arenas(
+            loaded, tuple(order or ORDERS), tuple(method or ALLOCATORS), time_limit=time_limit,
+            options=SolveOptions(threads=threads),
+        )  # fmt: skip
+    outputs = Outputs()
+    if output is not None:
+        outputs.save_text(output, arenas_table(found))
+    if plot is not None:
+        outputs.draw(plot, lambda path: save_arenas_plot(found, path, f"{loaded.name}: {len(loaded.ops):,} ops"))
+    if not quiet:
+        print_table([("order", "peak", "allocator", "arena", "above the peak", "seconds"), *map(_row, found)])
+    raise typer.Exit(ERROR if outputs.failed else OK)
+
+
+def _row(one: Arena) -> tuple[str, ...]:
+    arena, above = "none found", ""
+    if one.arena is not None:
+        arena = f"{one.arena:,}"
+        above = f"{100 * (one.arena / one.peak - 1):.2f} %" if one.peak else "0.00 %"
+    return (one.order, f"{one.peak:,}", one.allocator, arena, above, f"{one.seconds:.2f}")

@@ -1,0 +1,185 @@
+"""Arena against order: what allocators need for schedules of one graph that come in different orders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remat.allocation import AllocationProblem, allocate
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions, Status
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.io.text import clipped
+from remat.registry import allocators, make
+from remat.schedule import Schedule, schedule_buffers
+from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.solving.order import order
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Orders and allocators that are compared unless others are named; ``reference`` is the graph's own order, the others
+#: are methods of :func:`remat.order`. Where ``auto`` proves its order it is called ``optimal``.
+ORDERS = ("reference", "kahn", "depth-first", "least-peak-first", "auto")
+ALLOCATORS = ("omnimalloc-greedy", "first-fit", "best-fit", "auto")
+#: Colours that colour-blind people can tell apart (Okabe and Ito).
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442")
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What an allocator needs for one order; bytes.
+
+    Attributes
+    ----------
+    order, allocator : str
+    peak : int
+        Of the schedule in that order.
+    arena : int or None
+        None: the allocator found nothing in time, or is not installed.
+    bound : int
+        That no arena for this order is below.
+    seconds : float
+    """
+
+    order: str
+    allocator: str
+    peak: int
+    arena: int | None
+    bound: int
+    seconds: float
+
+
+def arenas(
+    graph: ComputeGraph,
+    orders: Sequence[str] | Mapping[str, Schedule] = ORDERS,
+    methods: Sequence[str] = ALLOCATORS,
+    *,
+    time_limit: float = 20.0,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    on_arena: Callable[[Arena], object] = lambda _: None,
+) -> tuple[Arena, ...]:
+    """The arena of each order under each allocator; those that are not installed are passed over.
+
+    Parameters
+    ----------
+    orders : sequence of str or mapping of names to schedules
+        ``reference`` or methods of :func:`remat.order`.
+    methods : sequence of str
+        Names of allocators.
+    time_limit : float
+        Seconds for each order, and for each allocation.
+    on_arena : callable
+        Called with each one as it is there.
+
+    Raises
+    ------
+    RematError
+        If an order or an allocator is not known.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import in_tree
+    >>> [(a.order, a.arena) for a in arenas(in_tree(3), ("reference", "kahn"), ("first-fit",))]
+    [('reference', 5), ('kahn', 9)]
+    """
+    known = allocators()
+    for name in methods:
+        if name not in known:
+            raise known.unknown(name)
+    usable = [name for name in methods if not make("allocators", name, None).unavailable()]
+    if not usable:
+        raise ProblemError("none of the allocators is installed")
+    found = []
+    for name, schedule in _schedules(graph, orders, time_limit, options):
+        problem = AllocationProblem(schedule_buffers(graph, schedule))
+        for method in usable:
+            began = time.monotonic()
+            answer = allocate(problem, method, time_limit=time_limit, options=options)
+            spent = time.monotonic() - began
+            one = Arena(name, method, problem.buffers.peak(), answer.price, answer.bound, spent)
+            on_arena(one)
+            found.append(one)
+    return tuple(found)
+
+
+def _schedules(
+    graph: ComputeGraph, orders: Sequence[str] | Mapping[str, Schedule], time_limit: float, options: SolveOptions
+) -> Iterator[tuple[str, Schedule]]:
+    if isinstance(orders, Mapping):
+        yield from orders.items()
+        return
+    for name in orders:
+        if name == "reference":
+            yield name, Schedule.reference(graph)
+            continue
+        result = order(graph, name, stop=time_limit, options=options)
+        if result.schedule is not None:
+            yield ("optimal" if name == "auto" and result.status is Status.OPTIMAL else name), result.schedule
+
+
+def arenas_table(found: Sequence[Arena]) -> str:
+    """CSV: order, allocator, peak, arena, bound, seconds."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["order", "allocator", "peak", "arena", "bound", "seconds"])
+    for one in found:
+        arena = "" if one.arena is None else one.arena
+        writer.writerow([one.order, one.allocator, one.peak, arena, one.bound, f"{one.seconds:.3f}"])
+    return out.getvalue()
+
+
+def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None) -> Axes:
+    """Bars of the arenas, grouped by order, with the peak of each order as a line across its group."""
+    axes = ax if ax is not None else empty_figure((10, 4.5)).subplots()
+    names, methods = (list(dict.fromkeys(getattr(one, key) for one in found)) for key in ("order", "allocator"))
+    scale, unit = size_unit(max([one.peak for one in found] + [one.arena or 0 for one in found], default=1))
+    width = 0.8 / max(len(methods), 1)
+    by_pair = {(one.order, one.allocator): one for one in found}
+    for m, method in enumerate(methods):
+        place, height = [], []
+        for k, name in enumerate(names):
+            one = by_pair.get((name, method))
+            if one is not None and one.arena is not None:
+                place.append(k - 0.4 + (m + 0.5) * width)
+                height.append(one.arena / scale)
+                above = one.arena / one.peak - 1 if one.peak else 0.0
+                if above >= 0.0005:
+                    axes.annotate(
+                        f"+{100 * above:.1f}%", (place[-1], height[-1]), (0, 2), textcoords="offset points",
+                        ha="center", fontsize="xx-small",
+                    )  # fmt: skip
+        axes.bar(np.array(place), height, width * 0.92, color=COLOURS[m % len(COLOURS)], label=plain_text(method))
+    peaks = {one.order: one.peak for one in found}
+    for k, name in enumerate(names):
+        label = "peak of the order" if k == 0 else None
+        axes.plot([k - 0.42, k + 0.42], [peaks[name] / scale] * 2, color="#222222", linewidth=1.6, label=label)
+    axes.set_xticks(range(len(names)), [plain_text(clipped(name, 24)) for name in names])
+    axes.set_ylabel(f"arena ({unit})")
+    axes.set_ylim(0, None)
+    axes.margins(y=0.1)
+    axes.set_title(plain_text(title), fontsize="medium", pad=26)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
+    return axes
+
+
+def save_arenas_plot(found: Sequence[Arena], path: str | os.PathLike[str], title: str = "") -> None:
+    """Write :func:`plot_arenas` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+
+    def draw() -> object:
+        return plot_arenas(found, title).figure
+
+    write_figure(path, draw)  # type: ignore[arg-type]
