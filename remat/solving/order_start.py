@@ -17,7 +17,7 @@ from remat.scope import own_scope
 if TYPE_CHECKING:
     from remat.solving.session import Session
 
-#: The search that is asked after the rules: the first one that is registered.
+#: The search that is asked: the first one that is registered. The portfolio begins with the rules.
 SEARCHES = ("order-portfolio", "valley-order")
 #: Share of the time for the question whether an order fits; the rest is for the order of least peak.
 FITTING_SHARE = 0.6
@@ -59,17 +59,17 @@ class OrderStart:
         return self.search is not None and self.search.prepared(deadline)
 
     def run(self, deadline: Deadline, wait: Deadline | None) -> None:
-        """Ask the rules, and the search if it is ready in time (None: not waited for); else it stays `pending`."""
+        """Ask the search if it is ready in time (None: not waited for); else the rules, and it stays `pending`."""
         session, budget = self.session, self.problem.budget_bytes
         if self.search is None or not self.pending or budget is None:
             return
         with session.step("order"):
             session.enter("order")
-            for rule in RULES if self.order is None else ():
-                self._take(rule(), budget, deadline)
-                if session.enough or deadline.expired:
-                    break
-            if session.enough or wait is None or not self.ready(wait):
+            if wait is None or not self.ready(wait):
+                for rule in RULES if self.order is None else ():
+                    self._take(rule(), budget, deadline)
+                    if session.enough or deadline.expired:
+                        break
                 return
             self.pending = False
             fitting = deadline.earlier(FITTING_SHARE * deadline.remaining)
