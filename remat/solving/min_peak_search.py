@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from remat.backends.base import MOST, Status, StopReason, Values
 from remat.bounds.non_recomputable import held_bound
+from remat.bounds.structural import structural_bound
 from remat.compiled import begin
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
-from remat.ordering.best_first import Aim, Explored, explore
+from remat.ordering.best_first import MOST_STATES, Aim, Explored, explore
 from remat.ordering.instance import Int, OrderInstance
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective, Problem
@@ -43,6 +44,8 @@ ORDERING_SHARE, ONLY_ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2,
 ANNEALING_LEAST = 1.0
 #: Ops up to which everything is searched, a solver is asked, and orders are searched with and without compiled code.
 EXHAUSTIVE_OPS, MODEL_OPS, ORDERING_OPS, SLOW_ORDERING_OPS = 24, 250, 20_000, 200
+#: States up to which the search without compiled code is quicker than loading the other: some tenths of a second.
+FEW_STATES = 2_000
 
 
 class MinPeakSearch:
@@ -87,12 +90,20 @@ class MinPeakSearch:
     def run(self, *, quick: bool = False) -> None:
         """Search until the deadline, or until there is nothing more to try; `quick`: heuristics alone."""
         deadline = self.call.deadline
-        if self._orders_count:
+        if self._only_orders:  # small ones are done before any compiled code is loaded, and others need no other bound
+            found = structural_bound(self.problem)
+            self._raise_bound(found.value or 0, found.kind, found.cause)
+            with self.session.timed("ordering"):
+                self._order_slowly(self._share(ORDERING_SHARE), FEW_STATES)
+        if self._orders_count and not self.proved:
             begin(*Portfolio.kernels)
-        with self.session.timed("bounds"):
-            self._bounds(self._share(BOUND_SHARE))
         compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in Portfolio.kernels)
-        if compiled:  # orders first: what needs no recomputation is found soonest
+        if compiled and self._only_orders:
+            self._order()
+        if not self.proved:
+            with self.session.timed("bounds"):
+                self._bounds(self._share(BOUND_SHARE))
+        if compiled and not self._only_orders:  # what needs no recomputation is found soonest
             self._order()
         for quick_one in ("eviction", "greedy"):
             self._descend(quick_one, self._share(GREEDY_SHARE))
@@ -133,17 +144,21 @@ class MinPeakSearch:
         """Whether another order of the ops may be taken, and there are not too many for that."""
         return self.problem.order is OrderRule.FREE and self.num_ops <= ORDERING_OPS
 
+    @property
+    def _only_orders(self) -> bool:
+        """Whether there is nothing else that may be changed."""
+        return self._orders_count and all(limit == 1 for limit in self.problem.compute_limits)
+
     def _order(self) -> None:
         """The least peak of all orders without recomputation: often low already, and it may be all that is allowed."""
         if self.proved or not self._orders_count:
             return
-        only = all(limit == 1 for limit in self.problem.compute_limits)
-        deadline = self._share(ONLY_ORDERING_SHARE if only else ORDERING_SHARE)
+        deadline = self._share(ONLY_ORDERING_SHARE if self._only_orders else ORDERING_SHARE)
         search = Portfolio()
         with self.session.timed("ordering"):
             if not search.prepared(deadline):
                 self.session.note(f"{search.name} was not compiled in time")
-                self._order_slowly(deadline, only=only)
+                self._order_slowly(deadline)
                 return
             instance = OrderInstance.of(self.problem)
 
@@ -153,18 +168,22 @@ class MinPeakSearch:
 
             found = search.search(instance, deadline=deadline, seed=self.call.seed, upper=self.peak, on_order=see)
             self.session.states = (self.session.states or 0) + (found.states or 0)
-            if only:
+            if self._only_orders:
                 self._raise_bound(found.bound, search.name)
 
-    def _order_slowly(self, deadline: Deadline, *, only: bool) -> None:
+    def _order_slowly(self, deadline: Deadline, most_states: int = MOST_STATES) -> None:
         """The same for small graphs, by a search that needs no compiled code."""
-        if self.num_ops <= SLOW_ORDERING_OPS:
-            once = replace(self.problem, max_computes=1)
-            found = explore(once, Aim.PEAK, limit=self.peak, floor=self.bound if only else 0, deadline=deadline)
-            if found is not None and found.schedule is not None:
-                self._see(found.schedule, "best-first search over orders")
-            if found is not None and only:
-                self._raise_bound(found.bound, "best-first search over orders")
+        if self.proved or self.num_ops > SLOW_ORDERING_OPS:
+            return
+        once, floor = replace(self.problem, max_computes=1), self.bound if self._only_orders else 0
+        found = explore(once, Aim.PEAK, limit=self.peak, floor=floor, deadline=deadline, most_states=most_states)
+        if found is None:
+            return
+        self.session.states = (self.session.states or 0) + found.states
+        if found.schedule is not None:
+            self._see(found.schedule, "best-first search over orders")
+        if self._only_orders:
+            self._raise_bound(found.bound, "best-first search over orders")
 
     def _exhaust(self) -> None:
         if self.proved or self.num_ops > EXHAUSTIVE_OPS:
