@@ -1,7 +1,9 @@
 """Plug-ins by entry points."""
 
+import importlib
 import importlib.metadata
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +77,24 @@ def test_unknown_names_are_answered_with_the_nearest_first():
 def test_unknown_groups():
     with pytest.raises(RematError, match="there is no group 'solvers' of plug-ins; known are formulations, backends"):
         registry.load("solvers", "highs")
+
+
+def test_entry_points_are_read_once_until_a_package_comes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A solve asks for dozens of names, and each reading takes 15 ms where many packages are installed."""
+    read: list[str] = []
+
+    def entry_points(group: str) -> object:
+        read.append(group)
+        return importlib.metadata.entry_points(group=group)
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(5):
+        assert "greedy" in registry.heuristics()
+    assert read == ["remat.heuristics"]
+    about = tmp_path / "late-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[remat.heuristics]\nlate = remat.heuristics.greedy:Greedy\n")
+    importlib.invalidate_caches()
+    assert "late" in registry.heuristics()

@@ -70,11 +70,13 @@ def test_third_party_format(tmp_path, monkeypatch):
 
     # A broken plug-in does not stand in the way of the formats before it, and is named when it is its turn.
     entries[:] = [EntryPoint("broken", "no_such_module:FORMAT", formats.GROUP)]
+    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # as after another is installed
     write_graph(unit_chain(1), tmp_path / "g.json")
     assert read_graph(tmp_path / "g.json") == unit_chain(1)
     with pytest.raises(FormatError, match=r"graph format 'broken' \(no_such_module:FORMAT\) cannot be loaded"):
         read_graph(tmp_path / "g.lines")
     entries[:] = [EntryPoint("odd", "json:dumps", formats.GROUP)]
+    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # as after another is installed
     with pytest.raises(FormatError, match=r"graph format 'odd' \(json:dumps\) is not a GraphFormat"):
         read_graph(tmp_path / "g.lines")
 
