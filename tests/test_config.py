@@ -386,6 +386,22 @@ def test_a_configuration_imports_nothing_unless_it_is_allowed(tmp_path: Path, mo
     assert typed.run(write=False).method == "mine"
 
 
+def test_options_of_a_class_stand_under_its_name_where_it_is_the_method() -> None:
+    word = "remat.heuristics.drops:Drops"
+    tables: dict[str, dict[str, object]] = {
+        "problem": {"graph": "vgg16", "budget": "90%"}, "solve": {"method": word},
+        "heuristics": {word: {"leanings": [2.0]}},
+    }  # fmt: skip
+    config = Config.from_mapping(tables, allow_imports=True)
+    assert config.options_of(word).leanings == (2.0,)
+    with pytest.raises(FormatError, match=f"'methods.{word}.leaning'.*leanings"):
+        Config.from_mapping({**tables, "heuristics": {word: {"leaning": [2.0]}}}, allow_imports=True)
+    with pytest.raises(FormatError, match=r"is to be imported"):
+        Config.from_mapping(tables)
+    with pytest.raises(FormatError, match=f"'heuristics.{word}' has options of a class, which solve.method .'auto'."):
+        Config.from_mapping({**tables, "solve": {}}, allow_imports=True)
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [

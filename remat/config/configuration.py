@@ -147,7 +147,7 @@ class Config(Section):
             if not allow_solver_files:
                 check_solver_options(backend, given, f"{name}: ")
         for method, given in (config.formulations | config.heuristics | config.methods).items():
-            make_options(method, given, f"{name}: ")
+            make_options(method, given, f"{name}: ", config._imported.get(method))
         return config
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Config(Section):
     def options_of(self, method: str) -> Any:
         """The options of a method, None where none are given."""
         given = (self.formulations | self.heuristics | self.methods).get(method)
-        return make_options(method, given) if given else None
+        return make_options(method, given, kind=self._imported.get(method)) if given else None
 
     def solver_options_of(self, backend: str) -> dict[str, Any]:
         """What is passed to that solver untouched."""
@@ -263,6 +263,13 @@ def _check_tables(config: Config, name: str) -> None:
     for group in ("formulations", "backends", "heuristics", "methods"):
         known = list(registry.Registered(group))
         for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
+            if group in METHODS and registry.names_class(word, group):
+                if word == config.solve.method:  # its class has the options
+                    continue
+                raise FormatError(
+                    f"{name}: {f'{group}.{word}'!r} has options of a class, which solve.method "
+                    f"({config.solve.method!r}) does not name"
+                )
             others = methods if group in METHODS else known
             raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, known, others)}")
 

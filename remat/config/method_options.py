@@ -14,8 +14,18 @@ from remat.config.faults import first_fault, unknown
 from remat.errors import FormatError, ProblemError
 
 
-def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
+def make_options(method: str, given: Mapping[str, Any], where: str = "", kind: type[Any] | None = None) -> Any:
     """The options of a formulation or heuristic from names and values.
+
+    Parameters
+    ----------
+    method : str
+        A registered name, or what `kind` is called in messages.
+    given : mapping
+    where : str
+        What messages begin with.
+    kind : type, optional
+        The class of the method, where it is not registered.
 
     Raises
     ------
@@ -31,8 +41,11 @@ def make_options(method: str, given: Mapping[str, Any], where: str = "") -> Any:
     >>> make_options("retention-intervals", {"copies": 3})
     RetentionIntervalsOptions(copies=3, precedence='cover')
     """
-    group = next((group for group in ("methods", "heuristics") if method in registry.Registered(group)), "formulations")
-    options_type: Any = registry.load(group, method).options_type
+    group = "methods"
+    if kind is None:
+        names = (group for group in ("methods", "heuristics") if method in registry.Registered(group))
+        kind = registry.load(group := next(names, "formulations"), method)
+    options_type: Any = getattr(kind, "options_type", None)
     if options_type is None:
         raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options")
     known = [field.name for field in dataclasses.fields(options_type)]

@@ -325,8 +325,10 @@ class _Search:
             self.statement = self._around(new.schedule)
 
     def _around(self, schedule: Schedule) -> Statement:
-        options, deadline = self.options.formulation_options, self.call.deadline
-        return Statement.around(self.kind, options, self.problem, schedule, deadline)
+        options, call = self.options.formulation_options, self.call
+        return Statement.around(
+            self.kind, options, self.problem, schedule, deadline=call.deadline, memory_limit=call.options.memory_bytes
+        )
 
 
 def _perturb(model: Model, noise: float, random: np.random.Generator) -> None:

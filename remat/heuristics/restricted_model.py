@@ -44,11 +44,13 @@ class Statement:
         options: Mapping[str, Any],
         problem: Problem,
         schedule: Schedule,
+        *,
         deadline: Deadline | None = None,
+        memory_limit: int | None = None,
     ) -> Statement:
         """State `problem` with the fewest computes that leave room around `schedule`.
 
-        Building the model later raises OverdueError at the deadline.
+        Building the model later raises OverdueError at the deadline. `memory_limit`, in bytes, is that of the call.
 
         Raises
         ------
@@ -56,7 +58,7 @@ class Statement:
             For options that the formulation does not have, a problem that it cannot state, or a model that does not fit
             into memory.
         """
-        formulation = _fitting(_made(kind, options, problem, deadline))
+        formulation = _fitting(_made(kind, options, problem, deadline), memory_limit)
         most = formulation.scope().max_computes
         if most is None:
             return cls(formulation, None)
@@ -68,7 +70,7 @@ class Statement:
         stated = Problem(
             problem.graph, problem.budget_bytes, problem.order, limits, problem.keep, problem.count_constant_memory
         )
-        return cls(_fitting(_made(kind, options, stated, deadline)), np.array(allowed, dtype=np.int64))
+        return cls(_fitting(_made(kind, options, stated, deadline), memory_limit), np.array(allowed, dtype=np.int64))
 
     def crowded(self, problem: Problem, schedule: Schedule) -> bool:
         """Whether `schedule` has all the computes of some op for which the problem allows more."""
@@ -115,10 +117,10 @@ class Statement:
         return small, small.reduce(self.preliminary.extend(leeway.values))
 
 
-def _fitting(formulation: Formulation) -> Formulation:
+def _fitting(formulation: Formulation, memory_limit: int | None) -> Formulation:
     """The same, if its model fits into memory twice: with the preliminary one."""
     size = formulation.estimate()
-    why = "" if size is None else size.lacks_memory(available_memory(), 2 * BUILT_BYTES)
+    why = "" if size is None else size.lacks_memory(available_memory(memory_limit), 2 * BUILT_BYTES)
     if why:
         raise ProblemError(f"the model of {formulation.name} for neighbourhoods is not built: it has {size} and {why}")
     return formulation

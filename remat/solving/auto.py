@@ -43,8 +43,9 @@ LOOK = 0.1
 FIRST_SHARE = 0.4
 #: Seconds for each op that quick heuristics and bounds are given at most, and at least.
 PER_OP, LEAST = 0.02, 3.0
-#: Share of the time left, and most seconds, that compiled code is waited for while there is something else to do.
-WAIT_SHARE, WAIT = 0.2, 2.0
+#: Share of the time left, and most seconds, that compiled code is waited for while there is something else to do, and
+#: most seconds where it is only to be loaded: less than one on an idle processor.
+WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
 #: Ops up to which quick heuristics that are not compiled run beside drops, their most seconds then, and where there is
 #: no schedule yet, ops and seconds.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
@@ -206,7 +207,8 @@ class Auto:
         heuristic = self.kept[name]
         if wait is None:
             remaining = self.clock.remaining
-            wait = min(WAIT, WAIT_SHARE * remaining) if math.isfinite(remaining) else math.inf
+            most = LOADING if self._on_disk(name) else WAIT
+            wait = min(most, WAIT_SHARE * remaining) if math.isfinite(remaining) else math.inf
         if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):
             self.waiting += [name] if name not in self.waiting else []
             return False
@@ -238,10 +240,14 @@ class Auto:
 
     def _patience(self, name: str) -> float | None:
         """How long to wait for a heuristic: not at all if it is still being compiled; None: until it is loaded."""
-        there = name in heuristics() and all(
+        return None if self._on_disk(name) or math.isinf(self.clock.seconds) else 0.0
+
+    @staticmethod
+    def _on_disk(name: str) -> bool:
+        """Whether what a heuristic needs is compiled."""
+        return name in heuristics() and all(
             one.loaded or one.compiled() is not None for one in load("heuristics", name).kernels
         )
-        return None if there or math.isinf(self.clock.seconds) else 0.0
 
     def _loaded(self, name: str) -> bool:
         """Whether a heuristic could run at once."""

@@ -6,12 +6,12 @@ import pytest
 
 from remat import GraphBuilder, Problem, Schedule, solve, validate
 from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
-from remat.heuristics.eviction import Eviction, EvictionOptions
+from remat.heuristics.eviction import Eviction, EvictionOptions, _Machine
 from remat.testing.graphs import random_graph
 
 ONE = SolveOptions(threads=1)
@@ -69,3 +69,12 @@ def test_it_gives_up() -> None:
     assert Eviction().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1))) is None
     with pytest.raises(ProblemError, match="most_computes must be a whole number from 1, not 0"):
         EvictionOptions(most_computes=0)
+
+
+def test_the_clock_is_looked_at_while_the_tables_are_made() -> None:
+    """They take half a second for 20,000 ops, and longer where the processor is shared."""
+    problem = Problem(unit_chain(300), "50%")
+    order = problem.graph.arrays.order.tolist()
+    with pytest.raises(OverdueError):
+        _Machine(problem, order, 1000, Deadline.after(0))
+    assert Eviction().run(problem, HeuristicRun(replace(ONE, deadline=Deadline.after(0)))) is None

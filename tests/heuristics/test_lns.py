@@ -20,6 +20,7 @@ from remat.heuristics.restricted_model import Statement, staged
 from remat.modeling import violations
 from remat.modeling.restriction import restrict
 from remat.problem import Problem
+from remat.registry import load
 from remat.schedule import OrderRule, Rule, Schedule, validate
 from remat.testing import optimum, random_budget, random_graph
 
@@ -254,3 +255,14 @@ def test_bad_options_are_named():
 def test_no_budget_no_search():
     problem = Problem(unit_chain(8), None)
     assert judged(problem, Lns().run(problem, HeuristicRun(ONE))).recomputations == 0
+
+
+def test_the_memory_limit_of_the_call_holds_for_the_models_of_neighbourhoods() -> None:
+    problem = Problem(unit_chain(30), "60%")
+    schedule, stages = Schedule.reference(problem.graph), load("formulations", "stages")
+    assert Statement.around(stages, {}, problem, schedule, memory_limit=2**40).model.num_vars > 0
+    with pytest.raises(ProblemError, match=r"for neighbourhoods is not built: .* of which 0 MiB are to be had"):
+        Statement.around(stages, {}, problem, schedule, memory_limit=1)
+    tight = SolveOptions(Deadline.after(5), threads=1, memory_limit=4096, isolate=True)
+    with pytest.raises(ProblemError, match="for neighbourhoods is not built"):
+        Lns().run(problem, HeuristicRun(tight, start=schedule))
