@@ -10,7 +10,7 @@ from remat.errors import RematError
 
 
 def command(as_json: Json = False) -> None:
-    """List backends with their state, formulations and heuristics."""
+    """List backends with their state, formulations, heuristics and other methods, and file formats."""
     facts = installed()
     if as_json:
         print_json(facts)
@@ -31,6 +31,7 @@ def installed() -> dict[str, dict[str, dict[str, str]]]:
         "backends": {name: _state(name) for name in registry.backends()},
         "formulations": {name: _about("formulations", name) for name in registry.formulations()},
         "heuristics": {name: _about("heuristics", name) for name in registry.heuristics()},
+        "methods": {name: _about("methods", name) for name in sorted(registry.Registered("methods"))},
         "formats": _formats(),
     }
 

@@ -156,6 +156,7 @@ def test_backends(capsys: Capture) -> None:
     assert facts["backends"]["cp-sat"]["state"] == "ready"
     assert "ortools" in facts["backends"]["cp-sat"]["reason"]
     assert facts["formulations"]["checkmate"]["about"]
+    assert facts["methods"]["serenity"]["about"].startswith("The dynamic programme")
 
 
 def test_help_and_version(capsys: Capture) -> None:
