@@ -159,8 +159,7 @@ def _report(result: Result) -> str:
     if after is None:
         return str(result)
     saved = f" ({100 * (1 - after / before):.4g} % less)" if before else ""
-    by = f", {result.bound_kind}" if result.bound_kind else ""
-    proof = "proved least" + (f" by {result.bound_kind}" if result.bound_kind else "")
+    by = result.bound_kind or result.method + (f" by {result.backend}" if result.backend else "")
     gap = f"least known, gap {100 * (result.gap or 0.0):.4g} % (stopped: {result.stop})"
     states = f", {result.states:,} states explored" if result.states else ""
     found = "the reference order stays" if after == before else f"order by {result.source}"
@@ -169,8 +168,8 @@ def _report(result: Result) -> str:
         ("graph", f"{result.problem.graph.name}: {len(result.problem.graph.ops):,} ops"),
         ("before", f"{before:,} bytes (reference order)"),
         ("after", f"{after:,} bytes{saved}"),
-        ("bound", f"{result.bound:,} bytes{by}"),
-        ("status", proof if result.proved else gap),
+        ("bound", f"{result.bound:,} bytes, {by}"),
+        ("status", f"proved least by {by}" if result.proved else gap),
         ("method", f"{result.method}{states} ({found})"),
         ("time", f"{result.timings.get('total', 0.0):.2f} s" + (f" ({spent})" if spent else "")),
     ]
