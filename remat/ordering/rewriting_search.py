@@ -16,6 +16,7 @@ from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
 from remat.ordering.valley import ValleySearch
 from remat.problem import Problem
+from remat.schedule import Schedule, Verdict, validate
 
 #: Rewrites of which every choice is tried where some of them may raise the peak.
 MOST_CHOICES = 8
@@ -62,7 +63,7 @@ class Ordered:
 
 @dataclass(frozen=True, eq=False)
 class RewritingResult:
-    """What a search for rewrites found out.
+    """What a search for rewrites found out; both orders have been validated.
 
     Attributes
     ----------
@@ -81,6 +82,14 @@ class RewritingResult:
     bound: int | None
     tried: int
     complete: bool
+
+    def __post_init__(self) -> None:
+        for found in (self.before, self.after):
+            certificate = validate(found.graph, Schedule.reference(found.graph))
+            if certificate.verdict is not Verdict.VALID or certificate.peak != found.peak:
+                raise BackendError(
+                    f"the order of graph {found.graph.name!r} is not as it is claimed to be: {certificate}"
+                )
 
     @property
     def proved(self) -> bool:

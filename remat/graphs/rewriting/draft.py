@@ -12,6 +12,7 @@ from remat.graphs.rewriting.annotations import Attributes, Shape, read_attribute
 from remat.graphs.rewriting.axes import AxisRole, Reading, channel_axis, checked_layout, guessed_layout, roles
 from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.graphs.rewriting.operands import Operand, read_operands, write_operands
+from remat.io.text import expect
 
 #: Facts of `meta` that speak of the ops that were there before.
 _OUTDATED = ("n_ops", "n_op_edges", "no_remat_peak", "max_op_bytes", "total_cost", "reported")
@@ -36,6 +37,7 @@ class Draft:
     """
 
     def __init__(self, graph: ComputeGraph) -> None:
+        expect(graph, ComputeGraph, "graph", GraphError)
         self.graph = graph
         self.shapes = read_shapes(graph)
         self.attributes: dict[str, Attributes] = read_attributes(graph)

@@ -211,6 +211,8 @@ def test_one_rewrite_is_applied_by_itself_and_only_where_it_fits() -> None:
     for wrong in (replace(parts, op="q"), replace(parts, parts=((0, 1), (1, 8))), replace(parts, axis=1)):
         with pytest.raises(GraphError, match="does not apply to op"):
             wrong.apply(graph)
+    with pytest.raises(GraphError, match="graph: a ComputeGraph is needed, not 'swiftnet-a'"):
+        rewrite_graph("swiftnet-a")  # type: ignore[arg-type]
     with pytest.raises(GraphError, match=r"zero-copy-concat does not apply to op 'c' as it is"):
         concat.apply(after)
 
@@ -302,6 +304,10 @@ def test_random_networks_compute_the_same_and_cost_no_more(batch: int) -> None:
     rewritten = compared = 0
     for seed in range(batch * 8, batch * 8 + 8):
         graph = random_network(seed)
+        for rewrite in find_rewrites(graph, TWO)[:4]:
+            one = rewrite.apply(graph)
+            assert check_numerics(graph, one).difference < 1e-9
+            assert one.base_cost <= graph.base_cost
         wide = RewriteOptions(min_parts=2, accumulator_bytes=4, parts=2)
         for options in (TWO, RewriteOptions(min_parts=2, rules=("partial-sums", "parallel-parts")), wide):
             done = rewrite_graph(graph, options)
