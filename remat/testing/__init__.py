@@ -1,11 +1,12 @@
-"""A conformance kit for formulations, backends, heuristics, searches for an order and file formats, here or elsewhere.
+"""A conformance kit for formulations, backends, heuristics, searches for an order, allocators and file formats.
 
 Every check is a plain function that returns nothing, raises an ``AssertionError`` that says what is wrong, or raises
 ``unittest.SkipTest`` with the reason where it does not apply. With pytest::
 
     import pytest
     from remat.testing import (
-        BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, ORDER_CHECKS, PAIR_CHECKS,
+        ALLOCATOR_CHECKS, BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, ORDER_CHECKS,
+        PAIR_CHECKS,
     )
 
     @pytest.mark.parametrize("check", BACKEND_CHECKS)
@@ -28,11 +29,16 @@ Every check is a plain function that returns nothing, raises an ``AssertionError
     def test_my_search_for_an_order(check):
         check(MySearch)
 
+    @pytest.mark.parametrize("check", ALLOCATOR_CHECKS)
+    def test_my_allocator(check):
+        check(MyAllocator)
+
     @pytest.mark.parametrize("check", FORMAT_CHECKS)
     def test_my_format(check):
         check(MY_FORMAT)
 """
 
+from remat.testing.allocator_checks import ALLOCATOR_CHECKS
 from remat.testing.backend_checks import BACKEND_CHECKS
 from remat.testing.exhaustive import Optimum, least_peak, optimum
 from remat.testing.format_checks import FORMAT_CHECKS, Sample
@@ -44,6 +50,7 @@ from remat.testing.order_checks import ORDER_CHECKS
 from remat.testing.pair_checks import PAIR_CHECKS
 
 __all__ = [
+    "ALLOCATOR_CHECKS",
     "BACKEND_CHECKS",
     "FORMAT_CHECKS",
     "FORMULATION_CHECKS",

@@ -1,0 +1,176 @@
+"""Checks of an allocator: its addresses are right, its bounds and proofs hold, and what it was given is not lost."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from unittest import SkipTest
+
+import numpy as np
+
+from remat.allocation.base import Allocation, Allocator
+from remat.allocation.fits import FirstFit
+from remat.allocation.problem import AllocationProblem
+from remat.backends.base import SolveOptions
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.schedule import Addresses, Buffers, Memory, check_addresses
+from remat.testing.kit import TRIES, USUAL, Effort, require
+
+#: A class of allocators, or any callable that gives one: ``lambda: MyAllocator(MyOptions(3))``.
+MakeAllocator = Callable[[], Allocator]
+AllocatorCheck = Callable[..., None]
+
+
+def random_buffers(seed: int, count: int, steps: int = 8, size: int = 6) -> Buffers:
+    """Random buffers; every tenth has no bytes.
+
+    Examples
+    --------
+    >>> len(random_buffers(0, 5))
+    5
+    """
+    rng = np.random.default_rng(seed)
+    low = rng.integers(0, steps, count)
+    sizes = np.where(rng.random(count) < 0.1, 0, rng.integers(1, size + 1, count))
+    return Buffers.of([f"b{k}" for k in range(count)], low, low + rng.integers(1, steps // 2 + 1, count), sizes)
+
+
+def least_arena(buffers: Buffers, alignment: int = 1) -> int:
+    """The least arena, by placing up to seven buffers in every order, each as low as it goes.
+
+    One of them is the order of the offsets in the best placement with everything pushed down.
+
+    Examples
+    --------
+    >>> least_arena(Buffers.of("abc", [0, 1, 2], [2, 3, 3], [4, 2, 1]))
+    6
+    """
+    sizes = buffers.rounded(alignment).tolist()
+    lower, upper = buffers.lower.tolist(), buffers.upper.tolist()
+    best = sum(sizes)
+    for order in itertools.permutations(range(len(buffers))):
+        offset: dict[int, int] = {}
+        for k in order:
+            at = 0
+            for other in sorted(offset, key=offset.__getitem__):
+                if lower[k] < upper[other] and lower[other] < upper[k] and at < offset[other] + sizes[other]:
+                    at = offset[other] + sizes[other]
+            offset[k] = at
+        best = min(best, max(offset[k] + sizes[k] for k in order))
+    return best
+
+
+def _call(seconds: float) -> SolveOptions:
+    return SolveOptions(deadline=Deadline.after(seconds), threads=1)
+
+
+def _ready(make: MakeAllocator) -> Allocator:
+    allocator = make()
+    if reason := allocator.unavailable():
+        raise SkipTest(f"{allocator.name}: {reason}")
+    allocator.prepared()
+    return allocator
+
+
+def _right(found: Allocation, what: str) -> None:
+    """The laws of every answer."""
+    if found.addresses is None:
+        return
+    certificate = check_addresses(found.addresses, found.problem.buffers)
+    require(certificate.accepted, f"{what}: {certificate.first}")
+    require(not found.impossible, f"{what}: there are addresses, and a proof that there are none: {found.impossible}")
+    price = found.price
+    require(price is not None and found.bound <= price, f"{what}: the bound {found.bound} is above {price}")
+
+
+def _tiny(effort: Effort) -> Iterator[tuple[int, AllocationProblem, int]]:
+    for seed in range(effort.cases):
+        buffers = random_buffers(seed, min(effort.most_ops, 6))
+        alignment = 4 if seed % 2 else 1
+        yield seed, AllocationProblem(buffers, alignment=alignment), least_arena(buffers, alignment)
+
+
+def bounds_hold(make: MakeAllocator, effort: Effort = USUAL) -> None:
+    """On tiny problems no arena is below the least one, no bound above it, and what is called proved is the least."""
+    allocator = _ready(make)
+    for seed, problem, least in _tiny(effort):
+        found = allocator.allocate(problem, _call(effort.deadline))
+        what = f"{allocator.name}, buffers {seed}"
+        _right(found, what)
+        require(found.price is not None, f"{what}: no addresses, though nothing limits them")
+        require(
+            (found.price or 0) >= least >= found.bound, f"{what}: {found.bound} to {found.price}, but least {least}"
+        )
+        require(not found.proved or found.price == least, f"{what}: {found.price} is not least, which is {least}")
+
+
+def capacities_are_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
+    """Addresses lie within a capacity that is given, and nothing possible is called impossible."""
+    allocator = _ready(make)
+    for seed, problem, least in _tiny(effort):
+        for capacity in (least, max(least - problem.alignment, 0)):
+            within = AllocationProblem(problem.buffers, (Memory(capacity=capacity),), problem.alignment)
+            found = allocator.allocate(within, _call(effort.deadline))
+            what = f"{allocator.name}, buffers {seed} within {capacity}"
+            _right(found, what)
+            if capacity >= least:
+                require(not found.impossible, f"{what}: said to be impossible, {found.impossible}")
+            else:
+                require(found.addresses is None, f"{what}: addresses, but {least} bytes are needed")
+
+
+def the_start_is_kept(make: MakeAllocator, effort: Effort = USUAL) -> None:
+    """Without time the answer is the start, and with time none that is worse."""
+    allocator = _ready(make)
+    problem = AllocationProblem(random_buffers(7, 60, steps=20, size=50))
+    start = FirstFit().allocate(problem).addresses
+    assert start is not None
+    for seconds in (0.0, effort.deadline):
+        found = allocator.allocate(problem, _call(seconds), start)
+        what = f"{allocator.name} with {seconds} s"
+        _right(found, what)
+        require(found.price is not None and found.price <= problem.price(start), f"{what}: the start was better")
+
+
+def ends_at_its_deadline(make: MakeAllocator, effort: Effort = USUAL) -> None:
+    """On a problem that is too hard to finish the answer comes in time, in one of three runs."""
+    allocator = _ready(make)
+    problem = AllocationProblem(random_buffers(3, 400, steps=60, size=5000))
+    start = FirstFit().allocate(problem).addresses
+    late = 0.0
+    for _ in range(TRIES):
+        began = time.monotonic()
+        _right(allocator.allocate(problem, _call(effort.deadline), start), allocator.name)
+        late = time.monotonic() - began - effort.deadline
+        if late <= effort.grace + 1:
+            return
+    require(False, f"{allocator.name} answers {late:.1f} s after its deadline")
+
+
+def several_memories(make: MakeAllocator, effort: Effort = USUAL) -> None:
+    """Either they are filled as allowed, or they are refused."""
+    allocator = _ready(make)
+    buffers = random_buffers(11, 12)
+    allowed = np.ones((12, 2), dtype=np.bool_)
+    allowed[::3, 0] = False
+    problem = AllocationProblem(buffers, (Memory("fast", 6), Memory("slow")), allowed=allowed)
+    told: list[Addresses] = []
+    try:
+        found = allocator.allocate(problem, _call(effort.patience), None, told.append)
+    except ProblemError:
+        require(not allocator.several_memories, f"{allocator.name} says that it fills several memories, and does not")
+        return
+    _right(found, allocator.name)
+    require(found.addresses is not None, f"{allocator.name}: no addresses, though a memory has no limit")
+    if found.addresses is not None:
+        inside = allowed[np.arange(12), found.addresses.memory]
+        require(inside.all(), f"{allocator.name}: a buffer lies where it may not")
+    require(all(check_addresses(one).accepted for one in told), f"{allocator.name} tells of wrong addresses")
+
+
+#: All checks of an allocator; each takes one, or a callable that makes one, and an :class:`~remat.testing.kit.Effort`.
+ALLOCATOR_CHECKS: tuple[AllocatorCheck, ...] = (
+    bounds_hold, capacities_are_kept, the_start_is_kept, ends_at_its_deadline, several_memories,
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""Every allocator that is registered runs through the kit, and the kit finds what is wrong with one."""
+
+import numpy as np
+import pytest
+
+from remat import registry
+from remat.allocation import Allocation, Allocator
+from remat.backends.base import DEFAULT_OPTIONS
+from remat.errors import ProblemError
+from remat.testing import ALLOCATOR_CHECKS, ConformanceError, Effort
+from remat.testing.allocator_checks import bounds_hold, capacities_are_kept, the_start_is_kept
+
+LITTLE = Effort(most_ops=5, cases=3, deadline=0.5)
+#: Solve to the deadline, or import a library in a process for each answer.
+SLOW = {"auto", "model", "supermalloc", "telamalloc", "minimalloc", "omnimalloc-greedy", "omnimalloc-best-fit"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(registry.allocators())]
+)
+@pytest.mark.parametrize("check", ALLOCATOR_CHECKS, ids=lambda check: check.__name__)
+def test_registered_allocators(check, name: str) -> None:
+    effort = LITTLE if name not in SLOW else Effort(most_ops=5, cases=3, deadline=6.0)
+    check(lambda: registry.make("allocators", name, None), effort)
+
+
+class Apart(Allocator):
+    """Nothing is used twice; and it lies about what it found."""
+
+    name = "apart"
+    bound, lie = 0, ""
+
+    def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
+        offset = np.cumsum(problem.sizes) - problem.sizes
+        return Allocation(problem, problem.addresses(offset), self.bound or problem.bound, self.lie, self.name)
+
+
+class Overlapping(Apart):
+    def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
+        return Allocation(problem, problem.addresses(np.zeros(len(problem.buffers), dtype=np.int64)), 0)
+
+
+class TooSure(Apart):
+    bound = 10**6
+
+
+class Contradicts(Apart):
+    lie = "no"
+
+
+@pytest.mark.parametrize(
+    ("check", "kind", "words"),
+    [
+        (bounds_hold, Overlapping, "overlaps"),
+        (bounds_hold, TooSure, "is above"),
+        (bounds_hold, Contradicts, "a proof that there are none"),
+        (capacities_are_kept, Apart, "ends beyond the capacity"),
+        (the_start_is_kept, Apart, "the start was better"),
+    ],
+)
+def test_faults_are_found(check, kind: type[Allocator], words: str) -> None:
+    with pytest.raises(ConformanceError, match=words):
+        check(kind, LITTLE)
+
+
+def test_a_promise_of_several_memories_is_held_against_the_allocator() -> None:
+    from remat.testing.allocator_checks import several_memories
+
+    class Refuses(Apart):
+        several_memories = True
+
+        def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
+            raise ProblemError("no")
+
+    with pytest.raises(ConformanceError, match="and does not"):
+        several_memories(Refuses, LITTLE)
