@@ -35,7 +35,7 @@ class ModelOptions:
 
 
 class ModelAllocator(Allocator):
-    """Minimises :class:`~remat.allocation.formulation.AddressFormulation` by a solver, from the best of greedy rules.
+    """The exact formulation by a solver, from the best of greedy rules; see :mod:`remat.allocation.formulation`.
 
     Its proof is the solver's: that no arena is smaller, or that nothing fits into the capacities.
 

@@ -32,6 +32,7 @@ def installed() -> dict[str, dict[str, dict[str, str]]]:
         "formulations": {name: _about("formulations", name) for name in registry.formulations()},
         "heuristics": {name: _about("heuristics", name) for name in registry.heuristics()},
         "methods": {name: _about("methods", name) for name in sorted(registry.Registered("methods"))},
+        "allocators": {name: _about("allocators", name) for name in registry.allocators()},
         "formats": _formats(),
     }
 
@@ -58,6 +59,10 @@ def _about(group: str, name: str) -> dict[str, str]:
         about = (inspect.getdoc(member) or "").partition("\n")[0]
         if group == "heuristics":
             registry.make(group, name)
+        if group == "allocators":
+            made = registry.make(group, name, None)
+            if reason := registry.attempt(made.unavailable, f"allocator {name!r} fails to say whether it can be used"):
+                about = f"cannot be used: {reason}"
     except RematError as error:
         return {"about": f"broken: {error}"}
     return {"about": about}
