@@ -15,6 +15,8 @@ from remat.errors import ProblemError, RematError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
 from remat.ordering.base import OrderSearch
+from remat.ordering.instance import OrderInstance
+from remat.ordering.rules import RULES
 from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.schedule import OrderRule
@@ -153,8 +155,8 @@ class FormulationMethod(Method):
 
     def run(self, session: Session) -> None:
         assert session.solver is not None
-        if session.call.start != "none" and not session.asks_peak:
-            self._begin(session)
+        if session.call.start != "none":
+            (self._begin_with_orders if session.asks_peak else self._begin)(session)
         if not session.enough:
             ModelMethod(session, self.kind, session.solver, self.options).run(session.warm_start)
 
@@ -169,6 +171,20 @@ class FormulationMethod(Method):
             if heuristic.prepared(deadline.earlier(PREPARE_SHARE * deadline.remaining)):
                 seconds = min(START_SECONDS * len(session.problem.graph.ops), START_SHARE * deadline.remaining)
                 session.improve(heuristic, deadline.earlier(seconds), session.warm_start)
+
+    @staticmethod
+    def _begin_with_orders(session: Session) -> None:
+        """Have rules make orders for a solver that looks for the least peak."""
+        problem = session.problem
+        if problem.order is OrderRule.FIXED:
+            return
+        instance, deadline = OrderInstance.of(problem), session.call.deadline
+        deadline = deadline.earlier(START_SHARE * deadline.remaining)
+        with session.timed("start"):
+            for rule in RULES:
+                found = rule().search(instance, deadline=deadline)
+                if found.order is not None:
+                    session.incumbents.see(instance.schedule(problem, found.order, rule.name), rule.name)
 
 
 class OrderMethod(Method):

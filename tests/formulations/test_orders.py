@@ -1,6 +1,7 @@
 """Orders as positions, pairs and intervals: what they state, and that all three mean the same."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from remat.graphs.families import in_tree, unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.layered import layered
 from remat.modeling import Linear, violations
+from remat.ordering.instance import OrderInstance
+from remat.ordering.rules import RULES
 from remat.schedule import Schedule, validate
 from remat.testing import random_graph
 
@@ -120,6 +123,18 @@ def test_in_solve():
     assert result.status is Status.OPTIMAL
     assert result.schedule.computes() == ["a", "c", "b", "d"]
     assert solve(Problem(graph, 4, "free", 1), "order-positions", options=ONE).status is Status.INFEASIBLE
+
+
+def test_rules_make_the_start_of_a_least_peak():
+    """No model fits into two megabytes; the best of the rules is there all the same, unless nothing is to help."""
+    problem = Problem(layered(60, seed=1), order="free", max_computes=1, objective="least-peak")
+    best = min(rule().search(OrderInstance.of(problem)).peak for rule in RULES)
+    assert best < problem.reference_peak
+    crowded = SolveOptions(threads=1, memory_limit=2_000_000)
+    result = solve(problem, "linear-order", options=crowded)
+    assert (result.peak, result.source) == (best, "list-order")
+    alone = solve(problem, "linear-order", options=replace(crowded, start="none"))
+    assert alone.peak == problem.reference_peak
 
 
 #: Least peaks of orders, from the notes and the paper.
