@@ -14,7 +14,7 @@ from remat.ordering.rules import DepthFirst, ExtraUsersFirst, Kahn, LeastPeakFir
 
 #: Share of the time for the bound by cuts, and for each rule.
 CUT_SHARE, RULE_SHARE = 0.2, 0.05
-#: Seconds for each op that setting up the search may take; with less time, there are only the rules.
+#: Seconds for each op that a rule, or setting up the search, may take; what there is less time for is left out.
 SETUP_PER_OP = 5e-5
 
 
@@ -53,6 +53,8 @@ class ValleySearch(OrderSearch):
     def _orders(self, instance: OrderInstance, clock: Deadline) -> Iterator[Int]:
         yield instance.reference
         for rule in self.rules:
+            if clock.remaining < SETUP_PER_OP * instance.num_ops:
+                return
             found = rule().search(instance, deadline=clock.earlier(RULE_SHARE * clock.remaining))
             if found.order is not None:
                 yield found.order

@@ -100,7 +100,7 @@ class MinPeakSearch:
         compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in Portfolio.kernels)
         if compiled and self._only_orders:
             self._order()
-        if not self.proved:
+        if not self.proved and not (self._only_orders and deadline.expired):
             with self.session.timed("bounds"):
                 self._bounds(self._share(BOUND_SHARE))
         if compiled and not self._only_orders:  # what needs no recomputation is found soonest
