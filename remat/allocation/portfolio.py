@@ -24,9 +24,10 @@ TURN = 60.0
 class Portfolio(Allocator):
     """First fit and best fit in six orders each, which take milliseconds; they end it where the arena is the peak.
 
-    Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then a
-    third of what is left to :class:`~remat.allocation.library.SuperMalloc`, where the library is installed, then the
-    rest to the exact formulation by CP-SAT. With several memories the formulation has all of it. Each starts from the
+    Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, a third
+    of what is left to :class:`~remat.allocation.library.SuperMalloc`, where the library is installed, then most of it
+    to the exact formulation by CP-SAT, and the rest to the search again, which may have been compiled only now. With
+    several memories the formulation has all of it. Each starts from the
     best so far, and what one proves holds for all. Every answer is checked by the validator.
 
     Examples
@@ -68,7 +69,10 @@ class Portfolio(Allocator):
             yield CanonicalSearch(), 0.5
             if not SuperMalloc.unavailable() and problem.open_memories:
                 yield SuperMalloc(), 0.33
-        yield ModelAllocator(), 1.0
+            yield ModelAllocator(), 0.6
+            yield CanonicalSearch(), 1.0
+        else:
+            yield ModelAllocator(), 1.0
 
     def _turn(
         self,

@@ -9,7 +9,7 @@ from remat import order, registry
 from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
 from remat.allocation.by_model import ModelAllocator, ModelOptions
 from remat.allocation.formulation import AddressFormulation
-from remat.allocation.library import LibraryAllocator, MiniMalloc
+from remat.allocation.library import LibraryAllocator, MiniMalloc, SuperMalloc
 from remat.allocation.portfolio import Portfolio
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline
@@ -96,6 +96,15 @@ def test_the_portfolio_stops_at_the_peak_and_goes_on_above_it() -> None:
     hard = allocate(AllocationProblem(tangled()), time_limit=60)
     assert (hard.price, hard.proved) == (11, True)
     assert allocate(split(5, None), time_limit=60).price == 6
+
+
+def test_without_the_library_the_portfolio_answers_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SuperMalloc, "unavailable", classmethod(lambda cls: "omnimalloc is not installed"))
+    with pytest.raises(RematError, match="'supermalloc' cannot be used: omnimalloc is not installed"):
+        allocate(AllocationProblem(tangled()), "supermalloc")
+    tried = [type(member) for member, _ in Portfolio()._turns(AllocationProblem(tangled()))]
+    assert SuperMalloc not in tried
+    assert allocate(AllocationProblem(tangled()), time_limit=60).proved
 
 
 def test_a_member_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
