@@ -56,7 +56,7 @@ def jagged(seed: int, count: int, steps: int = 40) -> Buffers:
 
 
 @given(rows_of(5), st.sampled_from([1, 4]))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_the_search_finds_the_least_arena_and_proves_it(rows: list[tuple[int, int, int]], alignment: int) -> None:
     problem = AllocationProblem(buffers(rows), alignment=alignment)
     least = least_arena(problem)
@@ -105,7 +105,7 @@ def test_answers_for_many_buffers_pass_the_check(allocator: Allocator, alignment
 
 
 @given(rows_of(9, steps=4), st.integers(0, 14), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_rules_fill_several_memories_and_keep_to_what_is_allowed(
     rows: list[tuple[int, int, int]], capacity: int, pinned: bool
 ) -> None:

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat.errors import FormatError, ScheduleError
@@ -127,6 +127,7 @@ def placed(count: int) -> st.SearchStrategy[list[tuple[int, int, int, int]]]:
 
 
 @given(placed(7))
+@settings(max_examples=40)
 def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int, int]]) -> None:
     buffers = Buffers.of(
         [str(k) for k in range(len(rows))], [min(r[:2]) for r in rows], [max(r[:2]) + 1 for r in rows],
