@@ -9,6 +9,7 @@ from small_graphs import KNOWN, LIBERIS_LANE, from_lists
 from remat import Problem, read_graph
 from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, GraphBuilder, layered
+from remat.graphs.zoo import ZOO
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
@@ -152,6 +153,23 @@ def test_the_least_peaks_of_published_graphs(name: str, least: int) -> None:
         pytest.skip(f"{path} is not there")
     found = ValleySearch().search(once(read_graph(path)), deadline=Deadline.after(60))
     assert (found.peak, found.bound) == (least, least)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("nasnet-a-mobile", 4_107_520), ("amoebanet-a-mobile", 3_896_112), ("darts", 2_408_448),
+        ("randwire-regular", 13_672_960),
+        pytest.param("nasnet-a-large", 28_183_584, marks=pytest.mark.slow),
+        pytest.param("amoebanet-a", 17_332_724, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_whole_networks_of_cells_are_proved(name: str, least: int) -> None:
+    """Cells that read the outputs of the last two, so that there is no single cut vertex between them."""
+    instance = once(ZOO[name]())
+    found = ValleySearch().search(instance, deadline=Deadline.after(120))
+    assert (found.peak, found.bound) == (least, least)
+    assert instance.peak_of(found.order) == least
 
 
 def test_a_search_that_is_broken_off_has_an_order_and_a_bound() -> None:
