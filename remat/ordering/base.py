@@ -97,6 +97,11 @@ class OrderSearch(ABC):
             raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it {wanted}")
         self.options: Any = kind() if options is None and kind is not None else options
 
+    @classmethod
+    def compiled(cls) -> bool:
+        """Whether the compiled code it needs is there, so that :meth:`prepared` does not take long."""
+        return all(kernels.loaded or kernels.compiled() is not None for kernels in cls.kernels)
+
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
         """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready.
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from remat.compiled import begin
 from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.graphs import ComputeGraph
@@ -24,6 +25,8 @@ MOST_CHOICES = 8
 BEFORE_SHARE, ALL_SHARE = 0.25, 0.5
 #: An order for one choice of rewrites may take this much longer than the slower of the first two.
 PATIENCE = 4.0
+#: Ops up to which the search in plain Python is at work while the other one is compiled.
+SLOW_OPS = 200
 #: Rewrites that only take copying away, and are never undone.
 FREE = {RuleName.ZERO_COPY_CONCAT}
 
@@ -320,26 +323,34 @@ class _Run:
 def _ordering(
     problem: Problem, search: OrderSearch, deadline: Deadline | None, seed: int, upper: int | None
 ) -> Ordering:
-    """What a search says; while its code is still being compiled, the search in plain Python."""
+    """What a search says; what the search in plain Python says until its code is compiled, if that is enough."""
     clock = deadline or Deadline()
-    instance = OrderInstance.of(problem)
-    if not search.prepared(clock.earlier(clock.remaining / 2) if clock.remaining < float("inf") else clock):
-        limit = problem.reference_peak + 1 if upper is None else upper
-        slow = explore(problem, Aim.PEAK, limit=limit, deadline=clock)
-        bound = instance.structural_bound if slow is None else max(slow.bound, min(instance.structural_bound, limit))
-        if slow is not None and slow.schedule is not None:
-            numbers = {op: number for number, op in enumerate(instance.ops.tolist())}
-            order = [numbers[op] for op in slow.schedule.targets[slow.schedule.kinds == 0].tolist()]
-            found = Ordering(instance.reference[order], instance.peak_of(order), bound, slow.states)
+    instance, found = OrderInstance.of(problem), None
+    if not search.compiled() and instance.num_ops <= SLOW_OPS:
+        begin(*search.kernels)
+        found = _slowly(problem, instance, clock.until(search.compiled), upper)
+    if found is None or not (found.proved or found.bound == upper):
+        if search.prepared(clock.earlier(clock.remaining / 2) if clock.remaining < float("inf") else clock):
+            found = search.search(instance, deadline=clock, seed=seed, upper=upper)
         else:
-            found = Ordering(None, None, bound)
-    else:
-        found = search.search(instance, deadline=clock, seed=seed, upper=upper)
+            found = _slowly(problem, instance, clock, upper)
     if found.order is None and upper is None:
         found = Ordering(instance.reference, instance.peak_of(instance.reference), found.bound, found.states)
     if found.order is not None and instance.peak_of(found.order) != found.peak:
         raise BackendError(f"{search.name} claims a peak of {found.peak} bytes for an order that has another")
     return found
+
+
+def _slowly(problem: Problem, instance: OrderInstance, deadline: Deadline, upper: int | None) -> Ordering:
+    """What the search in plain Python says."""
+    limit = problem.reference_peak + 1 if upper is None else upper
+    slow = explore(problem, Aim.PEAK, limit=limit, deadline=deadline)
+    bound = instance.structural_bound if slow is None else max(slow.bound, min(instance.structural_bound, limit))
+    if slow is None or slow.schedule is None:
+        return Ordering(None, None, bound)
+    numbers = {op: number for number, op in enumerate(instance.ops.tolist())}
+    order = [numbers[op] for op in slow.schedule.targets[slow.schedule.kinds == 0].tolist()]
+    return Ordering(instance.reference[order], instance.peak_of(order), bound, slow.states)
 
 
 def _ordered(graph: ComputeGraph, rewrites: tuple[Rewrite, ...], found: Ordering) -> Ordered:

@@ -44,8 +44,11 @@ ORDERING_SHARE, ONLY_ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2,
 ANNEALING_LEAST = 1.0
 #: Ops up to which everything is searched, a solver is asked, and orders are searched with and without compiled code.
 EXHAUSTIVE_OPS, MODEL_OPS, ORDERING_OPS, SLOW_ORDERING_OPS = 24, 250, 20_000, 200
-#: States up to which the search without compiled code is quicker than loading the other: some tenths of a second.
-FEW_STATES = 2_000
+#: States times ops up to which the search without compiled code is quicker than loading the other: some tenths of a
+#: second.
+FIRST_WORK = 200_000
+#: Ops up to which rules are asked before compiled code, which asks them again.
+FIRST_RULES_OPS = 2_000
 
 
 class MinPeakSearch:
@@ -90,14 +93,14 @@ class MinPeakSearch:
     def run(self, *, quick: bool = False) -> None:
         """Search until the deadline, or until there is nothing more to try; `quick`: heuristics alone."""
         deadline = self.call.deadline
-        if self._only_orders:  # small ones are done before any compiled code is loaded, and others need no other bound
-            found = structural_bound(self.problem)
-            self._raise_bound(found.value or 0, found.kind, found.cause)
-            with self.session.timed("ordering"):
-                self._order_slowly(self._share(ORDERING_SHARE), FEW_STATES)
+        if self._only_orders:
+            self._order_at_once()
         if self._orders_count and not self.proved:
             begin(*Portfolio.kernels)
-        compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in Portfolio.kernels)
+            if self._only_orders and not Portfolio.compiled():  # which takes ten seconds and more
+                with self.session.timed("ordering"):
+                    self._order_slowly(self._share(ONLY_ORDERING_SHARE).until(Portfolio.compiled))
+        compiled = Portfolio.compiled()
         if compiled and self._only_orders:
             self._order()
         if not self.proved and not (self._only_orders and deadline.expired):
@@ -148,6 +151,21 @@ class MinPeakSearch:
     def _only_orders(self) -> bool:
         """Whether there is nothing else that may be changed."""
         return self._orders_count and all(limit == 1 for limit in self.problem.compute_limits)
+
+    def _order_at_once(self) -> None:
+        """What no compiled code is loaded for: enough for small networks, and for others whose largest op decides."""
+        found = structural_bound(self.problem)
+        self._raise_bound(found.value or 0, found.kind, found.cause)
+        with self.session.timed("ordering"):
+            if self.num_ops <= FIRST_RULES_OPS or not Portfolio.compiled():
+                instance, deadline = OrderInstance.of(self.problem), self._share(ORDERING_SHARE)
+                for rule in Portfolio.rules:
+                    if self.proved:
+                        return
+                    made = rule().search(instance, deadline=deadline)
+                    if made.order is not None and made.peak is not None and made.peak < self.peak:
+                        self._see(instance.schedule(self.problem, made.order, rule.name), rule.name)
+            self._order_slowly(self._share(ORDERING_SHARE), FIRST_WORK // self.num_ops)
 
     def _order(self) -> None:
         """The least peak of all orders without recomputation: often low already, and it may be all that is allowed."""

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+import remat
 from remat import Problem, Schedule, layered, minimize, solve, validate
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.graphs.zoo import ZOO
 from remat.ordering.best_first import Aim, explore
 from remat.registry import load
 from remat.solving.min_peak import least_known_budget
@@ -152,6 +154,23 @@ def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: 
     with pytest.raises(BackendError, match=r"retention-intervals by boastful claims that no schedule holds less than"):
         minimize(larger("free", 1), backend=Boastful(), stop=60)
     assert checked(minimize(larger("fixed", None), backend=Boastful(), stop=60)).bound == 11_280
+
+
+@pytest.mark.parametrize("first", [200_000, 0])
+def test_small_networks_wait_for_no_compiled_code(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    import remat.solving.min_peak_search as module
+
+    def compiled_code(*_: object) -> None:
+        raise AssertionError("loads compiled code")
+
+    monkeypatch.setattr(module, "FIRST_WORK", first)  # 0: all is left to the search that goes on while others compile
+    monkeypatch.setattr(module.Portfolio, "compiled", lambda: bool(first))
+    monkeypatch.setattr(module.MinPeakSearch, "_bounds", compiled_code)
+    monkeypatch.setattr(module.Portfolio, "prepared", compiled_code)
+    cells = {"swiftnet-cells-folded": 200_704, "swiftnet-c-folded": 32_536, "darts": 2_408_448}
+    for name, least in cells.items():
+        found = checked(remat.order(ZOO[name]()))
+        assert (found.peak, found.bound) == (least, least)
 
 
 def test_a_backend_that_is_not_there_is_a_remark(no_heuristics: None) -> None:
