@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIXES", "plot_addresses", "save_address_plot"]
 
 _TENSOR, _AGAIN, _OTHER, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
-#: Most buffers whose names stand in their rectangles, and how large a part of the picture one must be for that.
-_NAMED, _LEAST_WIDTH, _LEAST_HEIGHT = 60, 0.06, 0.035
+#: Most buffers whose names stand in their rectangles; parts of the picture's width and height that a letter takes.
+_NAMED, _LETTER_WIDTH, _LETTER_HEIGHT = 60, 0.0068, 0.035
+#: Letters of a name, at most, and at least where not all of them have room.
+_LONGEST, _SHORTEST = 16, 5
 
 
 def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0) -> Axes:
@@ -37,6 +39,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     matplotlib Axes
     """
     from matplotlib.collections import PolyCollection
+    from matplotlib.ticker import MaxNLocator
 
     axes = ax if ax is not None else empty_figure((10, 5)).subplots()
     b = addresses.buffers
@@ -66,8 +69,8 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     steps, height = max(b.steps, 1), max(arena, capacity or 0, 1) / scale
     if len(here) <= _NAMED:
         for k, (x0, x1, y0, y1) in zip(here.tolist(), zip(left, right, bottom, top, strict=True), strict=True):
-            if (x1 - x0) / steps >= _LEAST_WIDTH and (y1 - y0) / height >= _LEAST_HEIGHT:
-                name = b.names[k] if len(b.names[k]) <= 16 else "…" + b.names[k][-14:]  # ends differ more than paths
+            name = _fitting(b.names[k], int((x1 - x0) / steps / _LETTER_WIDTH))
+            if name and (y1 - y0) / height >= _LETTER_HEIGHT:
                 axes.text(
                     (x0 + x1) / 2, (y0 + y1) / 2, plain_text(name), ha="center", va="center", fontsize="x-small",
                     clip_on=True,
@@ -79,6 +82,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
             capacity / scale, color=_AGAIN, linestyle="--", linewidth=1.2, label=f"capacity {capacity:,} bytes"
         )
     axes.set_xlim(0, steps)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1.05 * height)
     axes.set_xlabel("compute step" if not bare else "step")
     axes.set_ylabel(f"address ({unit})")
@@ -92,6 +96,14 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     )
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False, fontsize="small")
     return axes
+
+
+def _fitting(name: str, room: int) -> str:
+    """A name in so many letters, or its end, since ends differ more than paths; empty where that says nothing."""
+    room = min(room, _LONGEST)
+    if len(name) <= room:
+        return name
+    return f"…{name[1 - room :]}" if room >= _SHORTEST else ""
 
 
 def figure_of_addresses(addresses: Addresses) -> Figure:

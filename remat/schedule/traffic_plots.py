@@ -31,7 +31,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     -------
     matplotlib Figure
     """
-    figure = empty_figure((max(5.0, 1.6 + 1.1 * len(schedule)), 4))
+    figure = empty_figure((max(5.0, 1.6 + 1.1 * len(schedule)), 4.4))
     axes = figure.subplots()
     top = max((found.total for found in (*schedule, *reference)), default=0)
     scale, unit = size_unit(max(top, 1))
@@ -51,7 +51,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     axes.set_ylabel(f"off-chip traffic ({unit})")
     axes.set_ylim(0, 1.15 * top / scale or 1)
     axes.set_title(f"{plain_text(title)} (above: how many times less)", fontsize="medium")
-    axes.legend(fontsize="small", frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize="small", frameon=False)
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     return figure
