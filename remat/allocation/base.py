@@ -107,6 +107,11 @@ class Allocator(ABC):
         """Why it cannot be used here; empty where it can."""
         return ""
 
+    @classmethod
+    def compiled(cls) -> bool:
+        """Whether the compiled code it needs is there, so that :meth:`prepared` does not take long."""
+        return all(kernels.loaded or kernels.compiled() is not None for kernels in cls.kernels)
+
     def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
         """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready."""
         begin(*self.kernels)

@@ -17,8 +17,10 @@ from remat.compiled import begin
 from remat.errors import RematError
 from remat.schedule.addresses import Addresses
 
-#: Seconds of each turn where there is no deadline; then the search goes on until it is done.
-TURN = 60.0
+#: Seconds that turns have shares of where there is no deadline; then the search goes on until it is done.
+TURNS = 120.0
+#: Share of a turn while the search is compiled: mostly another one is done sooner.
+MEANWHILE = 0.1
 
 
 class Portfolio(Allocator):
@@ -66,6 +68,8 @@ class Portfolio(Allocator):
     def _turns(self, problem: AllocationProblem) -> Iterator[tuple[Allocator, float]]:
         """Allocators and the share of the time left that each has."""
         if len(problem.memories) == 1:
+            if not CanonicalSearch.compiled():
+                yield ModelAllocator(), MEANWHILE
             yield CanonicalSearch(), 0.5
             if not SuperMalloc.unavailable() and problem.open_memories:
                 yield SuperMalloc(), 0.33
@@ -83,7 +87,7 @@ class Portfolio(Allocator):
         on_addresses: OnAddresses | None,
     ) -> Allocation:
         left = options.deadline.remaining
-        seconds = share * left if math.isfinite(left) else TURN if share < 1 else math.inf
+        seconds = share * left if math.isfinite(left) else TURNS * share if share < 1 else math.inf
         mine = options if math.isinf(seconds) else replace(options, deadline=options.deadline.earlier(seconds))
         try:
             found = allocator.allocate(best.problem, mine, best.addresses, on_addresses)

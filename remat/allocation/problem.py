@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError, ScheduleError
 from remat.io.text import short
-from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory, check_alignment
+from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory, check_alignment, repeated
 from remat.schedule.buffers import Buffers, live_sums
 
 Int = NDArray[np.int64]
@@ -64,8 +64,8 @@ class AllocationProblem:
             raise ProblemError(str(error)) from None
         if not self.memories:
             raise ProblemError("there is no memory to place buffers in")
-        if len({memory.name for memory in self.memories}) < len(self.memories):
-            raise ProblemError("two memories have one name")
+        if (twice := repeated([memory.name for memory in self.memories])) is not None:
+            raise ProblemError(f"two memories have the name {twice!r}")
         if self.allowed is not None:
             if self.allowed.shape != (len(self.buffers), len(self.memories)):
                 raise ProblemError(f"{self.allowed.shape} allowed places are not one for each buffer and memory")

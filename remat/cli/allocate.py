@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, OK, Json, Quiet, Seed, Threads, load_graph, print_json
+from remat.cli.common import INTERRUPTED, NO, OK, Json, Quiet, Seed, Threads, load_graph, option_bytes, print_json
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation, AllocationProblem
@@ -137,19 +137,18 @@ def _buffers(
 
 
 def _memories(capacity: str | None, memory: list[str] | None) -> tuple[Memory, ...]:
-    from remat.io.sizes import memory_bytes
     from remat.schedule import Memory
 
     if memory and capacity is not None:
         raise typer.BadParameter("--capacity is for one memory; with --memory say NAME=SIZE")
     if not memory:
-        return (Memory(capacity=None if capacity is None else memory_bytes(capacity)),)
+        return (Memory(capacity=None if capacity is None else option_bytes(capacity, "--capacity")),)
     found = []
     for word in memory:
         name, equals, size = word.partition("=")
         if not name:
             raise typer.BadParameter(f"--memory {word!r} has no name")
-        found.append(Memory(name, memory_bytes(size) if equals else None))
+        found.append(Memory(name, option_bytes(size, f"--memory {name}") if equals else None))
     return tuple(found)
 
 

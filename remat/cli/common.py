@@ -220,3 +220,14 @@ def print_table(rows: Iterable[tuple[str, ...]], indent: str = "") -> None:
     for line in lines:
         cells = [word.ljust(width) for word, width in zip(line, widths, strict=True)]
         print((indent + "  ".join(cells)).rstrip())
+
+
+def option_bytes(size: str, option: str) -> int:
+    """Bytes of an option; the error names it."""
+    from remat.errors import ProblemError
+    from remat.io.sizes import memory_bytes
+
+    try:
+        return memory_bytes(size)
+    except ProblemError as error:
+        raise ProblemError(f"{option}: {error}") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import ERROR, OK, Graph, Json, Keep, load_graph, print_json, print_table
+from remat.cli.common import ERROR, OK, Graph, Json, Keep, load_graph, option_bytes, print_json, print_table
 from remat.cli.saving import Outputs
 from remat.errors import ProblemError
 from remat.io.files import check_outputs
@@ -56,10 +56,10 @@ def command(
     from remat.schedule.schedule import Schedule
     from remat.schedule.traffic import BLOCK, off_chip_traffic
 
-    sizes = [_bytes(size, "--on-chip") for words in on_chip for size in words.split(",")]
+    sizes = [option_bytes(size, "--on-chip") for words in on_chip for size in words.split(",")]
     if by != "block" and block is not None:
         raise ProblemError(f"--block does not concern traffic by {by}")
-    unit = BLOCK if block is None else _bytes(block, "--block")
+    unit = BLOCK if block is None else option_bytes(block, "--block")
     check_outputs(*((table, TABLES) for table in tables or ()), (plot, SUFFIXES), inputs=(graph, schedule))
     loaded = load_graph(graph)
     mine = off_chip_traffic(loaded, read_schedule(schedule, loaded), sizes, by=by, block=unit, keep=keep or ())  # type: ignore[arg-type]
@@ -87,15 +87,6 @@ def row(mine: Traffic, theirs: Traffic) -> dict[str, Any]:
     """
     reference = {f"reference_{name}": theirs.as_dict()[name] for name in ("fetched", "written", "total")}
     return {**mine.as_dict(), **reference, "times_less": theirs.total / mine.total if mine.total else None}
-
-
-def _bytes(size: str, option: str) -> int:
-    from remat.io.sizes import memory_bytes
-
-    try:
-        return memory_bytes(size)
-    except ProblemError as error:
-        raise ProblemError(f"{option}: {error}") from None
 
 
 def _json(graph: str, rows: Sequence[dict[str, Any]]) -> str:

@@ -78,8 +78,8 @@ class Addresses:
         check_alignment(self.alignment)
         if len(self.memory) and not (self.memory.min() >= 0 and self.memory.max() < len(self.memories)):
             raise ScheduleError(f"a buffer lies in a memory that is none of the {len(self.memories)}")
-        if len({memory.name for memory in self.memories}) < len(self.memories):
-            raise ScheduleError("two memories have one name")
+        if (twice := repeated([memory.name for memory in self.memories])) is not None:
+            raise ScheduleError(f"two memories have the name {twice!r}")
         for array in (self.offset, self.memory):
             array.flags.writeable = False
 
@@ -117,6 +117,11 @@ class Addresses:
         b, size = self.buffers, self.buffers.rounded(self.alignment)
         here = [self.memory == k for k in range(len(self.memories))]
         return tuple(int(live_sums(b.lower[m], b.upper[m], size[m])[1].max(initial=0)) for m in here)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there twice."""
+    return next((name for k, name in enumerate(names) if name in names[:k]), None)
 
 
 def check_alignment(alignment: object) -> None:

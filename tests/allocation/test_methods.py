@@ -8,6 +8,7 @@ import pytest
 from remat import order, registry
 from remat.allocation import Allocation, AllocationProblem, Allocator, allocate
 from remat.allocation.by_model import ModelAllocator, ModelOptions
+from remat.allocation.canonical import CanonicalSearch
 from remat.allocation.formulation import AddressFormulation
 from remat.allocation.library import LibraryAllocator, MiniMalloc, SuperMalloc
 from remat.allocation.portfolio import Portfolio
@@ -105,6 +106,13 @@ def test_without_the_library_the_portfolio_answers_as_well(monkeypatch: pytest.M
     tried = [type(member) for member, _ in Portfolio()._turns(AllocationProblem(tangled()))]
     assert SuperMalloc not in tried
     assert allocate(AllocationProblem(tangled()), time_limit=60).proved
+
+
+def test_what_is_not_compiled_has_its_turn_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CanonicalSearch, "compiled", lambda: False)
+    monkeypatch.setattr(CanonicalSearch, "allocate", lambda *_: pytest.fail("is waited for"))
+    found = allocate(AllocationProblem(tangled()))
+    assert (found.price, found.proved) == (11, True)
 
 
 def test_a_member_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,9 @@ def test_what_cannot_be_is_said(table, capsys) -> None:
     ("words", "said"),
     [
         (["--method", "tightest"], "there is no allocator 'tightest'"),
-        (["--capacity", "much"], "'much' is not a number of bytes"),
+        (["--capacity", "much"], "--capacity: memory limit 'much' is not a number of bytes"),
+        (["--memory", "x=much"], "--memory x: memory limit 'much' is not a number of bytes"),
+        (["--memory", "x", "--memory", "x"], "two memories have the name 'x'"),
         (["--capacity", "1KiB", "--memory", "x"], "--capacity is for one memory"),
         (["--memory", "=4"], "has no name"),
         (["--alignment", "0"], "greater than or equal to 1"),
