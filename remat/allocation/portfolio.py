@@ -19,8 +19,8 @@ from remat.schedule.addresses import Addresses
 
 #: Seconds that turns have shares of where there is no deadline; then the search goes on until it is done.
 TURNS = 120.0
-#: Share of a turn while the search is compiled: mostly another one is done sooner.
-MEANWHILE = 0.1
+#: Share of a turn while the search is compiled, and buffers up to which the formulation is mostly done sooner.
+MEANWHILE, FEW = 0.1, 200
 
 
 class Portfolio(Allocator):
@@ -68,7 +68,7 @@ class Portfolio(Allocator):
     def _turns(self, problem: AllocationProblem) -> Iterator[tuple[Allocator, float]]:
         """Allocators and the share of the time left that each has."""
         if len(problem.memories) == 1:
-            if not CanonicalSearch.compiled():
+            if not CanonicalSearch.compiled() and len(problem.buffers) <= FEW:
                 yield ModelAllocator(), MEANWHILE
             yield CanonicalSearch(), 0.5
             if not SuperMalloc.unavailable() and problem.open_memories:
