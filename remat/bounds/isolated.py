@@ -26,6 +26,8 @@ from remat.scope import EVERY_SCHEDULE, Scope
 TICK = 0.05
 #: Seconds that the process has after its deadline.
 GRACE = 1.0
+#: What the server of processes imports once for all of them: of solvers, and of compiled code.
+PRELOAD = (*Highs.preload, "remat.bounds.report", "numba")
 #: Fields of a bound that JSON can say.
 PLAIN = ("value", "kind", "base_cost", "infeasible", "relaxed", "seconds", "measure", "cause", "note")
 _FAILURES: dict[str, type[RematError]] = {
@@ -53,7 +55,7 @@ def isolated_bounds(problem: Problem, deadline: Deadline, memory_limit: int | No
     """
     here, there = multiprocessing.Pipe(duplex=False)
     given = (there, problem, deadline, {"memory_limit": memory_limit, **more}, dict(os.environ))
-    process = children.child(_serve, given, (*Highs.preload, "remat.bounds.report"))
+    process = children.child(_serve, given, PRELOAD)
     process.start()
     guard.watch(process.pid)
     there.close()

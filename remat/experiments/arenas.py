@@ -14,12 +14,16 @@ import numpy as np
 
 from remat.allocation import AllocationProblem, allocate
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions, Status
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.text import clipped
+from remat.ordering.instance import OrderInstance
+from remat.problem import Problem
 from remat.registry import allocators, make
 from remat.schedule import Schedule, schedule_buffers
 from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.solving.method import OrderMethod, make_method
 from remat.solving.order import order
 
 if TYPE_CHECKING:
@@ -120,7 +124,16 @@ def _schedules(
         if name == "reference":
             yield name, Schedule.reference(graph)
             continue
-        result = order(graph, name, stop=time_limit, options=options)
+        method = make_method(name)
+        if isinstance(method, OrderMethod):  # by itself: a rule's own order, also where the reference order is better
+            problem = Problem(graph, order="free", max_computes=1, objective="least-peak")
+            instance, deadline = OrderInstance.of(problem), Deadline.after(time_limit)
+            if method.search.prepared(deadline):
+                found = method.search.search(instance, deadline=deadline, seed=options.seed)
+                if found.order is not None:
+                    yield name, instance.schedule(problem, found.order, name)
+            continue
+        result = order(graph, method, stop=time_limit, options=options)
         if result.schedule is not None:
             yield ("optimal" if name == "auto" and result.status is Status.OPTIMAL else name), result.schedule
 

@@ -71,8 +71,8 @@ class LimitSearch:
     >>> from remat.graphs.families import unit_chain
     >>> from remat.ordering.instance import OrderInstance
     >>> search = LimitSearch(Lifetimes.of(OrderInstance.of(Problem(unit_chain(4)))))
-    >>> search.go(5, 1000).name, search.go(4, 1000).name, search.above
-    ('FOUND', 'REFUTED', 5)
+    >>> search.go(6, 1000).name, search.go(5, 1000).name, search.above
+    ('FOUND', 'REFUTED', 6)
     """
 
     def __init__(self, problem: Lifetimes, seed: int = 0) -> None:
