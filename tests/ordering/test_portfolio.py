@@ -105,5 +105,5 @@ def test_auto_needs_no_compiled_code_for_small_networks() -> None:
     for graph, least in ((swiftnet_cells(fold_concats=True), 200_704), (swiftnet(), 301_056)):
         result = solve(Problem(graph, order="free", max_computes=1, objective="least-peak"), backend=None, stop=20)
         assert (result.peak, result.bound) == (least, least)
-        assert result.states < 1000
+        assert result.states is None or result.states < 1000  # None: a rule met the bound
         assert "bounds" not in result.timings
