@@ -1,6 +1,8 @@
 """Fixtures shared by all tests."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,12 @@ settings.load_profile("remat")
 ROOT = Path(__file__).resolve().parent.parent
 #: Doctests are looked for in every module; this one sleeps when it is imported.
 collect_ignore = ["backends/slow_to_import.py"]
+
+
+def pytest_configure() -> None:
+    """Signals that are ignored stay so in all that tests start: in the background of a shell Ctrl-C is one of them."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -99,10 +99,13 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
     program = "import sys, remat.cli; sys.exit(remat.cli.main())"
     words = ["order", str(graph), "--method", "serenity", "-o", str(out), "-q"]
     run = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True)
-    time.sleep(15)
-    assert run.poll() is None
-    run.send_signal(signal.SIGINT)
-    shown, _ = run.communicate(timeout=60)
+    try:
+        time.sleep(15)
+        assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        shown, _ = run.communicate(timeout=60)
+    finally:
+        run.kill()
     assert run.returncode == 0
     assert "stopped: interrupted" in shown
     assert validate(read_graph(graph), read_schedule(out), Rules(max_computes=1, order="free")).accepted
