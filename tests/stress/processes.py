@@ -119,7 +119,7 @@ class Command:
         """Processes and temporary files that are still there after so many seconds."""
         until = time.monotonic() + linger
         while True:
-            left = [f"process {pid}: {_command_of(pid)}" for pid in self.family()]
+            left = [f"process {pid}: {command_of(pid)}" for pid in self.family()]
             left += [f"file {path.name}" for path in self.temporary.iterdir()]
             left += [f"file {path.name}" for path in self.folder.iterdir() if path.name.endswith(".part")]
             if not left or time.monotonic() > until:
@@ -131,7 +131,8 @@ def _is_zombie(folder: Path) -> bool:
     return (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
 
 
-def _command_of(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """The words of a process, as far as they can be read."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
     except OSError:
