@@ -1,6 +1,7 @@
 """Compiled code: where it is kept, by whom it is compiled, and that nothing of it can stand in the way."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -200,10 +201,11 @@ def test_warm_up_compiles_everything_and_says_where(tmp_path: Path) -> None:
         done = run(code, NUMBA_CACHE_DIR=str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert ("compiling" in done.stdout) is compiling
-        assert all(f"{name}: ready" in done.stdout for name in KERNELS)
+        said = set(re.findall(r"^(.+): ready", done.stdout, re.MULTILINE))
+        assert said >= set(KERNELS)
         (folder,) = tmp_path.glob("remat-*/kernels-*")
         assert f"kept in {folder.resolve()}" in done.stdout
-        assert {path.stem for path in folder.glob("*.ready")} == set(KERNELS)
+        assert {path.stem for path in folder.glob("*.ready")} == said
 
 
 # -- where ---------------------------------------------------------------------------------------------------------
