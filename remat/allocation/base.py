@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.compiled import KernelSet, begin
-from remat.deadline import Deadline
+from remat.compiled.algorithm import Algorithm
 from remat.errors import ProblemError
 from remat.schedule.addresses import Addresses, check_addresses
 
@@ -58,7 +57,7 @@ class Allocation:
         return bool(self.impossible) or (self.price is not None and self.price <= self.bound)
 
 
-class Allocator(ABC):
+class Allocator(Algorithm):
     """Finds addresses. Registered in the entry-point group ``remat.allocators``.
 
     Parameters
@@ -87,35 +86,13 @@ class Allocator(ABC):
     7
     """
 
-    name: ClassVar[str]
-    options_type: ClassVar[type | None] = None
-    """The dataclass of its options, the constructor's only argument; None where it has none."""
-    kernels: ClassVar[tuple[KernelSet, ...]] = ()
-    """The compiled code that it needs."""
     several_memories: ClassVar[bool] = False
     """Whether it can place buffers in more than one memory."""
-
-    def __init__(self, options: Any = None) -> None:
-        kind = self.options_type
-        if options is not None and (kind is None or not isinstance(options, kind)):
-            wanted = "takes none" if kind is None else f"takes {kind.__name__}"
-            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it {wanted}")
-        self.options: Any = kind() if options is None and kind is not None else options
 
     @classmethod
     def unavailable(cls) -> str:
         """Why it cannot be used here; empty where it can."""
         return ""
-
-    @classmethod
-    def compiled(cls) -> bool:
-        """Whether the compiled code it needs is there, so that :meth:`prepared` does not take long."""
-        return all(kernels.loaded or kernels.compiled() is not None for kernels in cls.kernels)
-
-    def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready."""
-        begin(*self.kernels)
-        return all(kernels.ready(deadline, on_wait) for kernels in self.kernels)
 
     @abstractmethod
     def allocate(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from remat.backends.base import Backend, SolveOptions
 from remat.backends.resources import available_cpus
-from remat.compiled import KernelSet, begin
+from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.scope import Scope
@@ -88,7 +87,7 @@ class HeuristicRun:
         return self.on_schedule is not None and self.on_schedule(schedule)
 
 
-class Heuristic(ABC):
+class Heuristic(Algorithm):
     """A method that makes a schedule and proves nothing.
 
     Parameters
@@ -102,44 +101,17 @@ class Heuristic(ABC):
         For anything else.
     """
 
-    name: ClassVar[str]
-    options_type: ClassVar[type | None] = None
-    """The dataclass of its options, the constructor's only argument; None where it has none."""
     uses_backend: ClassVar[bool] = False
     """Whether it solves models by the backend of its run."""
-
-    kernels: ClassVar[tuple[KernelSet, ...]] = ()
-    """The compiled code that it needs."""
 
     bound: int | None = None
     scope: Scope | None = None
     """What no schedule in `scope` beats, where the last run found that out on the way."""
 
-    def __init__(self, options: Any = None) -> None:
-        kind = self.options_type
-        if options is not None and (kind is None or not isinstance(options, kind)):
-            wanted = "takes none" if kind is None else f"takes {kind.__name__}"
-            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it {wanted}")
-        self.options: Any = kind() if options is None and kind is not None else options
-
     @property
     def needs_backend(self) -> bool:
         """Whether this very one solves models by the backend of its run."""
         return self.uses_backend
-
-    def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready.
-
-        The first time on a machine this takes some seconds; another process goes on with it after the deadline.
-
-        Parameters
-        ----------
-        deadline : Deadline, optional
-        on_wait : callable, optional
-            Called once if there is something to wait for.
-        """
-        begin(*self.kernels)  # beside each other
-        return all(kernels.ready(deadline, on_wait) for kernels in self.kernels)
 
     @abstractmethod
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:

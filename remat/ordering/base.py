@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.compiled import KernelSet, begin
+from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 
 if TYPE_CHECKING:
     from remat.ordering.instance import OrderInstance
@@ -51,7 +50,7 @@ class Ordering:
         return self.peak is not None and self.bound >= self.peak
 
 
-class OrderSearch(ABC):
+class OrderSearch(Algorithm):
     """Looks for the order of least peak: each op computed once, in any order that the data allow.
 
     It is a method of :func:`remat.solve` for the objective ``least-peak`` once it is registered in the entry-point
@@ -83,36 +82,6 @@ class OrderSearch(ABC):
     >>> result.peak, result.method
     (6, 'as-given')
     """
-
-    name: ClassVar[str]
-    options_type: ClassVar[type | None] = None
-    """The dataclass of its options, the constructor's only argument; None where it has none."""
-    kernels: ClassVar[tuple[KernelSet, ...]] = ()
-    """The compiled code that it needs."""
-
-    def __init__(self, options: Any = None) -> None:
-        kind = self.options_type
-        if options is not None and (kind is None or not isinstance(options, kind)):
-            wanted = "takes none" if kind is None else f"takes {kind.__name__}"
-            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it {wanted}")
-        self.options: Any = kind() if options is None and kind is not None else options
-
-    @classmethod
-    def compiled(cls) -> bool:
-        """Whether the compiled code it needs is there, so that :meth:`prepared` does not take long."""
-        return all(kernels.loaded or kernels.compiled() is not None for kernels in cls.kernels)
-
-    def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
-        """Wait for the compiled code it needs, but not beyond the deadline; whether all of it is ready.
-
-        Parameters
-        ----------
-        deadline : Deadline, optional
-        on_wait : callable, optional
-            Called once if there is something to wait for.
-        """
-        begin(*self.kernels)  # beside each other
-        return all(kernels.ready(deadline, on_wait) for kernels in self.kernels)
 
     @abstractmethod
     def search(

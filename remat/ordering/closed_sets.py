@@ -129,6 +129,11 @@ class Store:
         )  # fmt: skip
 
 
+def _check_memory(memory: object) -> None:
+    if type(memory) is not int or memory < 1 << 20:
+        raise ProblemError(f"memory must be a number of bytes from 1 MiB, not {memory!r}")
+
+
 @dataclass(frozen=True)
 class BestFirstOptions:
     """What the best-first search may use.
@@ -142,8 +147,7 @@ class BestFirstOptions:
     memory: int = 1 << 29
 
     def __post_init__(self) -> None:
-        if type(self.memory) is not int or self.memory < 1 << 20:
-            raise ProblemError(f"memory must be a number of bytes from 1 MiB, not {self.memory!r}")
+        _check_memory(self.memory)
 
 
 class BestFirstOrder(OrderSearch):
@@ -212,8 +216,7 @@ class BeamOptions:
     def __post_init__(self) -> None:
         if self.width is not None and (type(self.width) is not int or self.width < 1):
             raise ProblemError(f"the width of a beam must be a whole number from 1, not {self.width!r}")
-        if type(self.memory) is not int or self.memory < 1 << 20:
-            raise ProblemError(f"memory must be a number of bytes from 1 MiB, not {self.memory!r}")
+        _check_memory(self.memory)
 
 
 class BeamOrder(OrderSearch):

@@ -245,9 +245,7 @@ class Auto:
     @staticmethod
     def _on_disk(name: str) -> bool:
         """Whether what a heuristic needs is compiled."""
-        return name in heuristics() and all(
-            one.loaded or one.compiled() is not None for one in load("heuristics", name).kernels
-        )
+        return name in heuristics() and load("heuristics", name).compiled()
 
     def _loaded(self, name: str) -> bool:
         """Whether a heuristic could run at once."""

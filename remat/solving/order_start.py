@@ -52,7 +52,7 @@ class OrderStart:
     @property
     def compiled(self) -> bool:
         """Whether the code of the search was compiled before, so that it is ready in a moment."""
-        return self.search is not None and all(one.loaded or one.compiled() for one in self.search.kernels)
+        return self.search is not None and self.search.compiled()
 
     def ready(self, deadline: Deadline) -> bool:
         """Whether the code of the search is ready by the deadline; if it is not, it is being compiled."""
