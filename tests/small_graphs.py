@@ -105,6 +105,19 @@ LIBERIS_LANE = from_lists(
 )
 
 
+#: Files of the shared data, and the least peak of an order in which each op is computed once, in bytes.
+PUBLISHED_PEAKS = [
+    ("swiftnet_hpd_cell_a", 200_704), ("swiftnet_hpd_cell_a_rewritten", 188_160),
+    ("swiftnet_hpd_cell_b", 81_536), ("swiftnet_hpd_cell_b_rewritten", 56_448),
+    ("swiftnet_hpd_cell_c", 32_536), ("swiftnet_hpd_cell_c_rewritten", 17_052),
+    ("darts_v2_imagenet_cell0_coarse", 903_168), ("darts_v2_imagenet_cell0_coarse_rewritten", 752_640),
+    ("liberis_lane_fig1_example", 4_960),
+]  # fmt: skip
+
+#: The same of the random layered graphs; those of 250 and 500 ops were not published before.
+LAYERED_PEAKS = [("rl_g1", 36_790), ("rl_g2", 105_170), ("rl_g3", 247_960)]
+
+
 def least_peak(graph: ComputeGraph) -> int:
     """Least peak over all orders without recomputation, by search over the sets of computed ops (at most ~16 ops)."""
     arrays = graph.arrays

@@ -92,6 +92,15 @@ TimeLimit = Annotated[
 Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 1e-6; 0: prove it.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
+SearchSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+SearchBackend = Annotated[
+    str,
+    typer.Option("--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search alone."),
+]
+SearchTime = Annotated[
+    float | None,
+    typer.Option("--time-limit", "-t", help="Seconds for everything; default: until there is nothing more to try."),
+]
 Start = Annotated[
     str | None,
     typer.Option(

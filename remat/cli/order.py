@@ -22,6 +22,9 @@ from remat.cli.common import (
     Keep,
     Output,
     Quiet,
+    SearchBackend,
+    SearchSeed,
+    SearchTime,
     Threads,
     class_or_name,
     load_graph,
@@ -61,19 +64,11 @@ def command(
     budget: Budget = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
-    backend: Annotated[
-        str,
-        typer.Option(
-            "--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search alone."
-        ),
-    ] = "cp-sat",
-    time_limit: Annotated[
-        float | None,
-        typer.Option("--time-limit", "-t", help="Seconds for everything; default: until there is nothing more to try."),
-    ] = None,
+    backend: SearchBackend = "cp-sat",
+    time_limit: SearchTime = None,
     gap: Gap = None,
     threads: Threads = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    seed: SearchSeed = 0,
     output: Output = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the memory before and after into this file (.png, .svg).")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import INTERRUPTED, Graph, Json, Quiet, load_graph, print_json
+from remat.cli.common import INTERRUPTED, Graph, Json, Quiet, SearchSeed, load_graph, print_json
 from remat.io.text import printable
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Compute both graphs with numpy, and compare; an error if they differ.")
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    seed: SearchSeed = 0,
     time_limit: Annotated[
         float, typer.Option("--time-limit", "-t", min=0, help="Seconds for the search of orders and rewrites.")
     ] = 60.0,

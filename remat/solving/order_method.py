@@ -8,10 +8,27 @@ from remat.compiled import COMPILING
 from remat.errors import BackendError
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
+from remat.schedule import Schedule
 from remat.scope import own_scope
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
+
+
+def see_order(session: Session, instance: OrderInstance, order: Int, peak: int, source: str) -> Schedule:
+    """Have an order certified and kept, and tell of it; its schedule.
+
+    Raises
+    ------
+    BackendError
+        If it has another peak than is claimed.
+    """
+    schedule = instance.schedule(session.problem, order, source)
+    certificate = session.incumbents.see(schedule, source).certificate
+    if certificate.peak != peak:
+        raise BackendError(f"{source} claims a peak of {peak:,} bytes for an order that has {certificate.peak:,}")
+    session.tell()
+    return schedule
 
 
 def run_search(session: Session, search: OrderSearch) -> Ordering | None:
@@ -42,11 +59,7 @@ def run_search(session: Session, search: OrderSearch) -> Ordering | None:
     once = all(limit == 1 for limit in problem.compute_limits)
 
     def see(order: Int, peak: int) -> bool:
-        certified = session.incumbents.see(instance.schedule(problem, order, name), name)
-        if certified.certificate.peak != peak:
-            has = f"{certified.certificate.peak:,}"
-            raise BackendError(f"{name} claims a peak of {peak:,} bytes for an order that has {has}")
-        session.tell()
+        see_order(session, instance, order, peak, name)
         return session.enough
 
     if problem.structural_peak > session.bound:

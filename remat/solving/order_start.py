@@ -6,13 +6,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from remat.deadline import Deadline
-from remat.errors import BackendError
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
 from remat.ordering.rules import RULES
 from remat.registry import Registered, load
 from remat.schedule import OrderRule, Schedule
 from remat.scope import own_scope
+from remat.solving.order_method import see_order
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
@@ -88,19 +88,12 @@ class OrderStart:
 
     def _take(self, search: OrderSearch, budget: int, deadline: Deadline, upper: int | None = None) -> Ordering:
         """Let a search look for an order, and keep the best."""
-        session, problem = self.session, self.problem
+        session = self.session
 
         def see(order: Int, peak: int) -> bool:
-            schedule = self._instance.schedule(problem, order, search.name)
-            certified = session.incumbents.see(schedule, search.name)
-            if certified.certificate.peak != peak:
-                raise BackendError(
-                    f"{search.name} claims a peak of {peak:,} bytes for an order that has "
-                    f"{certified.certificate.peak:,}"
-                )
+            schedule = see_order(session, self._instance, order, peak, search.name)
             if self._peak is None or peak < self._peak:
                 self._peak, self.order = peak, schedule
-            session.tell()
             return peak <= budget or session.enough
 
         found = search.search(self._instance, deadline=deadline, seed=session.call.seed, upper=upper, on_order=see)

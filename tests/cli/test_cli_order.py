@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from small_graphs import PUBLISHED_PEAKS
 
 from remat import layered
 from remat.cli import main
@@ -112,16 +113,7 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("swiftnet_hpd_cell_a", 200_704), ("swiftnet_hpd_cell_a_rewritten", 188_160),
-        ("swiftnet_hpd_cell_b", 81_536), ("swiftnet_hpd_cell_b_rewritten", 56_448),
-        ("swiftnet_hpd_cell_c", 32_536), ("swiftnet_hpd_cell_c_rewritten", 17_052),
-        ("darts_v2_imagenet_cell0_coarse", 903_168), ("darts_v2_imagenet_cell0_coarse_rewritten", 752_640),
-        ("liberis_lane_fig1_example", 4_960),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "least"), PUBLISHED_PEAKS)
 def test_published_peaks_are_proved(shared: Path, name: str, least: int, capsys: Capture) -> None:
     """Without a word on the method."""
     assert main(["order", str(shared / "data" / "graphs" / f"{name}.json"), "-q", "-t", "60", "--json"]) == 0

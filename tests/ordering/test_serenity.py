@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_graphs import LIBERIS_LANE, least_peak
+from small_graphs import LIBERIS_LANE, PUBLISHED_PEAKS, least_peak
 
 from remat import Problem, SolveOptions, solve
 from remat.deadline import Deadline
@@ -203,16 +203,7 @@ def test_more_than_64_ops() -> None:
     assert np.unique(whole.order).tolist() == list(range(85))
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("swiftnet_hpd_cell_a", 200_704), ("swiftnet_hpd_cell_a_rewritten", 188_160),
-        ("swiftnet_hpd_cell_b", 81_536), ("swiftnet_hpd_cell_b_rewritten", 56_448),
-        ("swiftnet_hpd_cell_c", 32_536), ("swiftnet_hpd_cell_c_rewritten", 17_052),
-        ("darts_v2_imagenet_cell0_coarse", 903_168), ("darts_v2_imagenet_cell0_coarse_rewritten", 752_640),
-        ("liberis_lane_fig1_example", 4_960),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "least"), PUBLISHED_PEAKS)
 def test_published_peaks(shared, name: str, least: int) -> None:
     """Byte for byte, proved."""
     from remat import read_graph

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from small_graphs import KNOWN, LIBERIS_LANE, from_lists
+from small_graphs import KNOWN, LAYERED_PEAKS, LIBERIS_LANE, PUBLISHED_PEAKS, from_lists
 
 from remat import Problem, read_graph
 from remat.deadline import Deadline
@@ -136,16 +136,7 @@ def test_published_example() -> None:
     assert ValleySearch().search(once(LIBERIS_LANE)).peak == 4960
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("swiftnet_hpd_cell_a", 200_704), ("swiftnet_hpd_cell_a_rewritten", 188_160),
-        ("swiftnet_hpd_cell_b", 81_536), ("swiftnet_hpd_cell_b_rewritten", 56_448),
-        ("swiftnet_hpd_cell_c", 32_536), ("swiftnet_hpd_cell_c_rewritten", 17_052),
-        ("darts_v2_imagenet_cell0_coarse", 903_168), ("darts_v2_imagenet_cell0_coarse_rewritten", 752_640),
-        ("rl_g1", 36_790), ("rl_g2", 105_170), ("rl_g3", 247_960),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "least"), [*PUBLISHED_PEAKS, *LAYERED_PEAKS])
 def test_the_least_peaks_of_published_graphs(name: str, least: int) -> None:
     """Byte for byte; those of the random layered graphs with 250 and 500 ops were not known before."""
     path = DATA / f"{name}.json"
