@@ -7,7 +7,8 @@ Two functions, shared by everything that decides on retention alone (checkpointi
 
 Rows are stages, columns are positions in the reference order. ``S[t, i]`` with ``i < t``: the values of op i are
 retained from stage t - 1 into stage t. ``R[t, i]`` with ``i <= t``: op i is computed in stage t, which ends with the
-first compute of op t. All outputs of an op are retained together.
+first compute of op t. The outputs of an op are retained together, but for tensors to be kept at the end that have
+others beside them (:func:`kept_beside_others`): those are held from the last compute of their op, whatever S says.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def recomputation_for(problem: Problem, S: Bits, deadline: Deadline | None = Non
     ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
     the stage reads is computed before it in the stage unless it is retained into it. Stages do not touch one another,
     so this is the cheapest R for that S, whatever the costs. Tensors to be kept at the end count as retained after the
-    last stage: without ``S[T - 1, i]`` op i is computed again in the last stage. Memory is not looked at.
+    last stage: without ``S[T - 1, i]`` op i is computed again in the last stage. That is not so for those that have
+    others beside them, such as the statistics of a batch normalization: each lasts until the next compute of its op,
+    and nobody who reads it forces one. Memory is not looked at.
 
     Values that cannot be had again are held from their first compute to their last use, whatever `S` says: those of
     ops that may not be recomputed, and accumulation buffers, which would need all their writers anew. If an op would be
@@ -112,13 +115,35 @@ def schedule_for(problem: Problem, S: Bits, source: str = "", deadline: Deadline
     return useful_schedule(problem, problem.graph.arrays.order[position], source, deadline)
 
 
+def kept_beside_others(problem: Problem) -> Bits:
+    """Tensors to be kept at the end whose op has other outputs that are not; shape (tensors,).
+
+    If they were retained with the others, a few bytes of statistics would hold an activation to the end.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("normalization")
+    >>> norm = b.op("norm", outputs=[b.tensor("activation", 100), b.tensor("mean", 1)])
+    >>> b.output("mean")
+    >>> kept_beside_others(Problem(b.build())).tolist()
+    [False, True]
+    """
+    arrays = problem.graph.arrays
+    own, outputs = arrays.producers.counts == 1, arrays.op_outputs
+    others = np.bincount(outputs.rows[(own & ~problem.kept)[outputs.indices]], minlength=len(arrays.cost)) > 0
+    found = problem.kept & own
+    found[found] = others[arrays.producers.indices[found[arrays.producers.rows]]]
+    return found
+
+
 def _regained(problem: Problem) -> tuple[list[NDArray[np.int64]], Bits]:
     """By position: the ops whose own outputs an op reads, and whether an own output is to be kept at the end.
 
-    An *own* output has no other writer.
+    An *own* output has no other writer, and is retained with all others of its op.
     """
     arrays = problem.graph.arrays
-    own = arrays.producers.counts == 1
+    own = (arrays.producers.counts == 1) & ~kept_beside_others(problem)
     edges = own[arrays.edge_tensor]
     producer, consumer = arrays.position[arrays.edge_producer[edges]], arrays.position[arrays.edge_consumer[edges]]
     num_ops = len(arrays.order)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.heuristics.retention import Bits
+from remat.heuristics.retention import Bits, kept_beside_others
 from remat.problem import Problem
 
 
@@ -70,6 +70,7 @@ def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bits:
 
 
 def kept_ops(problem: Problem) -> list[int]:
-    """Positions of ops with an output that must be alive at the end."""
+    """Positions of ops with outputs that must be alive at the end, and no others beside them."""
     arrays = problem.graph.arrays
-    return np.unique(arrays.position[arrays.producers.indices[problem.kept[arrays.producers.rows]]]).tolist()
+    kept = problem.kept & ~kept_beside_others(problem)
+    return np.unique(arrays.position[arrays.producers.indices[kept[arrays.producers.rows]]]).tolist()
