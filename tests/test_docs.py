@@ -165,12 +165,12 @@ def test_the_files_shown_are_well_formed(tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_zoo_is_right() -> None:
-    from remat.graphs.zoo import INFERENCE, TRAINING, ZOO
+    from remat.graphs.zoo import INFERENCE, TRAINING, TRAINING_STEPS, ZOO
 
     page = (ROOT / "docs/graphs.md").read_text(encoding="utf-8")
     bytes_of = r" ([\d,]+) \| ([\d,]+) \|$"
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \|( [\d,]+ \|)?" + bytes_of, page, re.MULTILINE)
-    assert dict(ZOO) == {**TRAINING, **INFERENCE}
+    assert dict(ZOO) == {**TRAINING, **TRAINING_STEPS, **INFERENCE}
     assert [row[0] for row in rows] == list(ZOO)
     for name, ops, edges, macs, *peaks in rows:
         graph = ZOO[name]()

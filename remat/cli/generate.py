@@ -26,14 +26,22 @@ def command(
     ops: Annotated[
         int | None, typer.Option("-n", "--ops", min=1, help="Ops of a layered graph, or the size of a family's member.")
     ] = None,
-    width: Annotated[float | None, typer.Option("--width", help="Width factor of a layered graph.")] = None,
+    width: Annotated[
+        float | None, typer.Option("--width", help="Width factor of a layered graph, or features of a transformer.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option("--layers", min=1, help="Layers of a transformer (gpt).")] = None,
+    heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads of a transformer.")] = None,
+    sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens of a sample.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a random graph.")] = None,
 ) -> None:
     """Write the graph NAME to a file."""
     from remat.graphs.io import write_graph
 
     check_output(output)
-    given = {"batch": batch, "image": None if image is None else _shape(image), "n": ops, "width": width, "seed": seed}
+    given = {
+        "batch": batch, "image": None if image is None else _shape(image), "n": ops, "width": width, "seed": seed,
+        "layers": layers, "heads": heads, "sequence": sequence,
+    }  # fmt: skip
     write_graph(make(name, {key: value for key, value in given.items() if value is not None}), output)
 
 
@@ -49,6 +57,8 @@ def generators() -> dict[str, Callable[..., ComputeGraph]]:
 
 def make(name: str, options: dict[str, Any]) -> ComputeGraph:
     """The graph `name`; an option that does not concern it is an error, not ignored."""
+    from remat.graphs.zoo import ZOO
+
     known = generators()
     if name not in known:
         raise GraphError(f"nothing named {name!r} can be generated; there are {', '.join(sorted(known))}")
@@ -62,6 +72,9 @@ def make(name: str, options: dict[str, Any]) -> ComputeGraph:
             raise GraphError(f"option {shown.get(option, '--' + option)} does not concern {name!r}")
     if parameters[first].default is inspect.Parameter.empty and first not in options:
         raise GraphError(f"{name!r} needs its size: --ops")
+    width = options.get("width")
+    if name in ZOO and width is not None and width.is_integer():  # features, not a share
+        options["width"] = int(width)
     return known[name](**options)
 
 

@@ -1,7 +1,8 @@
 """Graphs of published networks, built layer by layer.
 
-Training graphs have the batch and image sizes of the Checkmate paper; inference graphs are of networks with irregular
-wiring, one sample, op by op as published.
+Training graphs have the batch and image sizes of the Checkmate paper; those op by op are what automatic
+differentiation makes of a network, at the granularity of the HiRemate paper; inference graphs are of networks with
+irregular wiring, one sample, op by op as published.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.zoo.autograd import Tape
 from remat.graphs.zoo.classifiers import mobilenet, resnet50, vgg16, vgg19
 from remat.graphs.zoo.darts import darts_cell, genotype_network
+from remat.graphs.zoo.gpt import gpt
 from remat.graphs.zoo.inference import InferenceNetwork
 from remat.graphs.zoo.nasnet import MOBILE, cell_network
 from remat.graphs.zoo.network import Layer, Network
@@ -25,6 +28,16 @@ from remat.graphs.zoo.training import training_graph
 #: Training graphs by name; each takes a batch, an image shape and a number of classes, all with published defaults.
 TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
     {maker.__name__: maker for maker in (vgg16, vgg19, fcn8, unet, segnet, mobilenet, resnet50)}
+)
+
+#: Training graphs op by op, by name; each takes a batch. Presets fix the sizes of a network.
+TRAINING_STEPS: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
+    {
+        "gpt": gpt,
+        "gpt-medium": partial(gpt, name="gpt-medium", layers=24, width=1024, heads=16),
+        "gpt-large": partial(gpt, name="gpt-large", layers=36, width=1280, heads=20),
+        "gpt-largest": partial(gpt, name="gpt-largest", layers=96, width=1024, heads=16),
+    }
 )
 
 _MOBILE: dict[str, Any] = {"image": MOBILE, "cells": 12}
@@ -60,20 +73,23 @@ INFERENCE: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
 #: What the names of further versions of a network end in.
 VARIANTS = ("-folded", "-coarse")
 #: All networks by name.
-ZOO: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType({**TRAINING, **INFERENCE})
+ZOO: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType({**TRAINING, **TRAINING_STEPS, **INFERENCE})
 
 __all__ = [
     "INFERENCE",
     "TRAINING",
+    "TRAINING_STEPS",
     "VARIANTS",
     "ZOO",
     "InferenceNetwork",
     "Layer",
     "Network",
+    "Tape",
     "cell_network",
     "darts_cell",
     "fcn8",
     "genotype_network",
+    "gpt",
     "mobilenet",
     "randwire",
     "resnet50",

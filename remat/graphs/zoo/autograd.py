@@ -1,0 +1,373 @@
+"""From forward ops to a training graph, op by op, as automatic differentiation does it.
+
+What is written here once for every network: what the backward op of each kind of op reads and writes, what both cost,
+and how gradients of values with several readers are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, get_args
+
+from remat.errors import GraphError
+from remat.graphs.builder import GraphBuilder
+from remat.graphs.graph import ComputeGraph
+from remat.graphs.zoo.derivatives import LOSSES, RULES
+
+FLOAT = 4  # bytes of float32
+INDEX = 8  # bytes of int64
+FLAG = 1  # bytes of bool
+#: FLOPs that a device does while it moves a byte: NVIDIA's P100, 9.3 TFLOP/s (float32) and 732 GB/s.
+FLOPS_PER_BYTE = 13
+LOSS = "loss"
+
+#: How gradients that come from several readers are added up: by ops of their own that each add two, as PyTorch's
+#: captured graphs have them, or into one buffer that every reader's backward op writes, as in Rockmate.
+Accumulation = Literal["sums", "buffers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the forward pass.
+
+    Attributes
+    ----------
+    name : str
+        Empty for what is part of the constant memory: inputs of the network.
+    shape : tuple of int
+    itemsize : int
+        Bytes of an element.
+    differentiable : bool
+        Whether a gradient is asked for.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int = FLOAT
+    differentiable: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output to be made: its suffix (none for the first), shape, bytes of an element; `kept` at the end or not."""
+
+    suffix: str
+    shape: tuple[int, ...]
+    itemsize: int = FLOAT
+    differentiable: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One op of the forward pass, as it was recorded."""
+
+    name: str
+    kind: str
+    module: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    flops: int
+    params: int
+    workspace: int
+
+
+class Tape:
+    """Records the ops of a forward pass and makes the training graph: forward, loss and backward ops in this order.
+
+    Costs are in FLOPs: an op costs what its matrix products and convolutions cost (a multiply-add is two FLOPs) or
+    :data:`FLOPS_PER_BYTE` times the bytes it reads and writes (parameters and inputs of the network included),
+    whichever is more (the roofline). A backward op has its forward op's FLOPs once for each input with a gradient and
+    once for parameters. Tensors are float32. Constant memory is the inputs of the network, the parameters and their
+    gradients (which backward ops add to in place, so they are no tensors here), and other state. The loss and what an
+    op keeps (running statistics) are graph outputs.
+
+    ``meta`` has, by name of the op, ``modules`` (the dotted path of the module that it belongs to) and, by name of the
+    tensor, ``shapes``; ``flops`` (matrix products and convolutions alone, in the order of the ops), ``random_ops``
+    (whose recomputation has to draw the same numbers again), ``params``, ``batch`` and ``overhead``, the split of the
+    constant memory.
+
+    Parameters
+    ----------
+    name : str
+    batch : int
+        Samples.
+    accumulation : {"sums", "buffers"}
+        Gradients of a value with several readers: ops of their own that add two, or a buffer with several writers.
+
+    Examples
+    --------
+    >>> tape = Tape("tiny", 2)
+    >>> x = tape.source((2, 3))
+    >>> with tape.module("mlp"):
+    ...     (h,) = tape.apply("linear", "up", [x], [Output("", (2, 5))], flops=60, params=20)
+    ...     (y,) = tape.apply("gelu", "gelu", [h], [Output("", (2, 5))])
+    >>> graph = tape.build("mse", y)
+    >>> [(op.name, op.inputs) for op in graph.ops]  # doctest: +NORMALIZE_WHITESPACE
+    [('mlp.up', ()), ('mlp.gelu', ('mlp.up',)), ('loss', ('mlp.gelu',)), ('grad_loss', ('loss', 'mlp.gelu')),
+     ('grad_mlp.gelu', ('grad_loss', 'mlp.up')), ('grad_mlp.up', ('grad_mlp.gelu',))]
+    """
+
+    def __init__(self, name: str, batch: int, *, accumulation: Accumulation = "sums") -> None:
+        self.name = name
+        self.batch = checked_size(name, "batch", batch)
+        if accumulation not in get_args(Accumulation):
+            known = " or ".join(get_args(Accumulation))
+            raise GraphError(f"{name}: the accumulation of gradients is {known}, not {accumulation!r}")
+        self.accumulation = accumulation
+        self.input_bytes = 0
+        self.state_bytes = 0
+        self._calls: list[_Call] = []
+        self._kept: list[str] = []
+        self._path: list[str] = []
+
+    # -- recording -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def module(self, name: str) -> Iterator[None]:
+        """Ops recorded inside belong to the module `name` (which may have dots) of the module that is open now."""
+        self._path.append(name)
+        try:
+            yield
+        finally:
+            self._path.pop()
+
+    def source(self, shape: Sequence[int], itemsize: int = FLOAT) -> Value:
+        """An input of the network: part of the constant memory, without a gradient."""
+        value = Value("", tuple(shape), itemsize, differentiable=False)
+        self.input_bytes += value.size
+        return value
+
+    def apply(
+        self,
+        kind: str,
+        name: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[Output],
+        *,
+        flops: int = 0,
+        params: int = 0,
+        workspace: int = 0,
+    ) -> tuple[Value, ...]:
+        """Record an op; returns its outputs.
+
+        The first output has a gradient if an input or the op's parameters do; the others where they say so.
+
+        Parameters
+        ----------
+        kind : str
+            One of :data:`~remat.graphs.zoo.derivatives.RULES`.
+        name : str
+            Of the op, within the open module.
+        inputs : sequence of Value
+        outputs : sequence of Output
+            The first is named like the op, the others ``op.suffix``.
+        flops : int
+            Of matrix products and convolutions, for the whole batch.
+        params : int
+            Number of parameters.
+        workspace : int
+            Bytes, of the forward and of the backward op.
+        """
+        if kind not in RULES:
+            raise GraphError(f"{self.name}: there is no rule for the backward pass of {kind!r}")
+        path = ".".join(self._path)
+        full = f"{path}.{name}" if path else name
+        needed = params > 0 or any(value.differentiable for value in inputs)
+        made = tuple(
+            Value(
+                f"{full}.{output.suffix}" if output.suffix else full,
+                tuple(output.shape),
+                output.itemsize,
+                needed and (position == 0 or output.differentiable),
+            )
+            for position, output in enumerate(outputs)
+        )
+        self._kept += [value.name for value, output in zip(made, outputs, strict=True) if output.kept]
+        self._calls.append(_Call(full, kind, path, tuple(dict.fromkeys(inputs)), made, flops, params, workspace))
+        return made
+
+    # -- the graph -------------------------------------------------------------------------------------------------
+
+    def build(self, loss: str, *predictions: Value, **meta: Any) -> ComputeGraph:
+        """The training graph for a loss of type `loss`, a scalar, which reads `predictions`.
+
+        Raises
+        ------
+        GraphError
+            If there is no such loss, two ops have one name, or sizes get too large for exact sums.
+        """
+        if loss not in LOSSES:
+            raise GraphError(f"{self.name}: the loss is {' or '.join(LOSSES)}, not {loss!r}")
+        return _Differentiation(self, loss, predictions, meta).graph()
+
+    @property
+    def calls(self) -> Sequence[_Call]:
+        """What was recorded."""
+        return self._calls
+
+    @property
+    def kept(self) -> Sequence[str]:
+        """Tensors that are graph outputs."""
+        return self._kept
+
+    @property
+    def params(self) -> int:
+        """Number of parameters of all ops."""
+        return sum(call.params for call in self._calls)
+
+
+class _Differentiation:
+    """Writes the ops of a training graph, forward and backward, with what they cost."""
+
+    def __init__(self, tape: Tape, loss: str, predictions: Sequence[Value], meta: dict[str, Any]) -> None:
+        self.tape, self.loss, self.predictions = tape, loss, predictions
+        param_bytes = FLOAT * tape.params
+        overhead = {
+            "input_bytes": tape.input_bytes,
+            "param_bytes": param_bytes,
+            "param_gradient_bytes": param_bytes,
+            "state_bytes": tape.state_bytes,
+        }
+        self.modules: dict[str, str] = {}
+        self.shapes: dict[str, list[int]] = {}
+        self.flops: list[int] = []
+        self.builder = GraphBuilder(
+            f"{tape.name}-b{tape.batch}",
+            cost_unit="flop",
+            source="built op by op by remat.graphs.zoo",
+            constant_memory=sum(overhead.values()),
+            meta={
+                "batch": tape.batch,
+                **meta,
+                "params": tape.params,
+                "flops_per_byte": FLOPS_PER_BYTE,
+                "overhead": overhead,
+                "random_ops": [call.name for call in tape.calls if call.kind == "dropout"],
+                "modules": self.modules,
+                "shapes": self.shapes,
+                "flops": self.flops,
+            },
+        )
+        self.gradients: dict[Value, str] = {}  # the sum of all contributions so far
+        self.sums: dict[Value, int] = {}
+        self.readers: dict[Value, int] = {}
+
+    def graph(self) -> ComputeGraph:
+        for call in self.tape.calls:
+            for value in call.inputs:
+                self.readers[value] = self.readers.get(value, 0) + 1
+            read = 0 if RULES[call.kind].gathers else FLOAT * call.params
+            self._op(
+                call.name, call.kind, call.inputs, call.outputs, module=call.module, phase="forward",
+                flops=call.flops, extra=read, workspace=call.workspace,
+            )  # fmt: skip
+        loss = Value(LOSS, (1,))
+        whole = LOSSES[self.loss]
+        self._op(
+            LOSS, self.loss, self.predictions, [loss], module=LOSS, phase="loss",
+            moved=None if whole else sum(prod(value.shape[:-1]) * value.itemsize for value in self.predictions),
+        )  # fmt: skip
+        made = [Value(self._gradient_name(LOSS, i, len(self.predictions)), value.shape, value.itemsize)
+                for i, value in enumerate(self.predictions)]  # fmt: skip
+        self._op(
+            f"grad_{LOSS}",
+            f"{self.loss}_backward",
+            [loss, *(self.predictions if whole else ())],
+            made,
+            module=LOSS,
+            phase="backward",
+        )
+        for value, gradient in zip(self.predictions, made, strict=True):
+            self.gradients[value] = gradient.name
+        for call in reversed(self.tape.calls):
+            self._backward(call)
+        self.builder.output(LOSS, *self.tape.kept)
+        return self.builder.build(self.modules)  # in the order of insertion, which is topological
+
+    def _backward(self, call: _Call) -> None:
+        incoming = [Value(self.gradients[v], v.shape, v.itemsize) for v in call.outputs if v in self.gradients]
+        wanted = [value for value in call.inputs if value.differentiable]
+        if not incoming or not (wanted or call.params):
+            return
+        rule = RULES[call.kind]
+        buffers = self.tape.accumulation == "buffers"
+        if rule.passes:
+            copied = [value for value in wanted if buffers and self.readers[value] > 1]
+            for value in wanted:
+                if value not in copied:
+                    self._contribute(value, incoming[0].name, call)
+            wanted = copied
+            if not wanted:
+                return
+        saved = [*(call.inputs if rule.inputs else ()), *(call.outputs[position] for position in rule.outputs)]
+        written = []
+        for position, value in enumerate(wanted):
+            shared = buffers and self.readers[value] > 1
+            name = f"grad_of_{value.name}" if shared else self._gradient_name(call.name, position, len(wanted))
+            written.append(Value(name, value.shape, value.itemsize))
+        self._op(
+            f"grad_{call.name}", f"{call.kind}_backward", [*incoming, *saved], written,
+            module=call.module, phase="backward",
+            flops=call.flops * (len(wanted) + (call.params > 0)),
+            extra=2 * FLOAT * call.params,  # parameters are read, their gradients are written
+            workspace=call.workspace,
+        )  # fmt: skip
+        for value, gradient in zip(wanted, written, strict=True):
+            self._contribute(value, gradient.name, call)
+
+    def _contribute(self, value: Value, gradient: str, call: _Call) -> None:
+        """`gradient` is the gradient of `value`, or one of several to be added up."""
+        before = self.gradients.get(value)
+        if before is None or before == gradient:  # the first, or a buffer
+            self.gradients[value] = gradient
+            return
+        number = self.sums[value] = self.sums.get(value, 0) + 1
+        name = f"sum_{value.name}" if number == 1 else f"sum_{value.name}.{number}"
+        terms = [Value(term, value.shape, value.itemsize) for term in (before, gradient)]
+        self._op(name, "add", terms, [Value(name, value.shape, value.itemsize)], module=call.module, phase="backward")
+        self.gradients[value] = name
+
+    def _op(
+        self, name: str, kind: str, inputs: Sequence[Value], outputs: Sequence[Value], *, module: str, phase: str,
+        flops: int = 0, extra: int = 0, moved: int | None = None, workspace: int = 0,
+    ) -> None:  # fmt: skip
+        """Add an op; it moves the bytes of its inputs, its outputs and `extra` ones, unless `moved` says otherwise."""
+        if name in self.modules:
+            raise GraphError(f"{self.tape.name}: two ops are named {name!r}")
+        for value in outputs:
+            if value.name not in self.shapes:
+                self.shapes[value.name] = list(value.shape)
+                self.builder.tensor(value.name, value.size)
+        if moved is None:
+            moved = extra + sum(value.size for value in inputs) + sum(value.size for value in outputs)
+        self.modules[name] = module
+        self.flops.append(flops)
+        self.builder.op(
+            name,
+            inputs=[value.name for value in inputs if value.name],
+            outputs=[value.name for value in outputs],
+            cost=max(flops, FLOPS_PER_BYTE * moved),
+            workspace=workspace,
+            type=kind,
+            phase=phase,
+        )
+
+    @staticmethod
+    def _gradient_name(op: str, position: int, count: int) -> str:
+        return f"grad_{op}" if count == 1 else f"grad_{op}.{position}"
+
+
+def checked_size(network: str, what: str, size: Any) -> int:
+    """`size`, if it is a whole number from 1; raises GraphError that names the network and `what` where it is not."""
+    if type(size) is not int or size < 1:
+        raise GraphError(f"{network}: {what} must be a whole number from 1, not {size!r}")
+    return size

@@ -1,0 +1,74 @@
+"""Ops of networks by name: shapes, FLOPs and parameters of each."""
+
+from __future__ import annotations
+
+from math import prod
+
+from remat.errors import GraphError
+from remat.graphs.zoo.autograd import FLAG, Output, Tape, Value
+
+
+class Operators(Tape):
+    """A tape with a method for each op; the first argument is the op's name within the open module.
+
+    Shapes have the batch first and the features last (channels first in images: see :mod:`remat.graphs.zoo.images`).
+
+    Examples
+    --------
+    >>> net = Operators("tiny", 2)
+    >>> x = net.linear("a", net.source((2, 8, 16)), 32)
+    >>> x, net.params
+    (Value(name='a', shape=(2, 8, 32), itemsize=4, differentiable=True), 544)
+    """
+
+    def linear(self, name: str, x: Value, features: int, *, bias: bool = True) -> Value:
+        """Matrix product with parameters over the last dimension."""
+        *rows, depth = x.shape
+        flops = 2 * prod(rows) * depth * features
+        params = (depth + bias) * features
+        return self.apply("linear", name, [x], [Output("", (*rows, features))], flops=flops, params=params)[0]
+
+    def matmul(self, name: str, a: Value, b: Value, *, transpose: bool = False, shape: tuple[int, ...] = ()) -> Value:
+        """Batched matrix product; with `transpose` the last two dimensions of `b` are exchanged; stored as `shape`."""
+        *rest, rows, inner = a.shape
+        *others, one, two = b.shape
+        inside, columns = (two, one) if transpose else (one, two)
+        if rest != others or inner != inside:
+            raise GraphError(f"{self.name}: cannot multiply {a.name!r} {a.shape} and {b.name!r} {b.shape}")
+        product = (*rest, rows, columns)
+        if shape and prod(shape) != prod(product):
+            raise GraphError(f"{self.name}: cannot store {product} as {shape}")
+        return self.apply("matmul", name, [a, b], [Output("", shape or product)], flops=2 * prod(product) * inner)[0]
+
+    def elementwise(self, kind: str, name: str, x: Value) -> Value:
+        """An op of the shape of its input: gelu, relu, softmax, log_softmax, sigmoid, scale_mask, copy."""
+        return self.apply(kind, name, [x], [Output("", x.shape)])[0]
+
+    def add(self, name: str, *terms: Value) -> Value:
+        """Sum of values of one shape."""
+        if len({term.shape for term in terms}) != 1:
+            raise GraphError(f"{self.name}: cannot add {' and '.join(f'{t.name!r} {t.shape}' for t in terms)}")
+        return self.apply("add", name, terms, [Output("", terms[0].shape)])[0]
+
+    def dropout(self, name: str, x: Value) -> Value:
+        """Dropout; its mask, a byte for each element, is an output of its own."""
+        return self.apply("dropout", name, [x], [Output("", x.shape), Output("mask", x.shape, FLAG)])[0]
+
+    def layer_norm(self, name: str, x: Value) -> Value:
+        """Normalisation over the last dimension; mean and reciprocal deviation of each row are outputs of their own."""
+        rows = x.shape[:-1]
+        outputs = [Output("", x.shape), Output("mean", rows), Output("rstd", rows)]
+        return self.apply("layer_norm", name, [x], outputs, params=2 * x.shape[-1])[0]
+
+    def embedding(self, name: str, indices: Value, entries: int, features: int) -> Value:
+        """A row of a table for each index."""
+        return self.apply(
+            "embedding", name, [indices], [Output("", (*indices.shape, features))], params=entries * features
+        )[0]
+
+    def split(self, name: str, x: Value, shapes: dict[str, tuple[int, ...]]) -> tuple[Value, ...]:
+        """The parts of a value, copied: a tensor ``name.part`` of each of the shapes."""
+        if sum(prod(shape) for shape in shapes.values()) != prod(x.shape):
+            raise GraphError(f"{self.name}: cannot split {x.name!r} {x.shape} into {list(shapes.values())}")
+        outputs = [Output(part, shape, differentiable=True) for part, shape in shapes.items()]
+        return self.apply("split", name, [x], outputs)
