@@ -1,0 +1,389 @@
+"""Groups of ops as single nodes with options: what a hierarchical formulation is asked about.
+
+A *composite* is a group of ops that is scheduled as a whole, in one of several ways, its *options*. A composite of a
+training graph has two nodes, its forward and its backward part, tied together: a *layer*. An option says in which
+sequence the ops of each part are computed, and so what is saved in between (the *phantom*), what each part needs of the
+tensors that cross the group's border (its *interfaces*), and what it holds at each sub-step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.hierarchical.runs import Border, Run, make_run
+from remat.graphs.arrays import Csr, GraphArrays
+from remat.problem import Problem
+from remat.schedule import OrderRule
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+NOTHING: Int = np.zeros(0, dtype=np.int64)
+
+
+def _ops(given: ArrayLike) -> Int:
+    ops = np.array(given, dtype=np.int64).ravel()
+    ops.flags.writeable = False
+    return ops
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """One way to run a group.
+
+    Attributes
+    ----------
+    forward : int64 array, shape (computes,)
+        Ops of the flat graph, by number, in the sequence in which the forward part computes them; an op may come
+        several times. Frees are implied.
+    backward : int64 array, or None
+        The same for the backward part, which may recompute forward ops. None: the backward part cannot be run after
+        this forward one, which saves nothing (*fast-forward*); or the group has no backward part.
+    name : str
+        For messages.
+
+    Examples
+    --------
+    >>> Option([0, 1], [1, 3, 2])
+    Option(2 computes forward, 3 backward)
+    """
+
+    forward: Int
+    backward: Int | None = None
+    name: str = ""
+
+    def __init__(self, forward: ArrayLike, backward: ArrayLike | None = None, name: str = "") -> None:
+        object.__setattr__(self, "forward", _ops(forward))
+        object.__setattr__(self, "backward", None if backward is None else _ops(backward))
+        object.__setattr__(self, "name", name)
+
+    def __repr__(self) -> str:
+        back = "fast-forward" if self.backward is None else f"{len(self.backward)} backward"
+        return f"Option({len(self.forward)} computes forward, {back})"
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """A group of ops that is run as a whole.
+
+    Attributes
+    ----------
+    name : str
+    forward, backward : int64 arrays
+        Its ops by number; `backward` is empty where the graph has no backward part or the group none.
+    options : tuple of Option
+        At least one; of a group with a backward part at least one that has it, too.
+    """
+
+    name: str
+    forward: Int
+    backward: Int
+    options: tuple[Option, ...]
+
+    def __init__(self, name: str, forward: ArrayLike, backward: ArrayLike = (), options: Iterable[Option] = ()) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "forward", _ops(forward))
+        object.__setattr__(self, "backward", _ops(backward))
+        object.__setattr__(self, "options", tuple(options))
+
+    def __repr__(self) -> str:
+        return f"Composite({self.name!r}, {len(self.forward)} + {len(self.backward)} ops, {len(self.options)} options)"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """What is computed as a whole: an op alone, or one part of a composite.
+
+    Attributes
+    ----------
+    name : str
+    composite : int
+        -1: an op alone.
+    is_backward : bool
+    ops : int64 array
+        The ops whose outputs it makes for others.
+    """
+
+    name: str
+    composite: int
+    is_backward: bool
+    ops: Int
+
+
+@dataclass(frozen=True, eq=False)
+class CompositeProblem:
+    """A problem and the composites in it; every op in none of them is a node by itself, with its only option.
+
+    Parameters
+    ----------
+    problem : Problem
+    composites : sequence of Composite
+    soft : sequence of (int, int)
+        Pairs of ops, of which the first only orders the second: no data, nothing to be recomputed, no memory.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        In a topological order, that of the reference order where groups allow it.
+    layers : tuple of (int, int)
+        Forward and backward node of each composite that has both.
+    data : int64 array
+        Tensors of the flat graph that cross between nodes or are kept: all others are inside a node, inside a layer
+        (phantoms), or graph inputs, which are always there.
+
+    Raises
+    ------
+    ProblemError
+        In one line: ops that do not exist or are in two composites, groups that depend on each other both ways, groups
+        that are not together in the reference order although the problem fixes it, and options that do not do what
+        they must (an op missing or foreign, an input that is not there).
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> graph = unit_chain(4)  # f0 f1 f2 f3 loss g3 g2 g1 g0
+    >>> save, forget = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7])
+    >>> middle = Composite("middle", [1, 2], [6, 7], [save, forget, Option([1, 2])])
+    >>> whole = CompositeProblem(Problem(graph, 5), [middle])
+    >>> [node.name for node in whole.nodes]
+    ['f0', 'middle', 'f3', 'loss', 'g3', 'middle backward', 'g0']
+    >>> [[run.saved for run in whole.runs(1)], [run.cost for run in whole.runs(5)]]
+    [[1, 0, 0], [2, 4]]
+    """
+
+    problem: Problem
+    composites: Sequence[Composite] = ()
+    soft: Sequence[tuple[int, int]] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "composites", tuple(self.composites))
+        self._check_members()
+        self.nodes  # noqa: B018  (a cycle is found here)
+        for number in range(len(self.composites)):
+            self._composite_runs[number]
+        self._check_order()
+
+    @property
+    def arrays(self) -> GraphArrays:
+        """Of the flat graph."""
+        return self.problem.graph.arrays
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _check_members(self) -> None:
+        n = len(self.arrays.cost)
+        seen = np.full(n, -1, dtype=np.int64)
+        for number, each in enumerate(self.composites):
+            members = np.concatenate([each.forward, each.backward])
+            parts = [members, *(part for o in each.options for part in (o.forward, o.backward) if part is not None)]
+            named = np.concatenate(parts)
+            if len(named) and not (named.min() >= 0 and named.max() < n):
+                raise ProblemError(f"composite {each.name!r} has an op outside 0..{n - 1}, the ops of the graph")
+            if not len(each.forward):
+                raise ProblemError(f"composite {each.name!r} has no forward ops")
+            for op in members.tolist():
+                if seen[op] >= 0:
+                    other = self.composites[int(seen[op])].name
+                    raise ProblemError(f"op {self._name(op)!r} is in composite {other!r} and in {each.name!r}")
+                seen[op] = number
+            if not each.options:
+                raise ProblemError(f"composite {each.name!r} has no options")
+
+    def _name(self, op: int) -> str:
+        return self.problem.graph.op_names[op]
+
+    @cached_property
+    def _parts(self) -> tuple[list[Node], Int]:
+        """The nodes, not yet in order: composites' parts, then ops alone; and the one of each op."""
+        n = len(self.arrays.cost)
+        nodes: list[Node] = []
+        node_of = np.full(n, -1, dtype=np.int64)
+        for number, each in enumerate(self.composites):
+            for ops, back in ((each.forward, False), (each.backward, True)):
+                if len(ops):
+                    node_of[ops] = len(nodes)
+                    nodes.append(Node(each.name + " backward" * back, number, back, ops))
+        for op in np.flatnonzero(node_of < 0).tolist():
+            node_of[op] = len(nodes)
+            nodes.append(Node(self._name(op), -1, False, np.array([op], dtype=np.int64)))
+        return nodes, node_of
+
+    @cached_property
+    def _order(self) -> Int:
+        """The parts in a topological order: next comes the one that is ready and begins first in the reference."""
+        nodes, node_of = self._parts
+        arrays = self.arrays
+        soft = np.array(self.soft, dtype=np.int64).reshape(-1, 2)
+        tied = [(int(node_of[c.forward[0]]), int(node_of[c.backward[0]])) for c in self.composites if len(c.backward)]
+        ties = np.array(tied, dtype=np.int64).reshape(-1, 2)
+        before = np.concatenate([node_of[arrays.edge_producer], node_of[soft[:, 0]], ties[:, 0]])
+        after = np.concatenate([node_of[arrays.edge_consumer], node_of[soft[:, 1]], ties[:, 1]])
+        keys = np.unique((before * len(nodes) + after)[before != after])
+        before, after = keys // len(nodes), keys % len(nodes)
+        follow = Csr.from_pairs(before, after, len(nodes)).lists()
+        waits = np.bincount(after, minlength=len(nodes)).tolist()
+        begin = np.full(len(nodes), len(arrays.cost), dtype=np.int64)
+        np.minimum.at(begin, node_of, arrays.position)
+        ready = [(int(begin[k]), k) for k in range(len(nodes)) if not waits[k]]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            _, k = heapq.heappop(ready)
+            order.append(k)
+            for later in follow[k]:
+                waits[later] -= 1
+                if not waits[later]:
+                    heapq.heappush(ready, (int(begin[later]), later))
+        if len(order) < len(nodes):
+            stuck = [nodes[k].name for k in range(len(nodes)) if waits[k] and nodes[k].composite >= 0]
+            raise ProblemError(f"composites depend on each other both ways, or on an op between: {', '.join(stuck)}")
+        return np.array(order, dtype=np.int64)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        parts, _ = self._parts
+        return tuple(parts[k] for k in self._order.tolist())
+
+    @cached_property
+    def node_of(self) -> Int:
+        """Node of each op; shape (ops,)."""
+        place = np.empty(len(self._order), dtype=np.int64)
+        place[self._order] = np.arange(len(self._order))
+        return place[self._parts[1]]
+
+    @cached_property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        return tuple(
+            (int(self.node_of[each.forward[0]]), int(self.node_of[each.backward[0]]))
+            for each in self.composites if len(each.backward)
+        )  # fmt: skip
+
+    def _check_order(self) -> None:
+        """Where the order is fixed, the first computes of the nodes in order are the reference order."""
+        if self.problem.order is not OrderRule.FIXED or not self.composites:
+            return
+        for number, each in enumerate(self.composites):
+            for ops, back in ((each.forward, False), (each.backward, True)):
+                position = np.sort(self.arrays.position[ops])
+                if len(ops) and position[-1] - position[0] >= len(ops):
+                    raise ProblemError(
+                        f"composite {each.name!r} is not together in the reference order; ask for order 'free'"
+                    )
+                for option, run in enumerate(self._composite_runs[number][back]):
+                    first = run.ops[np.sort(np.unique(run.ops, return_index=True)[1])]
+                    mine = self.arrays.position[first[np.isin(first, ops)]]
+                    if len(mine) < len(ops) or (np.diff(mine) < 0).any():
+                        raise ProblemError(
+                            f"option {option} of composite {each.name!r} leaves the reference order; "
+                            "ask for order 'free'"
+                        )
+
+    # -- tensors -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def border(self) -> Border:
+        """Which tensors are inside composites, and which are there only while they are written."""
+        arrays = self.arrays
+        n = len(arrays.cost)
+        group = n + np.arange(n, dtype=np.int64)
+        for number, each in enumerate(self.composites):
+            group[each.forward] = group[each.backward] = number
+        low, high = np.full(len(arrays.size), 3 * n, dtype=np.int64), np.full(len(arrays.size), -1, dtype=np.int64)
+        for table in (arrays.producers, arrays.consumers):
+            np.minimum.at(low, table.rows, group[table.indices])
+            np.maximum.at(high, table.rows, group[table.indices])
+        kept = self.problem.kept
+        passing = (arrays.consumers.counts == 0) & ~kept & ~arrays.is_input
+        return Border(self.problem.graph, (low == high) & ~kept & ~arrays.is_input & ~passing, passing)
+
+    @cached_property
+    def data(self) -> Int:
+        border = self.border
+        return np.flatnonzero(~border.internal & ~border.passing & ~self.arrays.is_input)
+
+    # -- options -----------------------------------------------------------------------------------------------------
+
+    def runs(self, node: int) -> tuple[Run, ...]:
+        """What the node can do: a run for each option that it has."""
+        this = self.nodes[node]
+        if this.composite >= 0:
+            return self._composite_runs[this.composite][this.is_backward]
+        return (self._alone(int(this.ops[0])),)
+
+    def _alone(self, op: int) -> Run:
+        arrays, border = self.arrays, self.border
+        reads, writes = arrays.op_inputs[op], arrays.op_outputs[op]
+        reads, passes = reads[~arrays.is_input[reads]], border.passing[writes]
+        held = int(arrays.workspace[op] + arrays.size[writes[passes]].sum())
+        tensor = np.union1d(reads, writes[~passes])
+        return Run(
+            option=0, ops=np.array([op], dtype=np.int64), cost=int(arrays.cost[op]),
+            memory=np.array([held], dtype=np.int64), saved=0, tensor=tensor, needs=np.isin(tensor, reads),
+            makes=np.isin(tensor, writes), last=np.zeros(len(tensor), dtype=np.int64), absent_tensor=NOTHING,
+            absent_from=NOTHING, absent_until=NOTHING,
+        )  # fmt: skip
+
+    @cached_property
+    def _composite_runs(self) -> list[tuple[tuple[Run, ...], tuple[Run, ...]]]:
+        """Of each composite the forward and the backward runs."""
+        return [self._runs_of(number) for number in range(len(self.composites))]
+
+    def _runs_of(self, number: int) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+        each, border = self.composites[number], self.border
+        n = len(self.arrays.cost)
+        ahead, back = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+        ahead[each.forward], back[each.backward] = True, True
+        forward, backward = [], []
+        for place, option in enumerate(each.options):
+            who = f"option {option.name or place!r} of composite {each.name!r}"
+            self._check_option(option, ahead, back, who)
+            saved = NOTHING
+            if option.backward is not None:
+                run, saved = make_run(
+                    border, option.backward, back, option=place, saved=NOTHING, taken=None, who=f"{who}, backward,"
+                )
+                backward.append(run)
+                made = np.unique(np.concatenate([self.arrays.op_outputs[op] for op in option.forward.tolist()]))
+                lost = np.setdiff1d(saved, made)
+                if len(lost):
+                    name = self.problem.graph.tensors[int(lost[0])].name
+                    raise ProblemError(f"{who} reads tensor {name!r} backward, which its forward part does not make")
+            forward.append(
+                make_run(border, option.forward, ahead, option=place, saved=saved, taken=NOTHING, who=who)[0]
+            )
+        if len(each.backward) and not backward:
+            raise ProblemError(f"no option of composite {each.name!r} has a backward part")
+        return tuple(forward), tuple(backward)
+
+    def _check_option(self, option: Option, ahead: Bool, back: Bool, who: str) -> None:
+        """Each part computes ops of the group only, and those that it must."""
+        arrays, border = self.arrays, self.border
+        foreign = option.forward[~ahead[option.forward]]
+        if option.backward is not None:
+            if not back.any():
+                raise ProblemError(f"{who} has a backward part, the composite has none")
+            foreign = np.concatenate([foreign, option.backward[~(ahead | back)[option.backward]]])
+        if len(foreign):
+            raise ProblemError(f"{who} computes op {self._name(int(foreign[0]))!r}, which is none of its own")
+        given = np.zeros(len(ahead), dtype=np.bool_)
+        given[option.forward] = True
+        handed = np.zeros(len(ahead), dtype=np.bool_)  # ops with an output that crosses the border
+        crosses = ~border.internal & ~border.passing
+        handed[arrays.op_outputs.rows[crosses[arrays.op_outputs.indices]]] = True
+        if not back.any():
+            handed = ahead
+        needed = ahead & handed & ~given
+        if option.backward is not None:
+            given[option.backward] = True
+            needed |= (ahead | back) & ~given
+            early = np.zeros(len(ahead), dtype=np.bool_)
+            early[option.backward] = True
+            needed |= back & ~early
+        if needed.any():
+            raise ProblemError(f"{who} does not compute op {self._name(int(needed.argmax()))!r}")

@@ -1,0 +1,280 @@
+"""What one part of an option holds, sub-step by sub-step, and what it needs of the tensors that cross its border."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph
+from remat.graphs.arrays import GraphArrays
+from remat.modeling.rows import expand
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Sub-steps of a run at which the same of its interfaces are there; of these the one that holds most.
+
+    Memory while the run is at such a sub-step is what is held after the run, plus `memory`, plus the bytes of all
+    interfaces that are freed with the run, less those in `freed` that are, less those in `not_made` that the run makes.
+
+    Attributes
+    ----------
+    memory : int
+        Bytes of internal tensors and workspace; interfaces are not among them.
+    freed : int64 array
+        Interfaces that the run is done with before these sub-steps: gone here if they are freed with the run.
+    not_made : int64 array
+        Interfaces that the run has not made yet (or again): not there if it is this run that makes them.
+    """
+
+    memory: int
+    freed: Int
+    not_made: Int
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One part of an option: a sequence of ops that runs as a whole, as the compute of one node.
+
+    Attributes
+    ----------
+    option : int
+        Number of the option among those of its composite; 0 for an op alone.
+    ops : int64 array, shape (sub-steps,)
+        Ops of the flat graph in the order in which they are computed; one may come several times.
+    cost : int
+        Of all of them.
+    memory : int64 array, shape (sub-steps,)
+        Bytes held at each sub-step besides interfaces: internal tensors (with what the forward part saved for the
+        backward part), copies of interfaces that the run makes for itself alone, and the op's workspace.
+    saved : int
+        Bytes of internal tensors that are held afterwards, for the backward part: the phantom. 0 for backward parts.
+    tensor : int64 array, shape (interfaces,)
+        Tensors of the flat graph that cross the border and that this run needs or makes, ascending.
+    needs, makes : bool arrays, shape (interfaces,)
+        Whether it must be there and complete beforehand; whether the run writes it for others.
+    last : int64 array, shape (interfaces,)
+        Last sub-step that reads or writes it.
+    absent_tensor, absent_from, absent_until : int64 arrays
+        Sub-steps ``from <= i < until`` in which an interface that the run makes is not there, unless it was before.
+    """
+
+    option: int
+    ops: Int
+    cost: int
+    memory: Int
+    saved: int
+    tensor: Int
+    needs: Bool
+    makes: Bool
+    last: Int
+    absent_tensor: Int
+    absent_from: Int
+    absent_until: Int
+
+    @property
+    def first(self) -> Int:
+        """First sub-step that makes each interface; 0 where it only needs it."""
+        first = np.zeros(len(self.tensor), dtype=np.int64)
+        begins = self.absent_from == 0
+        first[np.searchsorted(self.tensor, self.absent_tensor[begins])] = self.absent_until[begins]
+        return first
+
+    @property
+    def peak(self) -> int:
+        """Largest of `memory`."""
+        return int(self.memory.max(initial=0))
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The run's memory with interfaces, by sub-steps that have the same of them; none holds whenever another does.
+
+        A schedule in which every row of the chosen run is within the budget is within it at every sub-step.
+        """
+        steps = len(self.ops)
+        marks = np.concatenate([[0], self.last + 1, self.absent_from, self.absent_until])
+        begins = np.unique(marks[marks < steps])
+        if not steps:
+            return ()
+        most = np.maximum.reduceat(self.memory, begins)
+        gone = self.last[:, None] < begins
+        hidden = np.zeros((len(self.tensor), len(begins)), dtype=np.bool_)
+        which = np.searchsorted(self.tensor, self.absent_tensor)
+        inside = (self.absent_from[:, None] <= begins) & (begins < self.absent_until[:, None])
+        np.logical_or.at(hidden, which, inside)
+        return undominated([
+            Row(int(held), self.tensor[gone[:, i]], self.tensor[hidden[:, i]]) for i, held in enumerate(most)
+        ])  # fmt: skip
+
+
+def undominated(rows: list[Row]) -> tuple[Row, ...]:
+    """Rows that none of the others implies: one with at most as many corrections and at least as much memory does."""
+    found: list[tuple[Row, frozenset[int], frozenset[int]]] = []
+    for row in sorted(rows, key=lambda each: (-each.memory, len(each.freed) + len(each.not_made))):
+        freed, hidden = frozenset(row.freed.tolist()), frozenset(row.not_made.tolist())
+        if not any(f <= freed and h <= hidden for _, f, h in found):
+            found.append((row, freed, hidden))
+    return tuple(row for row, _, _ in found)
+
+
+@dataclass(frozen=True, eq=False)
+class Border:
+    """What the parts of one group see of the graph.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+    internal : bool array, shape (tensors,)
+        Touched by ops of this group alone, and not kept to the end.
+    passing : bool array, shape (tensors,)
+        Nobody reads or keeps it: it is there only while it is written.
+    """
+
+    graph: ComputeGraph
+    internal: Bool
+    passing: Bool
+
+    @property
+    def arrays(self) -> GraphArrays:
+        """Of the graph."""
+        return self.graph.arrays
+
+
+class _Touches(NamedTuple):
+    """All reads and writes of a sequence of ops, by tensor, then sub-step; no graph inputs."""
+
+    tensor: Int
+    step: Int
+    written: Bool
+
+
+def _touches(arrays: GraphArrays, ops: Int) -> _Touches:
+    tensors: list[Int] = []
+    steps: list[Int] = []
+    writes: list[Bool] = []
+    for table, written in ((arrays.op_inputs, False), (arrays.op_outputs, True)):
+        step, rank = expand(table.counts[ops])
+        tensor = table.indices[table.indptr[ops[step]] + rank]
+        own = ~arrays.is_input[tensor]
+        tensors.append(tensor[own])
+        steps.append(step[own])
+        writes.append(np.full(int(own.sum()), written))
+    tensor, step, is_write = np.concatenate(tensors), np.concatenate(steps), np.concatenate(writes)
+    by = np.lexsort((is_write, step, tensor))
+    return _Touches(tensor[by], step[by], is_write[by])
+
+
+def _early_reads(arrays: GraphArrays, touches: _Touches, ops: Int, buffers: Int) -> Int:
+    """Of `buffers`, those that are read before all their writers have run here."""
+    tensor, step, written = touches
+    early = []
+    for buffer in buffers.tolist():
+        first, end = np.searchsorted(tensor, [buffer, buffer + 1])
+        reads = step[first:end][~written[first:end]]
+        if not len(reads):
+            continue
+        writers = np.unique(ops[step[first:end][written[first:end] & (step[first:end] < reads[0])]])
+        if len(writers) < arrays.producers.counts[buffer]:
+            early.append(buffer)
+    return np.array(early, dtype=np.int64)
+
+
+def make_run(
+    border: Border, ops: Int, own: Bool, *, option: int, saved: Int, taken: Int | None, who: str
+) -> tuple[Run, Int]:
+    """The run of a sequence of ops.
+
+    Parameters
+    ----------
+    border : Border
+    ops : int64 array
+    own : bool array, shape (ops of the graph,)
+        The ops whose outputs the node makes for others; what other ops of the sequence write is a copy for itself.
+    option : int
+    saved : int64 array
+        Internal tensors that are held afterwards.
+    taken : int64 array or None
+        Internal tensors that are there at the beginning; None: whichever it reads before they are written.
+    who : str
+        For messages.
+
+    Returns
+    -------
+    run : Run
+    taken : int64 array
+        Internal tensors that are there at the beginning.
+
+    Raises
+    ------
+    ProblemError
+        If the sequence reads an internal tensor that is not there, or an output of its own before it is made.
+    """
+    arrays, steps = border.arrays, len(ops)
+    size = arrays.size
+    touches = _touches(arrays, ops)
+    tensor, step, written = touches
+    mine = np.zeros(len(size), dtype=np.bool_)  # made for others
+    writer = ops[step[written]]
+    mine[tensor[written][own[writer]]] = True
+    mine &= ~border.internal & ~border.passing
+    is_read, is_saved = (np.zeros(len(size), dtype=np.bool_) for _ in range(2))
+    is_read[tensor[~written]] = True
+    is_saved[saved] = True
+    # an accumulation buffer is held from its first contribution on, if anybody needs it; otherwise it comes and goes
+    held = (arrays.producers.counts > 1) & (is_read | is_saved | mine)
+    begins = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
+    begins |= written & ~held[tensor]
+    at = np.flatnonzero(begins)
+    last = np.append(at[1:], len(tensor)) - 1
+    what, start, end = tensor[at], step[at], step[last]
+    outside = ~written[at]  # read before it is written here
+    early = _early_reads(arrays, touches, ops, np.unique(what[held[what]]))
+    outside |= np.isin(what, early)
+    final = np.append(what[1:] != what[:-1], True)[: len(what)]
+
+    internal, needs = border.internal[what], outside & ~border.internal[what]
+    entering = np.unique(what[outside & internal])
+    missing = entering[:0] if taken is None else np.setdiff1d(entering, taken)
+    _check_there(border, np.append(what[needs & mine[what] & ~held[what]], missing), ops, who)
+    lives = internal | border.passing[what] | ~(mine[what] | needs)
+    begin = np.where(outside, 0, start)
+    until = np.where(final & is_saved[what], steps - 1, end)
+    change = np.zeros(steps + 1, dtype=np.int64)
+    np.add.at(change, begin[lives], size[what[lives]])
+    np.subtract.at(change, until[lives] + 1, size[what[lives]])
+    memory = np.cumsum(change)[:steps] + arrays.workspace[ops]
+
+    crossing = np.unique(what[(mine[what] | needs) & ~internal & ~border.passing[what]])
+    place = np.full(len(size), -1, dtype=np.int64)
+    place[crossing] = np.arange(len(crossing))
+    need = np.zeros(len(crossing), dtype=np.bool_)
+    need[place[what[needs]]] = True
+    used = np.zeros(len(crossing), dtype=np.int64)
+    counts = (place[what] >= 0) & (needs | mine[what])  # a copy made later is no use of it
+    np.maximum.at(used, place[what[counts]], end[counts])
+    made = mine[what] & ~outside
+    before = np.append(0, end[:-1] + 1)[: len(what)]  # an instance is gone from its last use to the next one
+    before = np.where(np.append(True, what[1:] != what[:-1])[: len(what)], 0, before)
+    made &= before < start
+    run = Run(
+        option=option, ops=ops, cost=int(arrays.cost[ops].sum()), memory=memory, saved=int(size[saved].sum()),
+        tensor=crossing, needs=need, makes=mine[crossing], last=used, absent_tensor=what[made],
+        absent_from=before[made], absent_until=start[made],
+    )  # fmt: skip
+    return run, entering
+
+
+def _check_there(border: Border, missing: Int, ops: Int, who: str) -> None:
+    """Refuse a sequence that reads any of `missing`."""
+    for tensor in missing.tolist():
+        reader = next(op for op in ops.tolist() if tensor in border.arrays.op_inputs[op])
+        name, what = border.graph.op_names[reader], border.graph.tensors[tensor].name
+        raise ProblemError(f"{who} computes op {name!r} before tensor {what!r}, which it reads, is there")

@@ -1,0 +1,152 @@
+"""Composites: what an option needs, makes and holds, and the schedule of a sequence of nodes and options."""
+
+import random
+
+import numpy as np
+import pytest
+
+from remat.errors import ProblemError
+from remat.formulations.hierarchical import Composite, CompositeProblem, Option, Step, expand
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+from remat.schedule import simulate, validate
+from remat.testing.graphs import random_graph
+
+CHAIN = Problem(unit_chain(4))  # f0 f1 f2 f3 loss g3 g2 g1 g0 are ops 0 to 8
+SAVE, FORGET, AHEAD = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7]), Option([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("composite", "said"),
+    [
+        (Composite("m", [1, 2], [6, 7]), "composite 'm' has no options"),
+        (Composite("m", [1, 99], [6, 7], [SAVE]), "composite 'm' has an op outside 0..8"),
+        (Composite("m", [], [6, 7], [SAVE]), "composite 'm' has no forward ops"),
+        (Composite("m", [1, 2], [2, 6], [SAVE]), "op 'f2' is in composite 'm' and in 'm'"),
+        (Composite("m", [1, 2], [6, 7], [AHEAD]), "no option of composite 'm' has a backward part"),
+        (Composite("m", [1, 2], [], [SAVE]), "has a backward part, the composite has none"),
+        (
+            Composite("m", [1, 2], [6, 7], [SAVE, Option([2])]),
+            "option 1 of composite 'm' computes op 'f2'",
+        ),
+        (Composite("m", [1, 2], [6, 7], [Option([1], [6, 7], "x")]), "option 'x' of composite 'm' does not compute"),
+        (Composite("m", [1, 2], [6, 7], [Option([1, 2], [6])]), "option 0 of composite 'm' does not compute op 'g1'"),
+        (Composite("m", [1, 2], [6, 7], [Option([1, 3, 2], [6, 7])]), "computes op 'f3', which is none of its own"),
+        (
+            Composite("m", [1, 2], [6, 7], [Option([1, 2], [7, 6])]),
+            "reads tensor 'g2' backward, which its forward part does not make",
+        ),
+        (Composite("m", [1, 3], [5, 7], [Option([1, 3], [5, 7])]), "composites depend on each other both ways"),
+        (Composite("m", [0, 1], [6, 7], [Option([0, 1], [6, 7])]), None),
+    ],
+)
+def test_composites_that_do_not_do_what_they_must(composite, said):
+    if said is None:
+        CompositeProblem(CHAIN, [composite])
+        return
+    with pytest.raises(ProblemError) as error:
+        CompositeProblem(CHAIN, [composite])
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_two_composites_with_one_op():
+    first, second = (Composite(name, [1, 2], [6, 7], [SAVE]) for name in "ab")
+    with pytest.raises(ProblemError, match="op 'f1' is in composite 'a' and in 'b'"):
+        CompositeProblem(CHAIN, [first, second])
+
+
+def test_a_fixed_order_is_kept():
+    b = GraphBuilder("fork")
+    b.op("a", size=1)
+    b.op("left", inputs=["a"], size=1)
+    b.op("right", inputs=["a"], size=1)
+    b.op("left end", inputs=["left"], size=1)
+    b.op("end", inputs=["left end", "right"], size=1)
+    graph = b.build()
+    left = Composite("left", [1, 3], (), [Option([1, 3])])
+    with pytest.raises(ProblemError, match="composite 'left' is not together in the reference order"):
+        CompositeProblem(Problem(graph), [left])
+    free = CompositeProblem(Problem(graph, order="free"), [left])
+    assert [node.name for node in free.nodes] == ["a", "left", "right", "end"]
+    soft = CompositeProblem(Problem(graph, order="free"), [left], [(2, 1)])
+    assert [node.name for node in soft.nodes] == ["a", "right", "left", "end"]
+    turned = Composite("m", [1, 2], (), [Option([2, 1])])
+    with pytest.raises(ProblemError, match="option 0 of composite 'm' leaves the reference order"):
+        CompositeProblem(Problem(graph), [turned])
+
+
+def test_what_an_option_needs_is_its_own():
+    """An output that a backward part reads is there, or computed again: an option each."""
+    b = GraphBuilder("two outputs")
+    b.op("f", outputs={"x": 4})
+    b.op("g", inputs=["x"], outputs={"y": 2})
+    b.op("loss", inputs=["x", "y"], outputs={"d": 1})
+    b.op("back", inputs=["x", "d"], outputs={"e": 1})
+    layer = Composite("layer", [0, 1], [3], [Option([0, 1], [3]), Option([0, 1], [0, 3])])
+    whole = CompositeProblem(Problem(b.build()), [layer])
+    assert whole.layers == ((0, 2),)
+    reads, again = whole.runs(2)
+    assert reads.tensor[reads.needs].tolist() == [0, 2]
+    assert again.tensor[again.needs].tolist() == [2]
+    assert again.memory.tolist() == [4, 5]  # a copy of x for itself; e passes
+    assert again.rows[0].freed.tolist() == []
+    schedule = expand(whole, [Step(0), Step(1), Step(2, 1, np.array([0]))])
+    assert schedule.computes() == ["f", "g", "loss", "back"]  # x is there all the time
+
+
+def test_plain_rows_are_what_the_simulation_holds():
+    """Each node once, in order: groups of random graphs, some ops twice. Never more than the rows say."""
+    corrected = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        problem = Problem(random_graph(seed, 9, buffers=seed % 2 == 0))
+        order = problem.graph.arrays.order.tolist()
+        a, b = sorted(rng.sample(range(len(order) + 1), 2))
+        ops = order[a:b]
+        again = rng.random() < 0.3 and problem.graph.arrays.recomputable[ops].all()
+        sequence = ops + (ops if again else [])
+        whole = CompositeProblem(problem, [Composite("group", ops, (), [Option(sequence)])])
+        claims, below = claimed(whole)
+        flat = expand(whole, [Step(node) for node in range(len(whole.nodes))])
+        certificate = validate(problem.graph, flat, problem.rules)
+        assert certificate.accepted
+        held = simulate(problem.graph, flat).memory
+        if len(held) == len(claims):  # nothing was left out
+            assert (held <= claims).all()
+            if not again:
+                assert (held == claims).all() or problem.graph.arrays.producers.counts.max() > 1
+        assert max(claims) >= held.max()
+        corrected += below
+    assert corrected > 50
+
+
+def claimed(whole):
+    """Memory by the rows at each sub-step if each node runs once, and whether corrections made any of it less."""
+    size = whole.arrays.size
+    runs = [whole.runs(node)[0] for node in range(len(whole.nodes))]
+    last = {}
+    for node, run in enumerate(runs):
+        last.update(dict.fromkeys(run.tensor.tolist(), node))
+    last.update({t: len(runs) for t in np.flatnonzero(whole.problem.kept).tolist()})
+    live, claims, less = set(), [], False
+    for node, run in enumerate(runs):
+        made = set(run.tensor.tolist()) - live
+        live |= made
+        gone = {t for t in live if last[t] <= node}
+        for step, memory in enumerate(run.memory.tolist()):
+            here = set(live)
+            for t, first, until in zip(run.absent_tensor, run.absent_from, run.absent_until, strict=True):
+                if first <= step < until and int(t) in made:
+                    here.discard(int(t))
+            here -= {
+                t for t, use in zip(run.tensor.tolist(), run.last.tolist(), strict=True) if t in gone and use < step
+            }
+            less |= here != live
+            claims.append(int(whole.arrays.input_bytes + memory + size[list(here)].sum()))
+            rows = ((row.memory, live - (gone & set(row.freed)) - (made & set(row.not_made))) for row in run.rows)
+            most = max(held + int(size[list(there)].sum()) for held, there in rows)
+            assert claims[-1] <= most + whole.arrays.input_bytes
+        live -= gone
+    return np.array(claims), less
