@@ -68,8 +68,12 @@ class Checkpointing(Heuristic):
     """
 
     options_type: ClassVar[type | None] = CheckpointingOptions
+    table_bytes: ClassVar[int] = TABLES
+    """Bytes that it needs for each pair of ops."""
     deadline = Deadline()
     """Of the candidate that is being made."""
+    fitted = False
+    """Whether the last candidate was within the budget: for those that choose the next one by that."""
 
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
@@ -83,9 +87,9 @@ class Checkpointing(Heuristic):
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         num_ops, available = len(problem.graph.ops), available_memory(run.options.memory_bytes)
-        if TABLES * num_ops**2 > available:
+        if (needed := self.table_bytes * num_ops**2) > available:
             raise ProblemError(
-                f"{self.name} needs about {TABLES * num_ops**2 / 2**30:.1f} GiB for {num_ops:,} ops, of which "
+                f"{self.name} needs about {needed / 2**30:.1f} GiB for {num_ops:,} ops, of which "
                 f"{available / 2**30:.1f} GiB are to be had"
             )
         best: tuple[tuple[bool, int, int], Schedule] | None = None
@@ -101,7 +105,7 @@ class Checkpointing(Heuristic):
                 break
             self.deadline = run.deadline
             found = validate(problem.graph, schedule, problem.rules)
-            fits = found.verdict is Verdict.VALID
+            fits = self.fitted = found.verdict is Verdict.VALID
             rank = (False, found.cost, found.peak) if fits else (True, found.peak, found.cost)
             if best is None or rank < best[0]:
                 best = rank, schedule

@@ -1,0 +1,139 @@
+"""Which lower sets of the forward graph there are to choose from."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.heuristics.checkpointing.step import TrainingStep
+
+Int = NDArray[np.int64]
+Bits = NDArray[np.bool_]
+
+
+class ForwardGraph:
+    """The forward ops of a training step by position, with edges among them and the bytes of each one's values.
+
+    Attributes
+    ----------
+    num_ops : int
+    producer, consumer : int64 arrays, shape (edges,)
+    cost, size : int64 arrays, shape (num_ops,)
+        Cost, and bytes of the outputs that somebody reads and that are not kept to the end anyway.
+    held : bool array, shape (num_ops,)
+        Not recomputed: computes are limited to one, or several ops write one buffer.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> graph = ForwardGraph(TrainingStep.of(Problem(unit_chain(3))))
+    >>> graph.producer.tolist(), graph.consumer.tolist(), graph.size.tolist()
+    ([0, 1], [1, 2], [1, 1, 1])
+    """
+
+    def __init__(self, step: TrainingStep) -> None:
+        problem, arrays = step.problem, step.problem.graph.arrays
+        self.num_ops = step.num_forward
+        inside = step.edges[1] < self.num_ops
+        pairs = np.unique(np.stack([edge[inside] for edge in step.edges]), axis=1)
+        self.producer, self.consumer = pairs
+        ops = arrays.order[: self.num_ops]
+        self.cost = arrays.cost[ops]
+        passing = np.where(problem.kept | (arrays.consumers.counts == 0), 0, arrays.size)
+        total = np.zeros(len(arrays.order), dtype=np.int64)
+        np.add.at(total, arrays.op_outputs.rows, passing[arrays.op_outputs.indices])
+        self.size = total[ops]
+        once = np.array([limit == 1 for limit in problem.compute_limits])
+        shared = arrays.producers.counts > 1
+        once[arrays.producers.indices[shared[arrays.producers.rows]]] = True
+        self.held = once[ops]
+
+    def boundary(self, members: Bits) -> Bits:
+        """Ops of a lower set that an op outside reads."""
+        leaving = members[self.producer] & ~members[self.consumer]
+        rim = np.zeros(self.num_ops, dtype=np.bool_)
+        rim[self.producer[leaving]] = True
+        return rim
+
+    def beyond(self, members: Bits) -> int:
+        """Bytes of the readers of a lower set outside it, and of all that these read outside it.
+
+        Kusumoto et al.'s last two terms of the peak, M(δ⁺(L) - L) + M(δ⁻(δ⁺(L)) - L).
+        """
+        readers = np.zeros(self.num_ops, dtype=np.bool_)
+        readers[self.consumer[members[self.producer]]] = True
+        read = np.zeros(self.num_ops, dtype=np.bool_)
+        read[self.producer[readers[self.consumer]]] = True
+        return int(self.size[readers & ~members].sum() + self.size[read & ~members].sum())
+
+
+def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bits | None:
+    """All sets of forward ops that lack nothing they read, by size; shape (sets, ops). None: they are over `most`.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> all_lower_sets(ForwardGraph(TrainingStep.of(Problem(unit_chain(2)))), 10, Deadline()).astype(int).tolist()
+    [[0, 0], [1, 0], [1, 1]]
+    """
+    needs = [0] * graph.num_ops
+    for u, v in zip(graph.producer.tolist(), graph.consumer.tolist(), strict=True):
+        needs[v] |= 1 << u
+    found = {0}
+    level = [0]
+    while level:
+        following: set[int] = set()
+        for members in deadline.each(level, 16):
+            for op, need in enumerate(needs):
+                if not members >> op & 1 and need & members == need:
+                    following.add(members | 1 << op)
+            if len(found) + len(following) > most:
+                return None
+        found |= following
+        level = list(following)
+    sets = np.array([[members >> op & 1 for op in range(graph.num_ops)] for members in found], dtype=np.bool_)
+    return sets[np.lexsort((*sets.T, sets.sum(axis=1)))]
+
+
+def ancestor_closures(graph: ForwardGraph, most: int, deadline: Deadline) -> Bits:
+    """Of each op the ops that it needs and itself, with the empty set and all ops, by size; at most `most` sets.
+
+    Where there are more ops, the reference order is cut into as many runs, of each of which the op is taken after
+    which the fewest bytes are still to be read.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
+    """
+    last = np.arange(graph.num_ops)
+    np.maximum.at(last, graph.producer, graph.consumer)
+    change = np.zeros(graph.num_ops + 1, dtype=np.int64)
+    change[:-1] += graph.size
+    np.add.at(change, last + 1, -graph.size)
+    crossing = np.cumsum(change)[:-1]
+    runs = np.array_split(np.arange(graph.num_ops), min(graph.num_ops, max(1, most - 2)))
+    chosen = [int(run[crossing[run].argmin()]) for run in runs]
+    inputs: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for u, v in zip(graph.producer.tolist(), graph.consumer.tolist(), strict=True):
+        inputs[v].append(u)
+    sets = np.zeros((len(chosen) + 2, graph.num_ops), dtype=np.bool_)
+    sets[-1] = True
+    for row, op in enumerate(deadline.each(chosen, 1), 1):
+        found = [op]
+        sets[row, op] = True
+        for member in found:
+            for other in inputs[member]:
+                if not sets[row, other]:
+                    sets[row, other] = True
+                    found.append(other)
+    sets = np.unique(sets, axis=0)
+    return sets[np.argsort(sets.sum(axis=1), kind="stable")]

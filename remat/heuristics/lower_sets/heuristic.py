@@ -1,0 +1,153 @@
+"""Kusumoto's lower sets as a heuristic: from a chain of lower sets to a schedule, and which budgets to plan for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.sequence import useful_schedule
+from remat.heuristics.checkpointing.base import Checkpointing
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.lower_sets.families import Bits, ForwardGraph, all_lower_sets, ancestor_closures
+from remat.heuristics.lower_sets.programme import Chain, Programme
+from remat.heuristics.options import check_types
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+#: Budgets that are planned for: evenly spaced, and then by bisection on whether the time-centric schedule fits.
+SPACED, BISECTED = 8, 10
+#: Chains for each of them, from the time-centric to the memory-centric one.
+CHAINS = 5
+
+
+@dataclass(frozen=True)
+class LowerSetsOptions:
+    """Options of :class:`LowerSets`.
+
+    Attributes
+    ----------
+    sets : int
+        Lower sets to choose from at the most: all of them, if they are no more, or else ancestor closures.
+    levels : int
+        Costs of recomputation that are told apart.
+    """
+
+    sets: int = 600
+    levels: int = 200
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name, least in (("sets", 3), ("levels", 1)):
+            if getattr(self, name) < least:
+                raise ProblemError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+
+class LowerSets(Checkpointing):
+    """Kusumoto's lower sets: which values are stored is decided by a dynamic programme over chains of lower sets.
+
+    Kusumoto et al., *A Graph Theoretic Framework of Recomputation Algorithms for Memory-Efficient Backpropagation*
+    (NeurIPS 2019). A lower set of the forward graph lacks nothing that it reads; a chain of them cuts the forward pass
+    into segments, and of each set the *boundary* is stored, the ops that are read outside. The backward pass computes
+    each segment again from what is stored. The programme (:class:`.Programme`) is exact over all lower sets where these
+    are few, and otherwise goes over ancestor closures, one for each op. Sizes and costs count; every forward op runs at
+    most twice.
+
+    The paper's memory of a segment is an estimate (forward and backward values of the segment at once), so several
+    budgets are planned for, each with the time-centric chain, which recomputes least, the memory-centric one, which
+    recomputes most, and some between. Of a segment only what is needed so far is computed again, and the last one is
+    still there. The cheapest schedule that fits is kept.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import HeuristicRun
+    >>> LowerSets().run(Problem(unit_chain(16), 9), HeuristicRun()).num_computes
+    42
+    """
+
+    name = "lower-sets"
+    options_type = LowerSetsOptions
+    table_bytes = 0
+
+    def candidates(self, problem: Problem) -> Iterator[Schedule]:
+        step = TrainingStep.of(problem)
+        backward = _Backward(step)
+        yield Schedule.of_computes(problem.graph, problem.graph.arrays.order, source=self.name)
+        if self.fitted:
+            return
+        graph = ForwardGraph(step)
+        sets = all_lower_sets(graph, self.options.sets, self.deadline)
+        if sets is None:
+            sets = ancestor_closures(graph, self.options.sets, self.deadline)
+        programme = Programme(graph, sets, self.options.levels, self.deadline)
+        least, most = programme.least(), programme.most
+        seen: set[tuple[int, ...]] = set()
+        fits, over = least, most
+        for k in range(SPACED):
+            budget = least + (most - least) * k // SPACED
+            if (yield from self._of_budget(programme, backward, budget, seen)):
+                fits = budget
+            else:
+                over = min(over, max(budget, fits + 1))
+        for _ in range(BISECTED):
+            if (middle := (fits + over) // 2) <= fits:
+                break
+            if (yield from self._of_budget(programme, backward, middle, seen)):
+                fits = middle
+            else:
+                over = middle
+
+    def _of_budget(
+        self, programme: Programme, backward: _Backward, budget: int, seen: set[tuple[int, ...]]
+    ) -> Generator[Schedule, None, bool]:
+        """Schedules of the chains for a planned budget; returns whether the time-centric one fits, if it is new."""
+        fitted = False
+        for number, chain in enumerate(programme.chains(budget, CHAINS)):
+            if chain.sets in seen:
+                continue
+            seen.add(chain.sets)
+            sequence = backward.sequence(stored_by(programme, chain))
+            yield useful_schedule(backward.step.problem, backward.order[sequence], self.name, self.deadline)
+            fitted |= self.fitted and not number
+        return fitted
+
+
+def stored_by(programme: Programme, chain: Chain) -> Bits:
+    """Forward ops that are not computed again: all boundaries, and the last segment."""
+    stored: Bits = np.any(programme.rims[list(chain.sets)], axis=0)
+    before_last = chain.sets[-2] if len(chain.sets) > 1 else 0
+    return stored | ~programme.sets[before_last]
+
+
+class _Backward:
+    """Which forward ops each op of the backward pass reads, for sequences."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self.step, self.order = step, step.problem.graph.arrays.order
+        num_ops = len(self.order)
+        rows = step.problem.graph.arrays.op_predecessors.lists()
+        place = step.problem.graph.arrays.position.tolist()
+        self.reads = [[place[u] for u in rows[op]] for op in self.order.tolist()]
+        self.positions = range(step.first_backward, num_ops)
+
+    def sequence(self, stored: Bits) -> NDArray[np.int64]:
+        """Forward and loss in order, then the backward pass, each op after what it reads and is not there any more."""
+        there = stored.tolist()
+        sequence = list(range(self.positions.start))
+        for op in self.positions:
+            missing = {u for u in self.reads[op] if u < len(there) and not there[u]}
+            found = list(missing)
+            for value in found:
+                for other in self.reads[value]:
+                    if not there[other] and other not in missing:
+                        missing.add(other)
+                        found.append(other)
+            for value in sorted(missing):
+                there[value] = True
+                sequence.append(value)
+            sequence.append(op)
+        return np.array(sequence, dtype=np.int64)

@@ -1,0 +1,112 @@
+"""TW-Remat as a heuristic: how far down the tree recomputation goes is searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from remat.errors import ProblemError
+from remat.formulations.sequence import useful_schedule
+from remat.heuristics.checkpointing.base import Checkpointing
+from remat.heuristics.options import check_types
+from remat.heuristics.tree_width.recursion import LongSequenceError, Ops, sequence_of
+from remat.heuristics.tree_width.separators import SeparatorTree, by_degree, by_fill_in, separator_tree
+from remat.problem import Problem
+from remat.schedule import Schedule
+
+#: Ops up to which graphs are decomposed by degree, and by fill-in; both take quadratic time and more.
+MOST_OPS = {by_degree: 20_000, by_fill_in: 1_000}
+
+
+@dataclass(frozen=True)
+class TreeWidthOptions:
+    """Options of :class:`TreeWidth`.
+
+    Attributes
+    ----------
+    most_computes : int
+        Computes for each op, on average, beyond which a schedule is not made.
+    """
+
+    most_computes: int = 30
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.most_computes < 1:
+            raise ProblemError(f"most_computes must be at least 1, not {self.most_computes}")
+
+
+class TreeWidth(Checkpointing):
+    """TW-Remat: divide and conquer along a tree decomposition, for any graph.
+
+    Kumar, Purohit, Svitkina, Vee and Wang, *Efficient Rematerialization for Deep Networks* (NeurIPS 2019): a graph of
+    width k needs memory for O(k log n) values only, if all have one size. A bag of a tree decomposition separates the
+    graph into parts; its values are made one by one, each with what it reads in the parts below, which are emptied
+    after each. Decompositions are those of least degree and of least fill-in first, by networkx.
+
+    The paper knows no budget. Here parts of up to c ops are run without dropping anything, and c is bisected between
+    one op (the paper's schedule) and all of them (no recomputation); the cheapest schedule that fits is kept. Where
+    first computes follow the reference order, an op that the recursion would run later is run in its place, together
+    with what it lacks there.
+
+    It looks at neither sizes nor costs. On chains it is lean; on wide graphs it can need more than no recomputation.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics import HeuristicRun
+    >>> from remat.schedule import simulate
+    >>> graph = unit_chain(32)
+    >>> found = simulate(graph, TreeWidth().run(Problem(graph, 8), HeuristicRun()))
+    >>> found.peak, found.cost
+    (8, 113)
+    """
+
+    name = "tree-width"
+    options_type = TreeWidthOptions
+    table_bytes = 0
+
+    def candidates(self, problem: Problem) -> Iterator[Schedule]:
+        ops = Ops(problem)
+        num_ops = len(ops.inputs)
+        if num_ops > MOST_OPS[by_degree]:
+            raise ProblemError(
+                f"{self.name} decomposes graphs of at most {MOST_OPS[by_degree]:,} ops, not of {num_ops:,}"
+            )
+        yield Schedule.of_computes(problem.graph, problem.graph.arrays.order, source=self.name)
+        if self.fitted:
+            return
+        neighbours = ops.neighbours
+        for elimination, most in MOST_OPS.items():
+            if num_ops <= most:
+                tree = separator_tree(neighbours, elimination, self.deadline)
+                yield from self._along(problem, ops, tree)
+
+    def _along(self, problem: Problem, ops: Ops, tree: SeparatorTree) -> Iterator[Schedule]:
+        """Cut-offs 1, 2, 4, ...; then between the largest of them that fits and the next."""
+        num_ops = len(ops.inputs)
+        fits, cut_off = 0, 1
+        while cut_off < num_ops:
+            if (schedule := self._schedule(problem, ops, tree, cut_off)) is not None:
+                yield schedule
+                fits = cut_off if self.fitted else fits
+            cut_off *= 2
+        over = min(2 * fits, num_ops)
+        while fits + 1 < over:
+            middle = (fits + over) // 2
+            schedule = self._schedule(problem, ops, tree, middle)
+            if schedule is not None:
+                yield schedule
+            if schedule is not None and self.fitted:
+                fits = middle
+            else:
+                over = middle
+
+    def _schedule(self, problem: Problem, ops: Ops, tree: SeparatorTree, cut_off: int) -> Schedule | None:
+        """None: it would be too long."""
+        most = self.options.most_computes * len(ops.inputs)
+        try:
+            sequence = sequence_of(ops, tree, cut_off, most, self.deadline)
+        except LongSequenceError:
+            return None
+        return useful_schedule(problem, problem.graph.arrays.order[sequence], self.name, self.deadline)

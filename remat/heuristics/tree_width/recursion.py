@@ -1,0 +1,177 @@
+"""The recursion of TW-Remat, with a stack of its own, and what makes a schedule of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.heuristics.tree_width.separators import SeparatorTree
+from remat.problem import Problem
+from remat.schedule import OrderRule
+
+#: Of a part, and what of it is wanted.
+Call = tuple[int, list[int]]
+
+
+class LongSequenceError(Exception):
+    """A sequence has more computes than it may have."""
+
+
+class Ops:
+    """What the recursion knows of a problem: ops by position in the reference order, and what each reads.
+
+    Attributes
+    ----------
+    inputs : list of list of int
+        Ops whose values each op reads, ascending.
+    limits : list of int
+        How often each op may be computed: once those that several write one buffer with.
+    sinks : list of int
+        Ops whose values nobody reads.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        arrays = problem.graph.arrays
+        order, position = arrays.order, arrays.position
+        rows = arrays.op_predecessors.lists()
+        place = position.tolist()
+        self.inputs = [sorted(place[u] for u in rows[op]) for op in order.tolist()]
+        self.sinks = position[arrays.op_successors.counts == 0].tolist()
+        endless = np.iinfo(np.int64).max
+        limits = np.array([endless if limit is None else limit for limit in problem.compute_limits], dtype=np.int64)
+        shared = arrays.producers.counts > 1
+        limits[arrays.producers.indices[shared[arrays.producers.rows]]] = 1
+        self.limits: list[int] = limits[order].tolist()
+        self.in_order = problem.order is OrderRule.FIXED
+
+    @property
+    def neighbours(self) -> list[list[int]]:
+        """Who reads or is read by whom."""
+        both: list[list[int]] = [list(row) for row in self.inputs]
+        for op, row in enumerate(self.inputs):
+            for other in row:
+                both[other].append(op)
+        return both
+
+
+def sequence_of(ops: Ops, tree: SeparatorTree, cut_off: int, most: int, deadline: Deadline) -> NDArray[np.int64]:
+    """The computes of TW-Remat, by position; parts of at most `cut_off` ops are run in order, with nothing dropped.
+
+    Raises
+    ------
+    LongSequenceError
+        If they are more than `most`.
+    OverdueError
+        At the deadline.
+
+    Notes
+    -----
+    Kumar et al., *Efficient Rematerialization for Deep Networks* (NeurIPS 2019), algorithm 1: of a part with separator
+    X, what is wanted of X and all that it needs is computed in order, before each op what it reads in the parts below
+    (which are left with nothing but that), and at the end what is wanted of the parts below.
+    """
+    recursion = _Recursion(ops, tree, cut_off, _Machine(ops, most))
+    stack = [recursion.leave(0, sorted(ops.sinks))]
+    while stack:
+        deadline.check()
+        following = next(stack[-1], None)
+        if following is None:
+            stack.pop()
+        else:
+            stack.append(recursion.leave(*following))
+    return np.array(recursion.machine.sequence, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Recursion:
+    """The calls of the recursion, each of which yields those that it waits for."""
+
+    ops: Ops
+    tree: SeparatorTree
+    cut_off: int
+    machine: _Machine
+
+    def leave(self, part: int, wanted: list[int]) -> Iterator[Call]:
+        """Leave of a part exactly what is wanted, while all that it needs from outside is there."""
+        home, inputs, end = self.tree.home, self.ops.inputs, self.tree.end[part]
+        needed, found = set(wanted), list(wanted)
+        for op in found:
+            for other in inputs[op]:
+                if other not in needed and part <= home[other] < end:
+                    needed.add(other)
+                    found.append(other)
+        whole = self.tree.num_nodes[part] <= self.cut_off
+        children = [] if whole else self.tree.children[part]
+        own = sorted(op for op in needed if whole or home[op] == part)
+
+        def below(values: list[int]) -> dict[int, list[int]]:
+            """Those in the parts below, by part."""
+            parts: dict[int, list[int]] = {}
+            for value in values:
+                if children and part < home[value] < end:
+                    parts.setdefault(children[bisect_right(children, home[value]) - 1], []).append(value)
+            return parts
+
+        for op in own:
+            read = below(inputs[op])
+            yield from read.items()
+            self.machine.compute(op)
+            for values in read.values():
+                self.machine.drop(values)
+        yield from below(wanted).items()
+        kept = set(wanted)
+        self.machine.drop([op for op in own if op not in kept])
+
+
+class _Machine:
+    """Runs what the recursion says, but for values that are there, and in the order of first computes that is asked."""
+
+    def __init__(self, ops: Ops, most: int) -> None:
+        self.ops, self.most = ops, most
+        self.counts = [0] * len(ops.inputs)
+        self.live: set[int] = set()
+        self.sequence: list[int] = []
+        self.following = 0
+        """Position up to which every op has been computed, where the order is fixed."""
+
+    def compute(self, op: int) -> None:
+        """Make a value unless it is there, and before its first compute all that come earlier."""
+        if op in self.live:
+            return
+        if self.ops.in_order and not self.counts[op]:
+            for earlier in range(self.following, op):
+                if not self.counts[earlier]:
+                    self._regain(earlier)
+                    self._run(earlier)
+            self.following = max(self.following, op + 1)
+            self._regain(op)
+        self._run(op)
+
+    def drop(self, values: list[int]) -> None:
+        """Values that cannot be had again stay."""
+        self.live.difference_update(v for v in values if self.counts[v] < self.ops.limits[v])
+
+    def _run(self, op: int) -> None:
+        self.sequence.append(op)
+        self.counts[op] += 1
+        self.live.add(op)
+        if len(self.sequence) > self.most:
+            raise LongSequenceError
+
+    def _regain(self, op: int) -> None:
+        """Make for the moment what an op reads and is not there: the recursion does not know that it runs so early."""
+        missing: set[int] = set()
+        found = [op]
+        for reader in found:
+            for value in self.ops.inputs[reader]:
+                if value not in self.live and value not in missing:
+                    missing.add(value)
+                    found.append(value)
+        for value in sorted(missing):
+            self._run(value)
+        self.drop(list(missing))

@@ -1,0 +1,193 @@
+"""Trees of separators: what is left of a graph without one bag of its tree decomposition, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import cast
+
+import networkx as nx
+from networkx.algorithms.approximation.treewidth import MinDegreeHeuristic, min_fill_in_heuristic, treewidth_decomp
+
+from remat.deadline import Deadline
+
+#: A graph as the neighbours of each node.
+Neighbours = list[list[int]]
+#: Which node is eliminated next; None: what is left is complete.
+Elimination = Callable[[dict[int, set[int]]], int | None]
+
+#: Bags whose components are looked at. The sides of the tree, known for all bags, are never smaller.
+LOOKED_AT = 8
+
+
+@dataclass(frozen=True)
+class SeparatorTree:
+    """Parts of a graph, each split by a separator into smaller ones; parts are numbered so that children follow.
+
+    Attributes
+    ----------
+    home : list of int
+        The part in whose separator each node lies.
+    separator : list of list of int
+        Nodes of the separator of each part, ascending.
+    children : list of list of int
+        Parts that remain without the separator: what lies in different ones is not connected but through it.
+    end : list of int
+        Part p and all parts below it are ``p .. end[p] - 1``.
+    num_nodes : list of int
+        Of each part, those below included.
+    width : int
+        Of the decomposition: one less than the nodes of its largest bag.
+    """
+
+    home: list[int]
+    separator: list[list[int]]
+    children: list[list[int]]
+    end: list[int]
+    num_nodes: list[int]
+    width: int
+
+
+def by_degree(graph: nx.Graph[int]) -> Elimination:
+    """Least degree first."""
+    return cast("Elimination", MinDegreeHeuristic(graph).best_node)
+
+
+def by_fill_in(graph: nx.Graph[int]) -> Elimination:
+    """First the node whose neighbours lack the fewest edges."""
+    return min_fill_in_heuristic
+
+
+def separator_tree(
+    neighbours: Neighbours, elimination: Callable[[nx.Graph[int]], Elimination], deadline: Deadline | None = None
+) -> SeparatorTree:
+    """Split by the bag whose largest side is smallest, again and again.
+
+    O(n w log n) for n nodes and width w, after the decomposition, which is networkx's.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
+
+    Examples
+    --------
+    >>> path = [[1], [0, 2], [1, 3], [2, 4], [3]]
+    >>> tree = separator_tree(path, by_degree)
+    >>> tree.width, tree.separator[0], tree.num_nodes[0]
+    (1, [2, 3], 5)
+    """
+    clock = deadline or Deadline()
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(len(neighbours)))
+    graph.add_edges_from((u, v) for u, others in enumerate(neighbours) for v in others)
+    following = elimination(graph)
+
+    def choose(left: dict[int, set[int]]) -> int | None:
+        clock.check()
+        return following(left)
+
+    width, decomposition = treewidth_decomp(graph, choose)
+    bags = list(decomposition)
+    number = {bag: k for k, bag in enumerate(bags)}
+    links = [[number[other] for other in decomposition[bag]] for bag in bags]
+    return _Splitter(neighbours, [sorted(bag) for bag in bags], links, clock).tree(width)
+
+
+class _Splitter:
+    """A tree decomposition that is taken apart."""
+
+    def __init__(
+        self, neighbours: Neighbours, bags: list[list[int]], links: list[list[int]], deadline: Deadline
+    ) -> None:
+        self.neighbours, self.bags, self.links, self.deadline = neighbours, bags, links, deadline
+        self.bags_of: list[list[int]] = [[] for _ in neighbours]
+        for k, bag in enumerate(bags):
+            for node in bag:
+                self.bags_of[node].append(k)
+        self.part = [0] * len(neighbours)
+        """The part that each node is in, once its home is known; until then, of what it has been split from."""
+
+    def tree(self, width: int) -> SeparatorTree:
+        """Parts in the order in which they are met going down."""
+        home, num_nodes = [0] * len(self.neighbours), []
+        separator: list[list[int]] = []
+        children: list[list[int]] = []
+        everything = list(range(len(self.neighbours))), list(range(len(self.bags))), -1
+        todo: list[tuple[list[int], list[int], int]] = [everything]
+        while todo:
+            self.deadline.check()
+            nodes, bags, parent = todo.pop()
+            part = len(separator)
+            if parent >= 0:
+                children[parent].append(part)
+            for node in nodes:
+                self.part[node] = part
+            between = self._best_bag(bags, part, nodes)
+            for node in between:
+                home[node], self.part[node] = part, -1
+            separator.append(between)
+            children.append([])
+            num_nodes.append(len(nodes))
+            for component in self._components(nodes, part):
+                inside = sorted({bag for node in component for bag in self.bags_of[node]})
+                todo.append((component, inside, part))
+        end = [0] * len(separator)
+        for part in range(len(separator) - 1, -1, -1):
+            end[part] = max((end[child] for child in children[part]), default=part + 1)
+        return SeparatorTree(home, separator, children, end, num_nodes, width)
+
+    def _best_bag(self, bags: Sequence[int], part: int, nodes: Sequence[int]) -> list[int]:
+        """Nodes of `part` in the bag without which the largest component is smallest, of those with the least sides."""
+        left = [[node for node in self.bags[bag] if self.part[node] == part] for bag in bags]
+        place = {bag: k for k, bag in enumerate(bags)}
+        # downwards from the first bag: a node belongs to the highest bag that it is in
+        above, order = [-1] * len(bags), [0]
+        for k in order:
+            for other in self.links[bags[k]]:
+                at = place.get(other)
+                if at is not None and at != above[k]:
+                    above[at] = k
+                    order.append(at)
+        below, side = [0] * len(bags), [0] * len(bags)
+        own = [0] * len(bags)
+        met: set[int] = set()
+        for k in order:
+            own[k] = sum(node not in met for node in left[k])
+            met.update(left[k])
+        for k in reversed(order):
+            below[k] += own[k]
+            if above[k] >= 0:
+                below[above[k]] += below[k]
+                side[above[k]] = max(side[above[k]], below[k])
+        sides = [
+            (max(side[k], len(nodes) - below[k] - (len(left[k]) - own[k])), k) for k in range(len(bags)) if left[k]
+        ]
+        few = sorted(k for _, k in nsmallest(LOOKED_AT, sides))
+        return min((left[k] for k in few), key=lambda between: self._largest_part(nodes, part, between))
+
+    def _largest_part(self, nodes: Sequence[int], part: int, between: Sequence[int]) -> int:
+        """Nodes of the largest component without those `between`."""
+        for node in between:
+            self.part[node] = -1
+        components = self._components(nodes, part)
+        for node in nodes:
+            self.part[node] = part
+        return max(map(len, components), default=0)
+
+    def _components(self, nodes: Sequence[int], part: int) -> list[list[int]]:
+        """Connected nodes of `part` that have no home yet."""
+        components = []
+        for first in nodes:
+            if self.part[first] != part:
+                continue
+            self.part[first] = -2
+            component = [first]
+            for node in component:
+                for other in self.neighbours[node]:
+                    if self.part[other] == part:
+                        self.part[other] = -2
+                        component.append(other)
+            components.append(sorted(component))
+        return components

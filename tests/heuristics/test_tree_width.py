@@ -1,0 +1,122 @@
+"""TW-Remat: the figures on chains, separators that separate, and graphs of every kind."""
+
+import random
+
+import pytest
+
+from remat.backends.base import SolveOptions
+from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError
+from remat.graphs.families import pyramid, unit_chain
+from remat.graphs.layered import layered
+from remat.graphs.zoo import ZOO
+from remat.heuristics import HeuristicRun
+from remat.heuristics.tree_width import TreeWidth, TreeWidthOptions
+from remat.heuristics.tree_width.recursion import Ops, sequence_of
+from remat.heuristics.tree_width.separators import by_degree, by_fill_in, separator_tree
+from remat.problem import Problem
+from remat.schedule import Schedule, simulate, validate
+
+RUN = HeuristicRun(SolveOptions(threads=1))
+
+
+def deepest(problem, elimination=by_degree):
+    """The schedule with nothing but single ops for leaves."""
+    ops = Ops(problem)
+    tree = separator_tree(ops.neighbours, elimination)
+    sequence = sequence_of(ops, tree, 1, 10**6, Deadline())
+    return Schedule.of_computes(problem.graph, problem.graph.arrays.order[sequence])
+
+
+# Peaks and costs on unit chains that are known of another program; ties between bags decide on the cost.
+CHAINS = {8: (5, 27), 16: (7, 49), 32: (8, 123), 64: (9, 269), 128: (11, 612)}
+
+
+@pytest.mark.parametrize("n", CHAINS)
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_peaks_on_unit_chains(n, order):
+    problem = Problem(unit_chain(n), order=order)
+    found = validate(problem.graph, deepest(problem), problem.rules)
+    assert found.accepted
+    assert found.peak == CHAINS[n][0]
+    assert 0.9 * CHAINS[n][1] <= found.cost <= CHAINS[n][1]
+
+
+@pytest.mark.parametrize("elimination", [by_degree, by_fill_in])
+@pytest.mark.parametrize("seed", range(6))
+def test_parts_are_connected_through_separators_only(seed, elimination):
+    draw = random.Random(seed)
+    count = draw.randint(2, 40)
+    neighbours = [[] for _ in range(count)]
+    for _ in range(draw.randint(0, 2 * count)):
+        u, v = draw.sample(range(count), 2)
+        if v not in neighbours[u]:
+            neighbours[u].append(v)
+            neighbours[v].append(u)
+    tree = separator_tree(neighbours, elimination)
+    parts = range(len(tree.separator))
+    assert sorted(node for row in tree.separator for node in row) == list(range(count))
+    assert all(tree.home[node] == part for part in parts for node in tree.separator[part])
+    for part in parts:
+        inside = [node for node in range(count) if part <= tree.home[node] < tree.end[part]]
+        assert len(inside) == tree.num_nodes[part]
+        assert sorted(tree.children[part]) == tree.children[part]
+        assert tree.num_nodes[part] == len(tree.separator[part]) + sum(tree.num_nodes[c] for c in tree.children[part])
+    for u, others in enumerate(neighbours):
+        for v in others:  # one of the two lies above the other
+            a, b = sorted((tree.home[u], tree.home[v]))
+            assert a <= b < tree.end[a]
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("graph", [layered(60, seed=3), pyramid(5), ZOO["unet"]()], ids=lambda graph: graph.name)
+def test_schedules_are_valid_on_any_graph(graph, order):
+    problem = Problem(graph, order=order)
+    assert validate(graph, deepest(problem), problem.rules).accepted
+
+
+def test_limits_are_kept():
+    graph = unit_chain(20)
+    limited = Problem(graph, max_computes={"f4": 1, "f9": 2})
+    computes = deepest(limited).computes()
+    assert validate(graph, deepest(limited), limited.rules).accepted
+    assert computes.count("f4") == 1
+    assert computes.count("f3") > 2
+
+
+def test_the_cut_off_is_searched_for():
+    """Between the deepest schedule (peak 10, cost 702) and no recomputation (peak 130)."""
+    graph = unit_chain(128)
+    costs = []
+    for budget in (12, 20, 40, 80, 130):
+        problem = Problem(graph, budget)
+        found = validate(graph, TreeWidth().run(problem, RUN), problem.rules)
+        assert found.accepted
+        costs.append(found.cost)
+    assert costs == sorted(costs, reverse=True)
+    assert len(set(costs)) == 5
+    assert costs[-1] == graph.base_cost
+
+
+def test_unet_within_half_its_memory():
+    """Below what articulation points reach (0.80 of the reference peak)."""
+    problem = Problem(ZOO["unet"](), "45%")
+    assert validate(problem.graph, TreeWidth().run(problem, RUN), problem.rules).accepted
+
+
+def test_a_wide_graph_ends_with_the_least_peak_and_soon():
+    """Computes are limited, so that what would be computed too often is not made."""
+    problem = Problem(layered(200, seed=1), "50%")
+    schedule = TreeWidth(TreeWidthOptions(most_computes=3)).run(problem, RUN)
+    assert schedule.num_computes <= 3 * 200
+    assert simulate(problem.graph, schedule).peak <= problem.graph.reference_peak
+
+
+def test_refusals_and_the_clock():
+    with pytest.raises(ProblemError, match="most_computes must be at least 1, not 0"):
+        TreeWidthOptions(most_computes=0)
+    with pytest.raises(ProblemError, match=r"graphs of at most 20,000 ops, not of 20,001"):
+        TreeWidth().run(Problem(unit_chain(10_000), 90), RUN)
+    neighbours = Ops(Problem(layered(100))).neighbours
+    with pytest.raises(OverdueError):
+        separator_tree(neighbours, by_degree, Deadline.after(0))
