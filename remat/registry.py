@@ -24,7 +24,7 @@ from remat.errors import BackendError, FormatError, RematError
 #: What is registered in the entry-point group ``remat.<key>``, in the singular.
 GROUPS = {
     "formulations": "formulation", "backends": "backend", "heuristics": "heuristic", "methods": "method",
-    "allocators": "allocator",
+    "allocators": "allocator", "partitioners": "partitioner",
 }  # fmt: skip
 #: What a class of each group must have to be looked at further: one of the names in each text.
 PARTS = {
@@ -33,6 +33,7 @@ PARTS = {
     "heuristics": ("options_type", "run"),
     "methods": ("options_type", "run or search"),
     "allocators": ("options_type", "allocate"),
+    "partitioners": ("options_type", "partition"),
 }
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ def import_class(text: str, group: str) -> type[Any]:
 
     Parameters
     ----------
-    group : {"formulations", "backends", "heuristics", "methods", "allocators"}
+    group : {"formulations", "backends", "heuristics", "methods", "allocators", "partitioners"}
         What it is wanted for, for errors.
 
     Raises
@@ -220,12 +221,17 @@ def allocators() -> Registered:
     return Registered("allocators")
 
 
+def partitioners() -> Registered:
+    """Partitioners of graphs into hierarchies of groups by name."""
+    return Registered("partitioners")
+
+
 def load(group: str, name: str) -> type[Any]:
     """The class registered under `name`.
 
     Parameters
     ----------
-    group : {"formulations", "backends", "heuristics", "methods", "allocators"}
+    group : {"formulations", "backends", "heuristics", "methods", "allocators", "partitioners"}
 
     Raises
     ------

@@ -1,0 +1,91 @@
+"""A hierarchy as an indented table for people."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+
+from remat.hierarchy.tree import Group, Hierarchy, interface
+from remat.problem import Problem
+
+#: Lines of an outline; what is beyond is counted.
+MAX_LINES = 60
+
+
+def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
+    """The tree with ops (forward and backward), and with bytes that forward ops of a group read from or hand to others.
+
+    Equal neighbours are on one line. What only the backward ops of the group itself read is not handed to others.
+    Neighbours are equal here if they and all below them agree in these numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> problem = Problem(unit_chain(4))
+    >>> parts = [Group("a", np.array([0, 1]), np.array([7, 8])), Group("b", np.array([2, 3]), np.array([5, 6]))]
+    >>> root = Group("unit-chain-4", np.arange(5), np.arange(5, 9), tuple(parts))
+    >>> print(outline(Hierarchy(problem, root)))
+    group           ops  bytes in  bytes out
+    unit-chain-4    5+4         0          0
+      a             2+2         0          1
+      b             2+2         1          1
+      1 forward op
+    """
+    figures = {id(part): _bytes(hierarchy.problem, part) for part in hierarchy.groups()}
+    shape: dict[int, tuple[object, ...]] = {}
+    codes: dict[tuple[object, ...], int] = {}
+    for part in hierarchy.groups():
+        children = tuple(shape[id(child)] for child in part.children)
+        key = (len(part.forward), len(part.backward), *figures[id(part)], children)
+        shape[id(part)] = (codes.setdefault(key, len(codes)),)
+    lines: list[tuple[str, str, str, str]] = []
+    stack: list[tuple[Group | str, int, int]] = [(hierarchy.root, 1, 0)]
+    while stack:
+        group, count, level = stack.pop()
+        indent = "  " * level
+        if isinstance(group, str):
+            lines.append((indent + group, "", "", ""))
+            continue
+        name = f"{group.name} × {count}" if count > 1 else group.name
+        ops = f"{len(group.forward)}+{len(group.backward)}" if len(group.backward) else f"{len(group.forward)}"
+        bytes_in, bytes_out = figures[id(group)]
+        lines.append((indent + name, ops, f"{bytes_in:,}", f"{bytes_out:,}"))
+        below: list[tuple[Group | str, int, int]] = []
+        for _, run in groupby(group.children, key=lambda child: shape[id(child)]):
+            members = list(run)
+            below.append((members[0], len(members), level + 1))
+        if group.children and len(group.alone):
+            below.append((_alone(group), 1, level + 1))
+        stack.extend(reversed(below))
+    return _table(lines, max_lines)
+
+
+def _bytes(problem: Problem, group: Group) -> tuple[int, int]:
+    size = problem.graph.arrays.size
+    forward = interface(problem, group.forward)
+    whole = interface(problem, group.ops) if len(group.backward) else forward
+    return int(size[forward.inputs].sum()), int(size[np.intersect1d(forward.outputs, whole.outputs)].sum())
+
+
+def _alone(group: Group) -> str:
+    backward = len(group.backward) - sum(len(child.backward) for child in group.children)
+    forward = len(group.alone) - backward
+    counts = [f"{n} {what}" for n, what in ((forward, "forward"), (backward, "backward")) if n]
+    if not len(group.backward):
+        counts = [str(forward)]
+    return f"{' and '.join(counts)} op{'s' * (forward + backward > 1)}"
+
+
+def _table(lines: list[tuple[str, str, str, str]], max_lines: int) -> str:
+    rows = [("group", "ops", "bytes in", "bytes out"), *lines[:max_lines]]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    text = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+    if len(lines) > max_lines:
+        text.append(f"... and {len(lines) - max_lines} more lines")
+    return "\n".join(line.rstrip() for line in text)

@@ -1,0 +1,297 @@
+"""Which group of forward ops each backward op belongs to.
+
+Graphs do not say it. What they tell is what a backward op reads: values that a forward op reads or writes, and
+gradients. So, from the highest level down, a backward op goes with the group that touches most bytes of what it reads;
+among equals by the names of ops and types, then with the group that reads the values rather than the one that wrote
+them; gradients flow from later groups to earlier ones. Where the groups could not be run as wholes after that, backward
+ops are left alone at the level above until they can.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.hierarchy.partition.base import training_step
+from remat.hierarchy.tree import NONE, Group, Hierarchy, Int, components, part_labels
+from remat.problem import Problem
+
+#: A value that more groups than this touch says nothing about where its readers belong: masks and the like.
+MAX_TOUCHING = 8
+
+#: Parts of the names of ops and types that say forward or backward.
+_DECORATION = re.compile(r"(?<![A-Za-z])(?:FWD|BWD|fwd|bwd|grad|gradient|forward|backward)(?![A-Za-z])")
+#: Backward types that are called otherwise than the forward type.
+_ALIASES = {"threshold": "relu", "embedding_dense": "embedding"}
+#: Share of the backward ops with a namesake that must touch what the namesake touches, for names to count.
+_TRUSTED = 0.8
+
+
+def attach_backward(problem: Problem, groups: list[Group], deadline: Deadline | None = None) -> Hierarchy:
+    """The hierarchy of forward groups, with the backward ops that belong to each of them and to those below.
+
+    Parameters
+    ----------
+    problem : Problem
+    groups : list of Group
+        The highest level, disjoint; their own backward ops are not looked at. In graphs without a backward pass they
+        are all there is.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> hierarchy = attach_backward(Problem(unit_chain(4)), [Group("a", np.array([1, 2]))])
+    >>> [part.tolist() for part in (hierarchy.root.children[0].backward, hierarchy.root.alone)]
+    [[6, 7], [0, 3, 4, 5, 8]]
+    """
+    deadline = deadline or Deadline()
+    graph, order = problem.graph, problem.graph.arrays.order
+    step = training_step(problem)
+    if step is None:
+        return Hierarchy(problem, Group(graph.name, order, NONE, tuple(groups)))
+    dealer = _Dealer(problem, step, deadline)
+    home = np.full(len(order), -1, dtype=np.int64)
+    home[order] = 0  # the root
+    level, parent = groups, np.zeros(len(groups), dtype=np.int64)
+    backward: dict[int, Int] = {}
+    while level:
+        home = dealer.deal(level, parent, home)
+        for group, ops in zip(level, dealer.split(home, len(level)), strict=True):
+            backward[id(group)] = ops
+        parent = np.repeat(np.arange(len(level)), [len(group.children) for group in level])
+        level = [child for group in level for child in group.children]
+    made: dict[int, Group] = {}
+    for top in groups:
+        for group in top.walk():
+            children = tuple(made[id(child)] for child in group.children)
+            made[id(group)] = Group(group.name, group.forward, backward[id(group)], children)
+    children = tuple(made[id(group)] for group in groups)
+    root = Group(graph.name, order[: step.first_backward], order[step.first_backward :], children)
+    return Hierarchy(problem, root)
+
+
+def namesakes(problem: Problem, step: TrainingStep) -> dict[int, int]:
+    """The forward op of each backward op whose name is the same but for ``grad``, ``BWD`` and the like.
+
+    Where the backward pass mirrors the forward pass, each op reading its image, the names do not matter.
+
+    Empty where names cannot be meant like that: tools number ops of one type in the order they come in, and then
+    ``relu_backward_3`` has nothing to do with ``relu_3``, nor reads what that reads or writes.
+    """
+    graph, arrays = problem.graph, problem.graph.arrays
+    order = arrays.order
+    forward, backward = order[: step.num_forward].tolist(), order[step.first_backward :][::-1].tolist()
+    predecessors = arrays.op_predecessors
+    if len(forward) == len(backward) and all(f in predecessors[b] for f, b in zip(forward, backward, strict=True)):
+        return dict(zip(backward, forward, strict=True))
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for op in forward:
+        by_name[_plain(graph.ops[op].name)].append(op)
+    found = {}
+    for op in backward:
+        same = by_name.get(_plain(graph.ops[op].name), ())
+        if len(same) == 1:
+            found[op] = same[0]
+    reads, writes = arrays.op_inputs, arrays.op_outputs
+    touches = [bool({*reads[b]} & {*reads[f], *writes[f]}) for b, f in found.items() if len(reads[b])]
+    return found if touches and sum(touches) >= _TRUSTED * len(touches) else {}
+
+
+def _plain(name: str) -> str:
+    """A name without what says forward or backward, nor anything else than letters and digits around it."""
+    spaced = _DECORATION.sub(" ", name.replace("_", " "))
+    return " ".join(re.sub(r"[^\w.]+", " ", spaced).split()).strip(". ")
+
+
+def type_roots(problem: Problem) -> list[str]:
+    """The type of each op without decoration: what a forward type and its backward type have in common."""
+    roots: dict[str, str] = {}
+    for op in problem.graph.ops:
+        if op.type not in roots:
+            parts = op.type.split(".")
+            text = parts[1] if len(parts) > 2 and parts[0] == "aten" else parts[0] if parts[0] != "aten" else parts[-1]
+            text = "_".join(_DECORATION.sub(" ", text.replace("_", " ")).split())
+            roots[op.type] = _ALIASES.get(text, text)
+    return [roots[op.type] for op in problem.graph.ops]
+
+
+class _Places(NamedTuple):
+    last: dict[int, int]  # position of its last forward op
+    above: dict[int, int]  # the group it lies in
+
+
+class _Dealer:
+    """Deals backward ops to the groups of one level after another."""
+
+    def __init__(self, problem: Problem, step: TrainingStep, deadline: Deadline) -> None:
+        arrays = problem.graph.arrays
+        self.arrays, self.deadline = arrays, deadline
+        self.forward = np.array(arrays.order[: step.num_forward])
+        self.backward = np.array(arrays.order[step.first_backward :])
+        self.is_forward = np.zeros(len(arrays.order), dtype=np.bool_)
+        self.is_forward[self.forward] = True
+        self.namesake = namesakes(problem, step)
+        self.roots = type_roots(problem)
+        self.inputs, self.outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        self.producers, self.consumers = arrays.producers.lists(), arrays.consumers.lists()
+        self.predecessors = arrays.op_predecessors.lists()
+        self.weight, self.position = (arrays.size + 1).tolist(), arrays.position.tolist()
+
+    def split(self, home: Int, count: int) -> list[Int]:
+        """The backward ops of each group, in the reference order."""
+        homes = home[self.backward]
+        ranks = np.argsort(homes, kind="stable")
+        ends = np.searchsorted(homes[ranks], np.arange(count + 1))
+        return [self.backward[ranks[a:b]] for a, b in pairwise(ends)]
+
+    def deal(self, level: list[Group], parent: Int, home: Int) -> Int:
+        """The group of this level that each op is in, or -1; `parent` of each group, `home` of each op one level up."""
+        count = len(home)
+        label = np.full(count, -1, dtype=np.int64)
+        for number, group in enumerate(level):
+            label[group.forward] = number
+        # Forward ops that stand alone are places too, after the groups; a backward op that belongs there stays alone.
+        shared = np.zeros(int(home.max(initial=0)) + 2, dtype=np.bool_)
+        shared[parent] = True
+        open_ops = shared[home] & (home >= 0)
+        alone = self.is_forward & open_ops & (label < 0)
+        label[alone] = len(level) + np.flatnonzero(alone)
+        place, homes, is_open = label.tolist(), home.tolist(), open_ops.tolist()
+        places = _Places({}, {})
+        for op in self.forward.tolist():
+            if place[op] >= 0:
+                places.last[place[op]], places.above[place[op]] = self.position[op], homes[op]
+        touching = self._touching(place)
+        for op in self.deadline.each(self.backward.tolist()):
+            if is_open[op]:
+                place[op] = self._place(op, place, homes, touching, places)
+        label = np.array(place, dtype=np.int64)
+        label[label >= len(level)] = -1
+        return self._repaired(label, level)
+
+    def _touching(self, label: list[int]) -> list[list[int]]:
+        """The places whose forward ops read or write each tensor; none where they are too many."""
+        touching: list[set[int]] = [set() for _ in self.weight]
+        for op in self.forward.tolist():
+            if label[op] >= 0:
+                for tensor in (*self.inputs[op], *self.outputs[op]):
+                    touching[tensor].add(label[op])
+        return [sorted(places) if len(places) <= MAX_TOUCHING else [] for places in touching]
+
+    def _place(self, op: int, place: list[int], home: list[int], touching: list[list[int]], places: _Places) -> int:
+        """Where one backward op goes whose predecessors have been placed."""
+        last, above = places
+        covered: dict[int, int] = {}
+        for tensor in self.inputs[op]:
+            for where in touching[tensor]:
+                if above[where] == home[op]:
+                    covered[where] = covered.get(where, 0) + self.weight[tensor]
+        before = [
+            place[p]
+            for p in self.predecessors[op]
+            if not self.is_forward[p] and place[p] in last and home[p] == home[op]
+        ]
+        earliest = min((last[where] for where in before), default=None)
+        allowed = [where for where in covered if earliest is None or last[where] <= earliest]
+        if not allowed:
+            if before:
+                return min(before, key=lambda where: last[where])
+            if op in self.namesake and home[self.namesake[op]] == home[op]:
+                return place[self.namesake[op]]
+            return -1
+        most = max(covered[where] for where in allowed)
+        best = [where for where in allowed if covered[where] == most]
+        if len(best) > 1:
+            best = self._by_name(op, best, place) or best
+        return max(best, key=lambda where: last[where])
+
+    def _by_name(self, op: int, places: list[int], place: list[int]) -> list[int]:
+        """Those of several places that names of ops or of types speak for."""
+        if op in self.namesake:
+            return [where for where in places if where == place[self.namesake[op]]]
+        root = self.roots[op]
+        if len(root) < 3:
+            return []
+        near = {f for t in self.inputs[op] for f in (*self.producers[t], *self.consumers[t]) if self.is_forward[f]}
+        return [where for where in places if any(place[f] == where and root in self.roots[f] for f in near)]
+
+    def _repaired(self, label: Int, level: list[Group]) -> Int:
+        """The same labels, but -1 for backward ops that have to stand alone."""
+        parts = [
+            Group(group.name, group.forward, ops)
+            for group, ops in zip(level, self.split(label, len(level)), strict=True)
+        ]
+        nodes = part_labels(len(label), parts)
+        keep = largest_acyclic(
+            nodes, self.arrays.order, self.predecessors, self.arrays.edge_producer, self.arrays.edge_consumer
+        )
+        label = label.copy()
+        label[~keep & ~self.is_forward] = -1
+        return label
+
+
+def largest_acyclic(
+    labels: Int, order: Int, predecessors: list[list[int]], tails: Int, heads: Int
+) -> NDArray[np.bool_]:
+    """Which ops may stay in their part, so that parts and the ops that are taken out form an acyclic graph.
+
+    Within each strongly connected component of the parts, count the changes of part along the longest path to each op:
+    ops of one part and one count can be one node, since every edge between two such sets leads to a higher count. The
+    largest set of each part stays. Linear in ops and dependencies.
+
+    Parameters
+    ----------
+    labels : int64 array, shape (ops,)
+        The part of each op.
+    order : int64 array
+        A topological order of the ops.
+    predecessors : list of lists
+        Of each op.
+    tails, heads : int64 arrays
+        The same dependencies as pairs; pairs may come several times.
+
+    Returns
+    -------
+    bool array, shape (ops,)
+
+    Examples
+    --------
+    Ops 0 and 2 in one part, with op 1 on a path between them:
+
+    >>> chain = [[], [0], [1], [2]]
+    >>> largest_acyclic(np.array([7, 1, 7, 7]), np.arange(4), chain, np.arange(3), np.arange(1, 4)).tolist()
+    [False, True, True, True]
+    """
+    keep = np.ones(len(labels), dtype=np.bool_)
+    component = components(labels, tails, heads)
+    lowest = np.full(int(component.max(initial=0)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(lowest, component, labels)
+    mixed = np.zeros(len(lowest), dtype=np.bool_)
+    mixed[component[lowest[component] != labels]] = True
+    cyclic = mixed[component]
+    if not cyclic.any():
+        return keep
+    part, member, inside = labels.tolist(), component.tolist(), cyclic.tolist()
+    changes = [0] * len(part)
+    sets: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for op in order.tolist():
+        if inside[op]:
+            for before in predecessors[op]:
+                if member[before] == member[op]:
+                    changes[op] = max(changes[op], changes[before] + (part[before] != part[op]))
+            sets[part[op], changes[op]].append(op)
+    largest: dict[int, tuple[int, int]] = {}
+    for key, ops in sets.items():
+        if key[0] not in largest or len(ops) > len(sets[largest[key[0]]]):
+            largest[key[0]] = key
+    for key, ops in sets.items():
+        if largest[key[0]] != key:
+            keep[ops] = False
+    return keep

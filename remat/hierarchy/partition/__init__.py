@@ -1,0 +1,1 @@
+"""Ways to group the ops of a graph."""

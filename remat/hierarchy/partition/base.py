@@ -1,0 +1,89 @@
+"""The interface of whatever makes a hierarchy of a graph."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+
+from remat.compiled.algorithm import Algorithm
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.hierarchy.tree import Group, Hierarchy, Int
+from remat.problem import Problem
+
+
+class Partitioner(Algorithm):
+    """Groups the ops of a graph. Registered in the entry-point group ``remat.partitioners``.
+
+    Parameters
+    ----------
+    options : optional
+        Of the class's `options_type`; None: its defaults.
+
+    Raises
+    ------
+    ProblemError
+        For anything else.
+
+    Examples
+    --------
+    One that makes pairs of neighbours in the reference order, where these depend on each other:
+
+    >>> from remat.graphs.families import unit_chain
+    >>> class Pairs(Partitioner):
+    ...     name = "pairs"
+    ...
+    ...     def forward_groups(self, problem, ops, deadline):
+    ...         return [Group(f"pair {k}", ops[k : k + 2]) for k in range(0, len(ops) - 1, 2)]
+    >>> hierarchy = Pairs().partition(Problem(unit_chain(4)))
+    >>> [(group.forward.tolist(), group.backward.tolist()) for group in hierarchy.root.children]
+    [([0, 1], [7, 8]), ([2, 3], [5, 6])]
+    """
+
+    def partition(self, problem: Problem, deadline: Deadline | None = None) -> Hierarchy:
+        """A hierarchy of all ops of the problem; it has been checked.
+
+        In training graphs the forward ops are grouped, and each backward op goes with the group it belongs to
+        (:mod:`remat.hierarchy.pairing`); in others all ops are grouped.
+
+        Raises
+        ------
+        ProblemError
+            If this way of grouping does not apply to the graph.
+        OverdueError
+            If it takes longer than the deadline allows.
+        """
+        from remat.hierarchy.pairing import attach_backward
+
+        deadline = deadline or Deadline()
+        groups = self.forward_groups(problem, groupable(problem), deadline)
+        hierarchy = attach_backward(problem, groups, deadline)
+        hierarchy.check()
+        return hierarchy
+
+    @abstractmethod
+    def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
+        """The groups at the highest level, with their children; without backward ops.
+
+        Parameters
+        ----------
+        ops : int64 array
+            What there is to group, in the reference order: the forward ops of a training graph, otherwise all ops.
+        """
+
+
+def training_step(problem: Problem) -> TrainingStep | None:
+    """The problem as a training step; None for graphs without a backward pass."""
+    try:
+        return TrainingStep.of(problem)
+    except ProblemError:
+        return None
+
+
+def groupable(problem: Problem) -> Int:
+    """The ops that a partition groups, in the reference order: forward ops of a training graph, otherwise all."""
+    step = training_step(problem)
+    order = problem.graph.arrays.order
+    return np.array(order if step is None else order[: step.num_forward])

@@ -1,0 +1,299 @@
+"""Groups of ops within groups: the tree that everything hierarchical walks along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.graphs.arrays import Csr, GraphArrays
+from remat.graphs.graph import ComputeGraph
+from remat.problem import Problem
+
+Int = NDArray[np.int64]
+
+NONE: Int = np.zeros(0, dtype=np.int64)
+NONE.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Ops that are taken together: a convex set of forward ops, and one of the backward ops that belong to them.
+
+    Ops are positions in ``graph.ops``, listed in the reference order of the graph. An op that is in no child stands
+    alone in this group.
+
+    Parameters
+    ----------
+    name : str
+        For people; need not be unique.
+    forward : int64 array, shape (forward ops,)
+        All forward ops of the group, those of its children included; in a graph without a backward pass, all its ops.
+    backward : int64 array, shape (backward ops,)
+        Empty for graphs without a backward pass, and for groups that no backward op belongs to.
+    children : tuple of Group
+        Disjoint parts of this group; a group without any is a leaf of the tree.
+
+    Examples
+    --------
+    >>> inner = Group("b", np.array([1, 2]))
+    >>> outer = Group("a", np.array([0, 1, 2, 3]), children=(inner,))
+    >>> outer.alone.tolist(), outer.height, [group.name for group in outer.walk()]
+    ([0, 3], 2, ['b', 'a'])
+    """
+
+    name: str
+    forward: Int
+    backward: Int = field(default_factory=lambda: NONE)
+    children: tuple[Group, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part in ("forward", "backward"):
+            ops = np.array(getattr(self, part), dtype=np.int64).reshape(-1)
+            ops.flags.writeable = False
+            object.__setattr__(self, part, ops)
+        object.__setattr__(self, "children", tuple(self.children))
+
+    @cached_property
+    def ops(self) -> Int:
+        """All ops, forward before backward."""
+        return np.concatenate([self.forward, self.backward])
+
+    @property
+    def num_ops(self) -> int:
+        """How many ops it has, those of its children included."""
+        return len(self.forward) + len(self.backward)
+
+    @cached_property
+    def alone(self) -> Int:
+        """Its ops that are in no child, forward before backward."""
+        if not self.children:
+            return self.ops
+        return self.ops[~np.isin(self.ops, np.concatenate([child.ops for child in self.children]))]
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it has no children."""
+        return not self.children
+
+    @cached_property
+    def height(self) -> int:
+        """Levels from this group down to the lowest one below it, both counted: 1 for a leaf."""
+        heights: dict[int, int] = {}
+        for group in self.walk():
+            heights[id(group)] = 1 + max((heights[id(child)] for child in group.children), default=0)
+        return heights[id(self)]
+
+    def walk(self) -> Iterator[Group]:
+        """The group itself and all below it, children before their parent."""
+        stack = [(self, False)]
+        while stack:
+            group, ready = stack.pop()
+            if ready or not group.children:
+                yield group
+            else:
+                stack.append((group, True))
+                stack.extend((child, False) for child in reversed(group.children))
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.forward)}+{len(self.backward)} ops" if len(self.backward) else f"{len(self.forward)} ops"
+        return f"Group({self.name!r}, {counts}" + (f", {len(self.children)} children)" if self.children else ")")
+
+
+@dataclass(frozen=True, eq=False)
+class Interface:
+    """The tensors that cross the border of a set of ops, as positions in ``graph.tensors``, ascending.
+
+    Attributes
+    ----------
+    inputs : int64 array
+        Read inside, and written outside at least in part; graph inputs among them.
+    outputs : int64 array
+        Written inside, and read or also written outside, or to be alive at the end.
+    """
+
+    inputs: Int
+    outputs: Int
+
+
+def interface(problem: Problem, ops: Int) -> Interface:
+    """What crosses the border of `ops`, positions in ``graph.ops``; linear in their inputs, outputs and neighbours.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(3))
+    >>> border = interface(problem, np.array([1, 2]))
+    >>> [problem.graph.tensors[tensor].name for tensor in [*border.inputs, *border.outputs]]
+    ['f0', 'f1', 'f2']
+    """
+    arrays = problem.graph.arrays
+    inside = np.zeros(len(arrays.cost), dtype=np.bool_)
+    inside[ops] = True
+    read, written = np.unique(_rows(arrays.op_inputs, ops)), np.unique(_rows(arrays.op_outputs, ops))
+    foreign = arrays.is_input[read] | _any(arrays.producers, read, ~inside)
+    leaves = problem.kept[written] | _any(arrays.consumers, written, ~inside) | _any(arrays.producers, written, ~inside)
+    return Interface(read[foreign], written[leaves])
+
+
+@dataclass(frozen=True, eq=False)
+class Hierarchy:
+    """A problem's ops as groups within groups.
+
+    Attributes
+    ----------
+    problem : Problem
+    root : Group
+        All ops of the graph. In a training graph its `forward` are the ops before the first one of the backward pass
+        (the loss among them, which is in no group below), its `backward` are all others.
+    """
+
+    problem: Problem
+    root: Group
+
+    @property
+    def graph(self) -> ComputeGraph:
+        """The graph of the problem."""
+        return self.problem.graph
+
+    @property
+    def depth(self) -> int:
+        """Number of levels, the root's own counted: 1 where nothing is grouped."""
+        return self.root.height
+
+    def groups(self) -> Iterator[Group]:
+        """All groups from below: children before their parent, the root last."""
+        return self.root.walk()
+
+    def levels(self) -> Iterator[tuple[Group, ...]]:
+        """The groups level by level, the root first."""
+        level: tuple[Group, ...] = (self.root,)
+        while level:
+            yield level
+            level = tuple(child for group in level for child in group.children)
+
+    def check(self) -> None:
+        """Look whether it is one; in time proportional to depth times (ops + dependencies).
+
+        Raises
+        ------
+        ProblemError
+            Naming a group and an op, if the root lacks an op, a child has an op that its parent lacks or that another
+            child has, a group has no ops, ops are not in the reference order, or the groups of one level and the ops
+            that stand alone there do not form an acyclic graph (each group with a node for its forward and one for its
+            backward ops): only then can each part be run as a whole, and only then is it convex.
+        """
+        arrays, name = self.graph.arrays, self.graph.op_names
+        lacking = np.setdiff1d(np.arange(len(name)), self.root.ops)
+        if len(lacking):
+            raise ProblemError(f"the hierarchy of graph {self.graph.name!r} lacks op {name[lacking[0]]!r}")
+        for group in self.groups():
+            _check_parts(group, arrays)
+        for number, level in enumerate(self.levels()):
+            if number and (fault := cycle_fault(arrays, level)):
+                raise ProblemError(f"graph {self.graph.name!r}: {fault}")
+
+    def __str__(self) -> str:
+        from remat.hierarchy.outline import outline
+
+        return outline(self)
+
+    def __repr__(self) -> str:
+        return f"Hierarchy({self.graph.name!r}, depth {self.depth}, {sum(1 for _ in self.groups())} groups)"
+
+
+def part_labels(num_ops: int, groups: tuple[Group, ...] | list[Group]) -> Int:
+    """The node of each op where disjoint groups are nodes, two of each; shape (ops,).
+
+    Forward ops of group ``i`` get ``num_ops + 2 i``, its backward ops one more; op ``k`` of no group gets ``k``.
+    """
+    labels = np.arange(num_ops, dtype=np.int64)
+    for i, group in enumerate(groups):
+        labels[group.forward] = num_ops + 2 * i
+        labels[group.backward] = num_ops + 2 * i + 1
+    return labels
+
+
+def components(labels: Int, tails: Int, heads: Int) -> Int:
+    """Strongly connected component of each op where ops of one label are one node; shape (ops,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    nodes, node_of = np.unique(labels, return_inverse=True)
+    size = len(nodes)
+    ends = (node_of[tails], node_of[heads])
+    quotient = coo_array((np.ones(len(tails), dtype=np.int8), ends), shape=(size, size)).tocsr()
+    _, component = connected_components(quotient, directed=True, connection="strong")
+    return component[node_of].astype(np.int64)
+
+
+def cycle_fault(arrays: GraphArrays, groups: tuple[Group, ...] | list[Group]) -> str:
+    """Why disjoint groups cannot be nodes of an acyclic graph, naming two of them or a group and an op; else empty."""
+    labels = part_labels(len(arrays.cost), groups)
+    component = components(labels, arrays.edge_producer, arrays.edge_consumer)
+    first_label = np.full(int(component.max(initial=0)) + 1, -1, dtype=np.int64)
+    first_label[component] = labels
+    mixed = np.flatnonzero(first_label[component] != labels)
+    if not len(mixed):
+        return ""
+    members = np.flatnonzero(component == component[mixed[0]])
+    grouped = members[labels[members] >= len(labels)]
+    one = int(grouped[0])
+    other = int(members[labels[members] != labels[one]][0])
+    where = _label_name(labels, one, groups)
+    if labels[other] >= len(labels):
+        return f"{where} and {_label_name(labels, other, groups)} depend on each other"
+    return f"{where} is not convex: op {arrays.op_names[other]!r} lies on a path out of it and back"
+
+
+def _label_name(labels: Int, op: int, groups: tuple[Group, ...] | list[Group]) -> str:
+    number, backward = divmod(int(labels[op]) - len(labels), 2)
+    group = groups[number]
+    return f"group {group.name!r}" + (" (its backward ops)" if backward else "")
+
+
+def _check_parts(group: Group, arrays: GraphArrays) -> None:
+    """That a group is in order, and its children disjoint parts of it."""
+    name = arrays.op_names
+    if not group.num_ops:
+        raise ProblemError(f"group {group.name!r} has no ops")
+    for ops in (group.forward, group.backward):
+        late = np.flatnonzero(np.diff(arrays.position[ops]) <= 0)
+        if len(late):
+            op = name[ops[late[0] + 1]]
+            raise ProblemError(f"group {group.name!r}: op {op!r} is listed twice or not in the reference order")
+    both = np.intersect1d(group.forward, group.backward)
+    if len(both):
+        raise ProblemError(f"group {group.name!r}: op {name[both[0]]!r} is both a forward and a backward op")
+    for part in ("forward", "backward"):
+        if not group.children:
+            break
+        inside = np.concatenate([getattr(child, part) for child in group.children])
+        strange = np.setdiff1d(inside, getattr(group, part))
+        if len(strange):
+            child = next(c for c in group.children if strange[0] in getattr(c, part))
+            raise ProblemError(
+                f"{part} op {name[strange[0]]!r} of group {child.name!r} is not one of its parent {group.name!r}"
+            )
+        values, counts = np.unique(inside, return_counts=True)
+        if (counts > 1).any():
+            twice = int(values[counts > 1][0])
+            shown = " and ".join(repr(c.name) for c in group.children if twice in getattr(c, part))
+            raise ProblemError(f"op {name[twice]!r} is in several children of group {group.name!r}: {shown}")
+
+
+def _rows(table: Csr, rows: Int) -> Int:
+    """Entries of some rows of a Csr, one after another."""
+    counts = table.counts[rows]
+    first = np.repeat(table.indptr[rows] - np.cumsum(counts) + counts, counts)
+    return table.indices[first + np.arange(counts.sum())]
+
+
+def _any(table: Csr, rows: Int, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each of some rows of a Csr, whether `mask` holds for one of its entries."""
+    owner = np.repeat(np.arange(len(rows)), table.counts[rows])
+    return np.bincount(owner, weights=mask[_rows(table, rows)], minlength=len(rows)) > 0

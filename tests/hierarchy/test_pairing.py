@@ -1,0 +1,121 @@
+"""Backward ops go with the group that they belong to, on chains, real training graphs and random ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.io import load_graph
+from remat.hierarchy import Group
+from remat.hierarchy.pairing import attach_backward, largest_acyclic
+from remat.hierarchy.partition.base import groupable
+from remat.problem import Problem
+
+
+def slices(problem: Problem, length: int) -> list[Group]:
+    """Runs of the forward ops in the reference order, each of two halves."""
+    ops, groups = groupable(problem), []
+    for k in range(0, len(ops), length):
+        run = ops[k : k + length]
+        halves = [Group("half", half) for half in np.array_split(run, 2) if len(half)]
+        groups.append(Group(f"{k}", run, children=tuple(halves)))
+    return groups
+
+
+def test_a_chain_is_mirrored() -> None:
+    hierarchy = attach_backward(Problem(unit_chain(6)), slices(Problem(unit_chain(6)), 2))
+    assert [group.backward.tolist() for group in hierarchy.root.children] == [[11, 12], [9, 10], [7, 8]]
+    assert [half.backward.tolist() for half in hierarchy.root.children[0].children] == [[12], [11]]
+    assert hierarchy.root.alone.tolist() == [6]
+
+
+def test_graphs_without_a_backward_pass_have_none() -> None:
+    b = GraphBuilder("plain")
+    b.op("a", size=1)
+    b.op("b", inputs=["a"], size=1)
+    hierarchy = attach_backward(Problem(b.build()), [Group("all", np.array([0, 1]))])
+    assert not len(hierarchy.root.backward)
+    assert hierarchy.root.forward.tolist() == [0, 1]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        ("gpt2l__rotor64k", 9),
+        ("resnet_gn__rotor64k", 7),
+        ("resnet50_train", 20),
+        ("unet_train", 10),
+        ("checkmate_unet_static", 4),
+        ("checkmate_resnet50_static", 22),
+    ],
+)
+def test_real_graphs(name: str, length: int, shared) -> None:
+    """Nearly no backward op is left over, and none reads what only another group's forward ops know."""
+    problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"))
+    arrays = problem.graph.arrays
+    hierarchy = attach_backward(problem, slices(problem, length))
+    hierarchy.check()
+    assert sum(len(group.backward) for group in hierarchy.root.children) == len(hierarchy.root.backward)
+    forward = np.zeros(len(arrays.cost), dtype=bool)
+    forward[groupable(problem)] = True
+    strange = total = 0
+    for group in hierarchy.root.children:
+        known = {t for op in group.forward for t in (*arrays.op_inputs[op], *arrays.op_outputs[op])}
+        for op in group.backward:
+            read = [t for t in arrays.op_inputs[op] if forward[arrays.producers[t]].any()]
+            total += len(read)
+            strange += sum(t not in known for t in read)
+    # Checkmate's gradients read the outputs of all readers: where these are in two groups, one of them is strange
+    assert strange <= (0.08 * total if name.startswith("checkmate") else 0)
+
+
+@pytest.mark.shared
+def test_the_border_between_backward_groups_lies_between_ops_of_both_sides(shared) -> None:
+    """ReLU's gradient and that of the convolution after it read the same value, and are told apart by their types."""
+    problem = Problem(load_graph(shared / "data" / "graphs" / "resnet50_train.json"))
+    graph = problem.graph
+    ops = groupable(problem)
+    border = int(np.flatnonzero(ops == graph.op_index["relu_6"])[0]) + 1
+    hierarchy = attach_backward(problem, [Group("before", ops[:border]), Group("after", ops[border:])])
+    (relu,) = (graph.op_index[o.name] for o in graph.ops if "threshold" in o.name and "relu_6" in o.inputs)
+    (conv,) = (graph.op_index[o.name] for o in graph.ops if "convolution_backward" in o.name and "relu_6" in o.inputs)
+    before, after = hierarchy.root.children
+    assert relu in before.backward
+    assert conv in after.backward
+
+
+def random_step(draw) -> ComputeGraph:
+    """A training graph whose backward ops read anything: some forward values, some gradients."""
+    forward, backward = draw(st.integers(1, 10)), draw(st.integers(1, 12))
+    b = GraphBuilder("random")
+    names: list[str] = []
+    for k in range(forward + 1 + backward):
+        phase = "forward" if k < forward else "loss" if k == forward else "backward"
+        inputs = draw(st.sets(st.sampled_from(names), max_size=3)) if names else set()
+        names.append(b.op(f"{k}", inputs=sorted(inputs), size=draw(st.integers(0, 3)), cost=1, phase=phase))
+    return b.build()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_the_graph_the_hierarchy_is_one(data: st.DataObject) -> None:
+    problem = Problem(random_step(data.draw))
+    attach_backward(problem, slices(problem, data.draw(st.integers(1, 5)))).check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_is_kept_together_is_acyclic(data: st.DataObject) -> None:
+    """Any labels at all; every label keeps an op, and all of them where nothing is cyclic."""
+    graph = random_step(data.draw)
+    arrays, count = graph.arrays, len(graph.ops)
+    labels = np.array(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), dtype=np.int64)
+    edges = (arrays.edge_producer, arrays.edge_consumer)
+    keep = largest_acyclic(labels, arrays.order, arrays.op_predecessors.lists(), *edges)
+    assert set(labels[keep]) == set(labels)
+    parted = np.where(keep, labels, 10 + np.arange(count))
+    again = largest_acyclic(parted, arrays.order, arrays.op_predecessors.lists(), *edges)
+    assert again.all()
