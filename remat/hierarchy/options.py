@@ -1,0 +1,329 @@
+"""Options of a group: one certified schedule for each of several budgets, and a choice among them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.backends.base import SolveOptions
+from remat.backends.choice import as_backend
+from remat.deadline import Deadline, OverdueError
+from remat.errors import BackendError, ProblemError
+from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.tree import Int
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.solving.method import MethodLike, make_method
+from remat.solving.session import Session
+from remat.solving.warm_start import take_warm_start
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """The grid of budgets that a group is solved for.
+
+    Attributes
+    ----------
+    peaks : int
+        Peaks between the least one and that of the reference order, both included.
+    saved : int
+        Limits on what is held between forward and backward part, from the interfaces alone up to what the reference
+        order holds, both included.
+    """
+
+    peaks: int = 4
+    saved: int = 6
+
+    def of(self, part: SubProblem) -> list[Problem]:
+        """The sub-problem with each of the budgets, from much memory to little; those that cannot be met are left out.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> from remat.hierarchy.tree import Group
+        >>> part = SubProblem.of(Problem(unit_chain(6)), Group("g", np.arange(1, 5), np.arange(8, 12)))
+        >>> [problem.budget_bytes for problem in Budgets(3, 2).of(part)]
+        [7, 7, 5, 4]
+        """
+        least, most = part.problem.structural_peak, part.problem.reference_peak
+        peaks = steps(least, most, self.peaks)
+        if part.outside is None:
+            return [part.asking(peak) for peak in peaks]
+        limits = steps(part.held_least, part.held_reference, self.saved)
+        return [part.asking(peak, held) for held in limits for peak in peaks if peak >= held]
+
+
+def steps(least: int, most: int, count: int) -> list[int]:
+    """`count` numbers from `most` down to `least`, evenly spaced, each once.
+
+    Examples
+    --------
+    >>> steps(4, 10, 3), steps(5, 5, 3), steps(4, 10, 1)
+    ([10, 7, 4], [5], [10])
+    """
+    if count == 1 or most <= least:
+        return [most]
+    return sorted({least + (most - least) * k // (count - 1) for k in range(count)}, reverse=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """An option of a sub-problem and what it takes; ops and tensors are those of the sub-problem.
+
+    Attributes
+    ----------
+    option : Option
+    cost : int
+        Of both parts.
+    forward_peak, backward_peak : int
+        Bytes of tensors inside the group, and workspace, while each part runs.
+    saved : int
+        Bytes of tensors inside the group that are held between the parts.
+    needs : frozenset of int
+        Interfaces that the backward part reads.
+    """
+
+    option: Option
+    cost: int
+    forward_peak: int
+    backward_peak: int
+    saved: int
+    needs: frozenset[int]
+
+    @property
+    def peak(self) -> int:
+        """Of both parts."""
+        return max(self.forward_peak, self.backward_peak)
+
+    def dominates(self, other: Measured) -> bool:
+        """Whether it is at least as good in everything; an option without a backward part is another thing."""
+        return (
+            (self.option.backward is None) == (other.option.backward is None)
+            and self.cost <= other.cost
+            and self.forward_peak <= other.forward_peak
+            and self.backward_peak <= other.backward_peak
+            and self.saved <= other.saved
+            and self.needs <= other.needs
+        )
+
+
+def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
+    """What each option takes; those that are none (they miss an op, or read what is not there) are left out.
+
+    Parameters
+    ----------
+    options : iterable of Option
+        In the numbers of the sub-problem's ops.
+    """
+    outside = part.outside
+    size = len(part.ops)
+    cut = size if outside is None else outside
+    forward, backward = np.arange(cut), np.arange(cut + 1, size)
+    found = []
+    for option in options:
+        some = [option]
+        if len(backward) and option.backward is None:  # a composite must have one that can be run backward
+            some.append(Option(forward, backward))
+        try:
+            whole = CompositeProblem(part.problem, [Composite(part.group.name, forward, backward, some)])
+        except ProblemError:
+            continue
+        ahead = whole.runs(int(whole.node_of[0]))[0]
+        cost, backward_peak, needs = ahead.cost, 0, frozenset[int]()
+        if option.backward is not None:
+            back = whole.runs(int(whole.node_of[cut + 1]))[0]
+            cost, backward_peak, needs = cost + back.cost, back.peak, frozenset(back.tensor[back.needs].tolist())
+        found.append(Measured(option, cost, ahead.peak, backward_peak, ahead.saved, needs))
+    return found
+
+
+def undominated(options: Iterable[Measured]) -> list[Measured]:
+    """Those that no other one is as good as in everything, the cheapest first; of equal ones the first."""
+    kept: list[Measured] = []
+    for one in sorted(options, key=lambda o: (o.option.backward is None, o.cost, o.saved, o.peak)):
+        if not any(other.dominates(one) for other in kept):
+            kept.append(one)
+    return kept
+
+
+def farthest_first(options: Sequence[Measured], count: int) -> list[Measured]:
+    """Some of the options that differ most in peak, and in what they save: no option twice.
+
+    First comes the cheapest, then those of highest and lowest peak, then always the one farthest from all that are
+    taken, by peak and by bytes saved as shares of their ranges. An option without a backward part (*fast-forward*) is
+    taken besides.
+
+    Examples
+    --------
+    >>> def option(cost, peak, saved):
+    ...     return Measured(Option([0], [1]), cost, peak, peak, saved, frozenset())
+    >>> some = [option(2, 9, 8), option(3, 8, 4), option(4, 5, 1), option(5, 4, 0), option(6, 2, 0)]
+    >>> [one.cost for one in farthest_first(some, 3)], len(farthest_first(some, 9))
+    ([2, 3, 6], 5)
+    """
+    fast = [one for one in options if one.option.backward is None]
+    rest = [one for one in options if one.option.backward is not None]
+    if not rest:  # a group without a backward part
+        fast, rest = [], fast
+    if len(rest) <= count:
+        return [*rest, *fast[:1]]
+    ranges = [max(1, max(values) - min(values)) for values in ([one.peak for one in rest], [one.saved for one in rest])]
+    left = list(rest)
+    taken = [left.pop(0)]
+    for pick in (max, min):
+        if len(taken) < count:
+            end = pick(left, key=lambda one: (one.peak, one.saved))
+            if pick is min or end.peak > taken[0].peak:
+                left.remove(end)
+                taken.append(end)
+    while left and len(taken) < count:
+        farthest = max(
+            left,
+            key=lambda one: min(
+                abs(one.peak - t.peak) / ranges[0] + abs(one.saved - t.saved) / ranges[1] for t in taken
+            ),
+        )
+        left.remove(farthest)
+        taken.append(farthest)
+    return [*sorted(taken, key=lambda one: (one.cost, one.saved, one.peak)), *fast[:1]]
+
+
+def shared_out(total: int, sizes: Sequence[int], least: int = 2) -> list[int]:
+    """How many options each group gets of `total`, in proportion to its number of ops, but `least` at the least.
+
+    Examples
+    --------
+    >>> shared_out(20, [30, 60, 10]), shared_out(4, [5, 5, 5])
+    ([6, 12, 2], [2, 2, 2])
+    """
+    whole = max(1, sum(sizes))
+    return [max(least, round(total * size / whole)) for size in sizes]
+
+
+def plain_options(part: SubProblem) -> list[Option]:
+    """Everything saved, everything recomputed, and the forward part alone that saves nothing (*fast-forward*).
+
+    In the numbers of the sub-problem's ops. Ops that may run once, or contribute to a buffer, are not recomputed.
+    """
+    graph, outside = part.problem.graph, part.outside
+    arrays, size = graph.arrays, len(part.ops)
+    if outside is None:
+        return [Option(np.arange(size))]
+    forward, backward = np.arange(outside), np.arange(outside + 1, size)
+    needed = np.zeros(size, dtype=np.bool_)
+    wanted = part.problem.kept.copy()
+    wanted[arrays.op_inputs[outside]] = True
+    for op in range(outside - 1, -1, -1):
+        if wanted[arrays.op_outputs[op]].any():
+            needed[op] = True
+            wanted[arrays.op_inputs[op]] = True
+    shared = np.zeros(size, dtype=np.bool_)
+    written = arrays.producers.counts[arrays.op_outputs.indices] > 1
+    shared[arrays.op_outputs.rows[written]] = True
+    can = arrays.recomputable & ~shared
+    again = [op for op in range(outside) if can[op]]
+    return [
+        Option(forward, backward, "save all"),
+        Option(forward, [*again, *backward.tolist()], "recompute all"),
+        Option(np.flatnonzero(needed), None, "fast-forward"),
+    ]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Who solves sub-problems, and how long.
+
+    Attributes
+    ----------
+    methods : tuple
+        Names of registered methods, or classes; each answers every budget, and the best certified schedule is kept.
+        Those that do not apply to a sub-problem are left out.
+    seconds : float
+        For each method and budget.
+    seed : int
+    backend : str
+        For methods that solve models.
+    """
+
+    methods: tuple[MethodLike, ...] = ("drops",)
+    seconds: float = 2.0
+    seed: int = 0
+    backend: str = "highs"
+
+
+def answered(
+    problem: Problem, method: MethodLike, effort: Effort, deadline: Deadline, *, start: Schedule | None = None,
+    composites: Sequence[Composite] = (),
+) -> Schedule | None:  # fmt: skip
+    """The best certified schedule that a method finds for a problem with a budget; None where there is none.
+
+    A formulation that knows composites is given them. A method that does not apply, or fails, finds nothing.
+    """
+    call = SolveOptions(deadline.earlier(effort.seconds), seed=effort.seed, threads=1)
+    try:
+        answerer = make_method(method)
+        kind = getattr(answerer, "kind", None)
+        if composites and "composites" in getattr(getattr(kind, "options_type", None), "__dataclass_fields__", {}):
+            assert kind is not None
+            answerer = make_method(kind, kind.options_type(composites=tuple(composites)))
+        solver = as_backend(effort.backend) if answerer.needs_backend else None
+        session = Session(problem, call, answerer.name, solver=solver, warm_start=start)
+        if start is not None and not session.decided:
+            take_warm_start(session.incumbents, start)
+        if not session.enough:
+            with contextlib.suppress(OverdueError):
+                answerer.run(session)
+    except (ProblemError, BackendError):
+        return None
+    return None if session.best is None else session.best.schedule
+
+
+def options_of(
+    part: SubProblem, budgets: Budgets, effort: Effort, deadline: Deadline, composites: Sequence[Composite] = ()
+) -> list[Measured]:
+    """Options of a group: the plain ones, and the best schedule for each budget; none that another one dominates.
+
+    Parameters
+    ----------
+    composites : sequence of Composite
+        Of groups below, in the numbers of the sub-problem's ops; for methods that know composites.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.hierarchy.tree import Group
+    >>> part = SubProblem.of(Problem(unit_chain(6)), Group("g", np.arange(1, 5), np.arange(8, 12)))
+    >>> found = options_of(part, Budgets(3, 3), Effort(("eviction",)), Deadline.after(10))
+    >>> sorted((one.saved, one.cost) for one in found if one.option.backward is not None)
+    [(0, 11), (0, 12), (0, 12), (0, 14), (1, 10), (3, 8)]
+    """
+    options = plain_options(part)
+    for problem in budgets.of(part):
+        best: tuple[int, Schedule] | None = None
+        for method in effort.methods:
+            if deadline.expired:
+                break
+            start = None if best is None else best[1]
+            found = answered(problem, method, effort, deadline, start=start, composites=composites)
+            cost = math.inf if found is None else part_cost(problem, found)
+            if found is not None and (best is None or cost < best[0]):
+                best = (int(cost), found)
+        if best is not None:
+            options.append(part.cut(best[1]))
+    return undominated(measured(part, options))
+
+
+def part_cost(problem: Problem, schedule: Schedule) -> int:
+    """Cost of a schedule of the problem."""
+    arrays, index = problem.graph.arrays, problem.graph.op_index
+    return int(arrays.cost[[index[op] for op in schedule.computes()]].sum())
+
+
+def translated(option: Option, ops: Int) -> Option:
+    """An option in other numbers: `ops` has the new number of each op."""
+    return Option(ops[option.forward], None if option.backward is None else ops[option.backward], option.name)

@@ -1,0 +1,217 @@
+"""A group of ops as a problem of its own, which every method can answer, and its schedules as options of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.formulations.hierarchical import Option
+from remat.graphs import ComputeGraph, Op, Tensor
+from remat.hierarchy.tree import Group, Int
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+
+#: Names of the op that stands for everything else, and of what orders the backward ops after it.
+OUTSIDE, AFTER = "outside", "outside done"
+
+
+@dataclass(frozen=True, eq=False)
+class SubProblem:
+    """A group as a problem of its own.
+
+    Its graph has the ops of the group and, where the group has a backward part, the op `outside` between forward and
+    backward part. That one stands for the rest of the graph: it reads what others read of the forward part, writes the
+    gradients (and whatever else) that only the backward part reads, costs nothing and runs once. What the forward part
+    reads from elsewhere is a graph input: it is there throughout. So the memory of a schedule of the sub-problem is
+    what the group holds in the whole graph while its interfaces are there, step by step; and a schedule, cut at
+    `outside`, is an option.
+
+    Attributes
+    ----------
+    whole : Problem
+        The problem that the group belongs to.
+    group : Group
+    problem : Problem
+        Of the sub-graph, with no budget, in its fixed order.
+    ops : int64 array, shape (ops of the sub-graph,)
+        Op of the whole graph; -1 for `outside`.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> whole = Problem(unit_chain(4))  # f0 f1 f2 f3 loss g3 g2 g1 g0
+    >>> part = SubProblem.of(whole, Group("middle", np.array([1, 2]), np.array([6, 7])))
+    >>> part.problem.graph.op_names
+    ('f1', 'f2', 'outside', 'g2', 'g1')
+    >>> part.problem.graph.inputs, part.problem.graph.outputs, part.problem.reference_peak
+    (('f0',), ('g1',), 5)
+    >>> option = part.option(Schedule.reference(part.problem.graph))
+    >>> option.forward.tolist(), option.backward.tolist()
+    ([1, 2], [6, 7])
+    """
+
+    whole: Problem
+    group: Group
+    problem: Problem
+    ops: Int
+
+    @classmethod
+    def of(cls, whole: Problem, group: Group) -> SubProblem:
+        """The sub-problem of a group.
+
+        Raises
+        ------
+        ProblemError
+            If ops outside the group contribute to a buffer that its forward part reads: it cannot be run alone.
+        """
+        return cls(whole, group, *_Cut(whole, group).made())
+
+    @cached_property
+    def outside(self) -> int | None:
+        """Number of the op `outside` in the sub-graph; None where the group has no backward part."""
+        there = np.flatnonzero(self.ops < 0)
+        return int(there[0]) if len(there) else None
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Op of the sub-graph by op of the whole graph."""
+        return {op: here for here, op in enumerate(self.ops.tolist()) if op >= 0}
+
+    @cached_property
+    def held_least(self) -> int:
+        """Bytes at `outside` that no schedule can do without: interfaces; 0 where the group has no backward part."""
+        return 0 if self.outside is None else int(self.problem.graph.arrays.op_bytes[self.outside])
+
+    @cached_property
+    def held_reference(self) -> int:
+        """Bytes at `outside` in the reference order, where nothing is recomputed."""
+        if self.outside is None:
+            return 0
+        arrays = self.problem.graph.arrays
+        return int(arrays.reference_memory[arrays.position[self.outside]])
+
+    def asking(self, budget: int, held: int | None = None) -> Problem:
+        """The sub-problem with a budget, and a limit on what is held between forward and backward part.
+
+        Parameters
+        ----------
+        budget : int
+            Bytes, interfaces included.
+        held : int, optional
+            Most bytes at `outside`, interfaces included; it becomes the workspace of `outside`.
+        """
+        graph = self.problem.graph
+        if held is not None and held < budget and self.outside is not None:
+            ops = list(graph.ops)
+            ops[self.outside] = replace(ops[self.outside], workspace=budget - held)
+            graph = replace(graph, ops=ops)
+        return replace(self.problem, graph=graph, budget=budget)
+
+    def cut(self, schedule: Schedule, name: str = "") -> Option:
+        """A schedule of the sub-problem, cut at `outside`; in the numbers of its ops."""
+        here = self.problem.graph.op_index
+        computes = [here[op] for op in schedule.computes()]
+        if self.outside is None:
+            return Option(computes, name=name)
+        place = computes.index(self.outside)
+        return Option(computes[:place], computes[place + 1 :], name)
+
+    def option(self, schedule: Schedule, name: str = "") -> Option:
+        """A schedule of the sub-problem as an option of the group, in the numbers of the whole graph."""
+        option = self.cut(schedule, name)
+        backward = None if option.backward is None else self.ops[option.backward]
+        return Option(self.ops[option.forward], backward, name)
+
+    def schedule(
+        self, forward: Iterable[int], backward: Iterable[int] = (), problem: Problem | None = None
+    ) -> Schedule:
+        """The schedule that two sequences of ops of the whole graph stand for.
+
+        It is signed for `problem`, one that :meth:`asking` gave, or else for :attr:`problem`.
+        """
+        between = [] if self.outside is None else [self.outside]
+        computes = [*(self.place[op] for op in forward), *between, *(self.place[op] for op in backward)]
+        return Schedule.of_computes((problem or self.problem).graph, computes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """Makes the sub-graph of a group."""
+
+    whole: Problem
+    group: Group
+
+    def made(self) -> tuple[Problem, Int]:
+        whole, group = self.whole, self.group
+        graph, arrays = whole.graph, whole.graph.arrays
+        forward, backward = group.forward.tolist(), group.backward.tolist()
+        part = dict.fromkeys(forward, "forward") | dict.fromkeys(backward, "backward")
+        tied = bool(forward) and bool(backward)
+        touched = sorted({
+            tensor for op in part for table in (arrays.op_inputs, arrays.op_outputs) for tensor in table[op].tolist()
+        })  # fmt: skip
+        given: list[int] = []
+        read_outside: list[int] = []
+        written_outside: list[int] = []
+        kept: list[int] = []
+        for tensor in touched:
+            writers, readers = arrays.producers[tensor].tolist(), arrays.consumers[tensor].tolist()
+            inner_writers = [op for op in writers if op in part]
+            inner_readers = {part[op] for op in readers if op in part}
+            foreign = len(inner_writers) < len(writers)
+            if not inner_writers:
+                (written_outside if tied and "forward" not in inner_readers and writers else given).append(tensor)
+                continue
+            if foreign and inner_readers:
+                if not tied or "forward" in inner_readers:
+                    name = graph.tensor_names[tensor]
+                    raise ProblemError(
+                        f"group {group.name!r} cannot be run alone: others write into {name!r}, which it reads"
+                    )
+                written_outside.append(tensor)
+            leaves = any(op not in part for op in readers) or (foreign and not inner_readers)
+            early = {part[op] for op in inner_writers} == {"forward"}
+            if whole.kept[tensor] or (leaves and (foreign or not (tied and early))):
+                kept.append(tensor)
+            elif leaves:
+                read_outside.append(tensor)
+        names, taken = graph.tensor_names, {graph.ops[op].name for op in part}
+        ops = [replace(graph.ops[op], phase="forward" if tied else "") for op in forward]
+        tensors = [Tensor(names[tensor], int(arrays.size[tensor])) for tensor in touched]
+        numbers = [*forward]
+        if tied:
+            after = _unused(AFTER, {names[tensor] for tensor in touched})
+            tensors.append(Tensor(after, 0))
+            reads = tuple(names[tensor] for tensor in read_outside)
+            writes = tuple(names[tensor] for tensor in written_outside)
+            ops.append(
+                Op(_unused(OUTSIDE, taken), reads, (*writes, after), type=OUTSIDE, phase="loss", recomputable=False)
+            )
+            numbers.append(-1)
+            here, late = set(backward), set(written_outside)
+            for op in backward:
+                waits = any(t in late or here.intersection(arrays.producers[t].tolist()) for t in arrays.op_inputs[op])
+                inputs = graph.ops[op].inputs
+                ops.append(replace(graph.ops[op], phase="backward", inputs=inputs if waits else (*inputs, after)))
+        else:
+            ops += [replace(graph.ops[op], phase="") for op in backward]
+        numbers += backward
+        sub_graph = ComputeGraph(
+            f"{graph.name}: {group.name}", tensors, ops, [names[t] for t in given], [names[t] for t in kept],
+            cost_unit=graph.cost_unit,
+        )  # fmt: skip
+        limits = {
+            graph.ops[op].name: limit for op in part
+            if (limit := whole.compute_limits[op]) is not None and graph.ops[op].recomputable
+        }  # fmt: skip
+        return Problem(sub_graph, order=OrderRule.FIXED, max_computes=limits or None), np.array(numbers, dtype=np.int64)
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    return name

@@ -1,0 +1,56 @@
+"""Options of groups: a schedule for each budget, certified, none twice."""
+
+import numpy as np
+
+from remat import Problem
+from remat.deadline import Deadline
+from remat.formulations.hierarchical import Option
+from remat.graphs.families import unit_chain
+from remat.hierarchy.options import Budgets, Effort, Measured, farthest_first, options_of
+from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.tree import Group
+from remat.schedule.validate import validate
+
+
+def test_each_option_is_a_schedule_of_the_sub_problem_and_takes_what_is_said_of_it() -> None:
+    whole = Problem(unit_chain(8))
+    part = SubProblem.of(whole, Group("g", np.arange(1, 7), np.arange(10, 16)))
+    found = options_of(part, Budgets(), Effort(("eviction", "checkpoint-last")), Deadline.after(60))
+    assert sum(one.option.backward is None for one in found) == 1  # fast-forward
+    keys = {(one.cost, one.forward_peak, one.backward_peak, one.saved, one.needs) for one in found}
+    assert len(keys) == len(found)
+    assert {one.saved for one in found} >= {0, 1, 2, 5}
+    for one in found:
+        assert not any(other is not one and other.dominates(one) for other in found)
+        if one.option.backward is None:
+            continue
+        steps = part.ops[one.option.forward], part.ops[one.option.backward]
+        schedule = part.schedule(*steps)
+        held = one.saved + part.held_least
+        limited = part.asking(10**6, held)
+        fits = part.schedule(*steps, limited)
+        assert validate(part.problem.graph, schedule, part.problem.rules).cost == one.cost
+        assert validate(limited.graph, fits, limited.rules).peak == 10**6  # `outside`, whose workspace is the rest
+        if one.saved:
+            tight = part.asking(10**6, held - 1)
+            assert validate(tight.graph, part.schedule(*steps, tight), tight.rules).peak > 10**6
+
+
+def test_methods_that_do_not_apply_or_do_not_exist_for_a_group_give_no_option() -> None:
+    whole = Problem(unit_chain(8))
+    part = SubProblem.of(whole, Group("g", np.arange(1, 7)))  # no backward part: nothing for checkpointing
+    found = options_of(part, Budgets(), Effort(("chen-sqrt",)), Deadline.after(60))
+    assert [one.option.forward.tolist() for one in found] == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_no_option_is_taken_twice_and_the_knob_is_the_number_of_them() -> None:
+    def option(cost: int, peak: int) -> Measured:
+        return Measured(Option([0], [1]), cost, peak, peak, 0, frozenset())
+
+    some = [option(cost, 20 - 2 * cost) for cost in range(10)]
+    fast = Measured(Option([0]), 0, 0, 0, 0, frozenset())
+    for count in range(1, 13):
+        taken = farthest_first([*some, fast], count)
+        assert len(set(map(id, taken))) == len(taken) == min(count, 10) + 1
+        assert taken[0] is some[0] and fast in taken
+    assert [one.peak for one in farthest_first(some, 3)] == [20, 12, 2]
