@@ -1,0 +1,151 @@
+"""Where the forward pass falls into blocks: positions after which a block ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.heuristics.checkpointing.choices import articulation_points
+from remat.heuristics.checkpointing.step import TrainingStep
+
+Int = NDArray[np.int64]
+
+#: By how much, as a share, the bytes that cross must rise and fall again between two valleys of the traffic.
+RISES = (0.1, 0.5, 1.0)
+#: Ops up to which articulation points are looked for: networkx takes some ten microseconds for each link.
+ARTICULATION_OPS = 20_000
+
+
+def crossing_bytes(step: TrainingStep) -> Int:
+    """Bytes made up to each position of forward and loss that a later op there reads; shape (first backward,).
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> crossing_bytes(TrainingStep.of(Problem(unit_chain(3)))).tolist()
+    [1, 1, 1, 0]
+    """
+    arrays, end = step.problem.graph.arrays, step.first_backward
+    first = np.full(len(arrays.size), end, dtype=np.int64)
+    rows = arrays.producers.rows
+    np.minimum.at(first, rows, arrays.position[arrays.producers.indices])
+    last = last_forward_reads(step)
+    crosses = (last > first) & ~arrays.is_input
+    change = np.zeros(end + 1, dtype=np.int64)
+    np.add.at(change, first[crosses], arrays.size[crosses])
+    np.subtract.at(change, last[crosses], arrays.size[crosses])
+    return np.cumsum(change)[:end]
+
+
+def last_forward_reads(step: TrainingStep) -> Int:
+    """Position of the last reader of each tensor in forward and loss, -1 without one; shape (tensors,)."""
+    arrays = step.problem.graph.arrays
+    last = np.full(len(arrays.size), -1, dtype=np.int64)
+    at = arrays.position[arrays.consumers.indices]
+    forward = at < step.first_backward
+    np.maximum.at(last, arrays.consumers.rows[forward], at[forward])
+    return last
+
+
+def valleys(traffic: Int, rise: float) -> list[int]:
+    """Positions of least traffic between rises by the share `rise`; the first of equals.
+
+    Examples
+    --------
+    >>> valleys(np.array([1, 3, 1, 2, 1, 4, 1]), 1.5)
+    [0, 2]
+    """
+    found: list[int] = []
+    low, at, high, climbing = None, 0, 0, False
+    for place, bytes_ in enumerate(traffic.tolist()):
+        if climbing:
+            high = max(high, bytes_)
+            if bytes_ * (1 + rise) <= high:
+                low, at, climbing = bytes_, place, False
+        elif low is None or bytes_ < low:
+            low, at = bytes_, place
+        elif bytes_ >= low * (1 + rise) and bytes_ > low:
+            found.append(at)
+            high, climbing = bytes_, True
+    return found
+
+
+def module_cuts(step: TrainingStep) -> Iterator[list[int]]:
+    """For each depth of the module paths in the graph's ``meta["modules"]``, the ends of the runs of one module.
+
+    Raises
+    ------
+    ProblemError
+        If the graph has none.
+    """
+    graph = step.problem.graph
+    modules = graph.meta.get("modules")
+    if not isinstance(modules, dict) or not modules:
+        raise ProblemError(f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from")
+    names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
+    paths = [str(modules.get(name, "")).split(".") for name in names]
+    for depth in range(1, 1 + max(map(len, paths))):
+        heads = [path[:depth] for path in paths]
+        yield [k for k in range(len(heads) - 1) if heads[k] != heads[k + 1]]
+
+
+def name_cuts(step: TrainingStep) -> Iterator[list[int]]:
+    """As :func:`module_cuts`, by the names of the ops: for each depth, the ends of the runs of one prefix.
+
+    Names are cut at dots, slashes and colons, as frameworks write them (``layers.3.attn.qkv``).
+    """
+    graph = step.problem.graph
+    names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
+    paths = [name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names]
+    for depth in range(1, 1 + max(map(len, paths))):
+        heads = [path[:depth] for path in paths]
+        yield [k for k in range(len(heads) - 1) if heads[k] != heads[k + 1]]
+
+
+def valley_cuts(step: TrainingStep) -> Iterator[list[int]]:
+    """Where few bytes cross, for each of :data:`RISES`; works on any training graph."""
+    traffic = crossing_bytes(step)
+    for rise in RISES:
+        yield valleys(traffic, rise)
+
+
+def articulation_cuts(step: TrainingStep) -> Iterator[list[int]]:
+    """Past the articulation points of the forward graph; nothing else crosses there."""
+    if step.num_forward > ARTICULATION_OPS:
+        return
+    yield articulation_points(step)
+
+
+#: Where blocks may come from.
+SOURCES = {
+    "modules": module_cuts, "names": name_cuts, "valleys": valley_cuts, "articulation": articulation_cuts,
+}  # fmt: skip
+
+
+def all_cuts(step: TrainingStep, source: str) -> list[list[int]]:
+    """The different ways to cut that a source has, or all sources together (``auto``), the coarsest first.
+
+    Each is a list of positions after which a block ends, without the last op of the forward pass; none is empty.
+
+    Raises
+    ------
+    ProblemError
+        If the source has none for this graph.
+    """
+    found: set[tuple[int, ...]] = set()
+    for name in SOURCES if source == "auto" else [source]:
+        if source == "auto" and name == "modules" and not step.problem.graph.meta.get("modules"):
+            continue
+        if source == "auto" and name == "articulation" and step.num_forward > 2_000:
+            continue  # valleys find them in a moment
+        for cuts in SOURCES[name](step):
+            inside = tuple(cut for cut in cuts if 0 <= cut < step.num_forward - 1)
+            if inside:
+                found.add(inside)
+    if not found:
+        raise ProblemError(f"graph {step.problem.graph.name!r} does not fall into blocks by {source}")
+    return [list(cuts) for cuts in sorted(found, key=lambda cuts: (len(cuts), cuts))]

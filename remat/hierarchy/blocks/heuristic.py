@@ -1,0 +1,289 @@
+"""Block checkpointing as a heuristic: all plans are measured by compiled code, the best one is certified."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from remat.compiled import KernelSet
+from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError
+from remat.formulations.sequence import standing_buffers
+from remat.heuristics.base import Heuristic, HeuristicRun, rank
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.options import check_types
+from remat.hierarchy.blocks.cuts import all_cuts, last_forward_reads
+from remat.hierarchy.blocks.plans import EVERY, FAMILIES, Int, Plan, first_backward_of, near
+from remat.problem import Problem
+from remat.schedule import Schedule, validate
+
+#: Computes without a limit.
+OFTEN = 2**30
+#: Share of the time for looking at plans; the rest is for the schedule of the best one.
+LOOKING = 0.8
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """Options of :class:`BlockCheckpointing`.
+
+    Attributes
+    ----------
+    blocks : str
+        Where blocks come from: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, cut at
+        dots and slashes), ``valleys`` (positions where few bytes cross), ``articulation`` (points that everything goes
+        through), or ``auto``: all that apply.
+    which : str
+        The plans: ``every`` (every k-th block boundary is held), ``first`` (that for the first m blocks, all values of
+        the others held), ``nested`` (segments whose parts are dropped again), or ``all``.
+    k : int or None
+        Blocks in a segment; None: every number is tried.
+    """
+
+    blocks: Literal["auto", "modules", "names", "valleys", "articulation"] = "auto"
+    which: Literal["all", "every", "first", "nested"] = "all"
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.k is not None and self.k < 1:
+            raise ProblemError(f"k must be at least 1, not {self.k}")
+
+
+def _example() -> None:
+    from remat.graphs.families import unit_chain
+
+    Measure(TrainingStep.of(Problem(unit_chain(8), 7))).of(Plan(2, 6), np.array([2, 4, 6, 8]))
+
+
+#: The compiled sequence of a plan.
+KERNELS = KernelSet("block-checkpointing", __name__, _example)
+
+
+@dataclass(frozen=True, order=True)
+class Measured:
+    """What a plan comes to.
+
+    Attributes
+    ----------
+    cost, peak : int
+        Of its schedule; the peak in bytes.
+    plan : Plan
+    ends : tuple of int
+        Position after the last op of each block.
+    """
+
+    cost: int
+    peak: int
+    plan: Plan
+    ends: tuple[int, ...]
+
+
+class Measure:
+    """Makes the compute sequences of plans for one training step, with their peaks and costs.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> measure = Measure(TrainingStep.of(Problem(unit_chain(9))))
+    >>> [measure.of(Plan(k, 9), np.arange(1, 10))[:2] for k in (1, 3)]
+    [(19, 11), (25, 7)]
+    """
+
+    def __init__(self, step: TrainingStep) -> None:
+        from remat.hierarchy.blocks.sequence_kernel import SequenceTables
+
+        self.step, problem = step, step.problem
+        arrays = problem.graph.arrays
+        standing, workspace = standing_buffers(problem)
+        single = arrays.producers.counts == 1
+        live = (single | standing) & ~arrays.is_input
+        num_ops, num_tensors = len(arrays.cost), len(arrays.size)
+        limits = np.array([OFTEN if limit is None else limit for limit in problem.compute_limits], dtype=np.int64)
+        fills = np.zeros(num_ops, dtype=np.bool_)  # an accumulation buffer
+        fills[arrays.op_outputs.rows[~single[arrays.op_outputs.indices]]] = True
+        limits[fills] = 1
+        again = np.zeros(num_tensors, dtype=np.int64)
+        alone = single[arrays.producers.rows]
+        again[arrays.producers.rows[alone]] = limits[arrays.producers.indices[alone]] - 1
+        again[problem.kept] = 0
+        at = arrays.position[arrays.consumers.indices]
+        late = at >= step.first_backward
+        first_backward = np.full(num_tensors, num_ops, dtype=np.int64)
+        np.minimum.at(first_backward, arrays.consumers.rows[late], at[late])
+        rows: list[Int] = []
+        for table in (arrays.op_inputs, arrays.op_outputs):
+            wanted = live[table.indices]
+            owner = arrays.position[table.rows[wanted]]
+            by = np.argsort(owner, kind="stable")
+            counts = np.bincount(owner, minlength=num_ops)
+            rows += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[wanted][by]]
+        self.tables = SequenceTables(
+            arrays.size.copy(), arrays.producers.counts.copy(), again, last_forward_reads(step), first_backward,
+            problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
+        )  # fmt: skip
+        self.always = arrays.input_bytes + problem.constant_bytes
+
+    def of(self, plan: Plan, ends: Int) -> tuple[int, int, Int]:
+        """Cost and peak of a plan for blocks that end before `ends`, and its computes (op numbers)."""
+        from remat.hierarchy.blocks.sequence_kernel import SequenceRoom, sequence_of
+
+        when, low, high = plan.events(ends, first_backward_of(self.step, ends))
+        num_ops, num_tensors = len(self.tables.cost), len(self.tables.size)
+        length = num_ops + int((high - low).sum()) + 2
+        room = SequenceRoom(*(np.empty(size, dtype=np.int64) for size in (num_tensors, num_tensors, length, length)))
+        found = np.zeros(3, dtype=np.int64)
+        sequence_of(self.tables, room, when, low, high, self.always, 2 if plan.inner else 1, found)
+        steps, peak, cost = found.tolist()
+        order = self.step.problem.graph.arrays.order
+        return cost, peak, order[room.steps[:steps][::-1]]
+
+
+class BlockCheckpointing(Heuristic):
+    """Drops the values inside blocks of layers, and computes a block again just before its backward pass.
+
+    What practitioners do by hand (``torch.utils.checkpoint``, ``jax.checkpoint`` with a policy, "full recomputation" of
+    Megatron): the forward pass is a chain of *blocks* (layers of a transformer, say), of which k after one another are
+    a *segment*; what only the ops of a segment read is dropped in the forward pass, and what their gradients need is
+    recomputed together when they come. Every k is tried; segments for the first m blocks only, with the last ones
+    held, for every m; and segments whose parts are dropped again, which takes less memory and one more forward pass.
+    Of all these the cheapest that fits is the answer, or else the one of least peak.
+
+    Here what is recomputed is only what is needed: not an op whose results are still there, nor one that nobody reads.
+    Tensors that reach beyond a segment (skip connections, masks, the output of an encoder) are held; so are those that
+    are kept, buffers, and those of ops that cannot be run again.
+
+    Notes
+    -----
+    Chen et al., *Training Deep Nets with Sublinear Memory Cost* (2016), for the segments; Griewank and Walther, *Revolve*
+    (2000), for what is dropped again, which :class:`remat.heuristics.checkpointing.griewank.GriewankWalther` has to any
+    depth. O(ops + links) for each plan: 5 ms or so for 100,000 ops.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> BlockCheckpointing().run(Problem(unit_chain(16), 9), HeuristicRun()).num_computes
+    42
+    """
+
+    name = "block-checkpointing"
+    options_type = BlockOptions
+    kernels = (KERNELS,)
+
+    _known: tuple[Problem, list[Measured]] | None = None
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        step = TrainingStep.of(problem)
+        if not self.prepared(run.deadline):
+            return None
+        budget = problem.budget_bytes
+        frontier = self.frontier(problem, run.deadline)
+        if not frontier:
+            return None
+        schedule = self._schedule(step, self._refined(step, _best(frontier, budget), budget, run.deadline))
+        if validate(problem.graph, schedule, problem.rules).accepted:
+            run.tell(schedule)
+        return schedule
+
+    def frontier(self, problem: Problem, deadline: Deadline | None = None) -> list[Measured]:
+        """The plans that no other beats in both peak and cost, of all that were measured by the deadline.
+
+        The budget is not looked at.
+
+        Returns
+        -------
+        list of Measured
+            The least peak and the highest cost first.
+
+        Raises
+        ------
+        ProblemError
+            If the graph is no training graph, or does not fall into blocks.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> options = BlockOptions(which="every")
+        >>> [(found.peak, found.cost) for found in BlockCheckpointing(options).frontier(Problem(unit_chain(9)))]
+        [(7, 23), (11, 19)]
+        """
+        if self._known is not None and _same(self._known[0], problem):
+            return self._known[1]
+        deadline = Deadline() if deadline is None else deadline
+        step = TrainingStep.of(problem)
+        measure = Measure(step)
+        best: list[Measured] = []
+        looking = deadline.earlier(LOOKING * deadline.remaining)
+        whole = True
+        try:
+            for number, (plan, ends) in enumerate(self._plans(step)):
+                if number:
+                    looking.check()
+                cost, peak, _ = measure.of(plan, np.array(ends, dtype=np.int64))
+                _insert(best, Measured(cost, peak, plan, ends))
+        except OverdueError:
+            whole = False
+        if whole:
+            self._known = problem, best
+        return best
+
+    def _refined(self, step: TrainingStep, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
+        """Of many blocks: what plans near the best one are better, in steps that are halved when none is."""
+        num_blocks, reach = len(best.ends), 0.5
+        if num_blocks <= EVERY or self.options.k is not None:
+            return best
+        measure, ends = Measure(step), np.array(best.ends, dtype=np.int64)
+        looking = deadline.earlier(LOOKING * deadline.remaining)
+        while reach * max(best.plan.k, best.plan.dropped) >= 1 and not looking.expired:
+            better = best
+            for plan in near(best.plan, num_blocks, reach):
+                if not looking.expired:
+                    cost, peak, _ = measure.of(plan, ends)
+                    better = _best([better, Measured(cost, peak, plan, best.ends)], budget)
+            reach, best = reach if better is not best else reach / 2, better
+        return best
+
+    def _plans(self, step: TrainingStep) -> Iterator[tuple[Plan, tuple[int, ...]]]:
+        """All plans, the quickest and likeliest first."""
+        chains = [(*(cut + 1 for cut in cuts), step.num_forward) for cuts in all_cuts(step, self.options.blocks)]
+        which = list(FAMILIES) if self.options.which == "all" else [self.options.which]
+        for family in which:
+            for ends in chains:
+                for plan in FAMILIES[family](len(ends), self.options.k):
+                    yield plan, ends
+
+    def _schedule(self, step: TrainingStep, found: Measured) -> Schedule:
+        _, _, sequence = Measure(step).of(found.plan, np.array(found.ends, dtype=np.int64))
+        return Schedule.of_computes(step.problem.graph, sequence, source=self.name)
+
+
+def _best(found: list[Measured], budget: int | None) -> Measured:
+    """The cheapest that fits, or else the one of least peak."""
+    return min(found, key=lambda one: (*rank(budget is None or one.peak <= budget, one.cost, one.peak), one.plan))
+
+
+def _insert(frontier: list[Measured], found: Measured) -> None:
+    """Take note of a plan unless another one is as good; `frontier` is by rising peak and falling cost."""
+    at = bisect_left(frontier, found.peak, key=lambda other: other.peak)
+    if at and frontier[at - 1].cost <= found.cost:
+        return
+    if at < len(frontier) and frontier[at].peak == found.peak and frontier[at].cost <= found.cost:
+        return
+    end = at
+    while end < len(frontier) and frontier[end].cost >= found.cost:
+        end += 1
+    frontier[at:end] = [found]
+
+
+def _same(one: Problem, other: Problem) -> bool:
+    """Whether two problems differ in nothing but budget and objective."""
+    return (
+        one.graph is other.graph
+        and one.max_computes == other.max_computes
+        and one.keep == other.keep
+        and one.count_constant_memory == other.count_constant_memory
+    )

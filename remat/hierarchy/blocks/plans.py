@@ -1,0 +1,137 @@
+"""Plans of block checkpointing: which blocks are dropped together, and when they are computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.heuristics.checkpointing.step import TrainingStep
+
+Int = NDArray[np.int64]
+
+#: Blocks up to which everything is tried; beyond, numbers are spread evenly by their logarithm, so many of them: of
+#: blocks in a segment, and, of plans with two numbers, of each.
+EVERY, SIZES, PAIRS = 130, 32, 12
+
+
+@dataclass(frozen=True, order=True)
+class Plan:
+    """One schedule of block checkpointing, by the blocks alone.
+
+    Attributes
+    ----------
+    k : int
+        Blocks in a segment, which is dropped and recomputed as a whole.
+    dropped : int
+        How many blocks, from the first one on, are in segments; the values of those after them are held.
+    offset : int
+        Blocks in the first segment where that is shorter; 0: k.
+    inner : int
+        Where a segment is dropped again after it was recomputed, but for its last part: blocks in a part. 0: it is not.
+
+    Examples
+    --------
+    >>> Plan(k=2, dropped=5).segments(6)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+
+    k: int
+    dropped: int
+    offset: int = 0
+    inner: int = 0
+
+    def segments(self, num_blocks: int) -> list[tuple[int, int]]:
+        """First block of each segment, and the one after its last."""
+        end = min(self.dropped, num_blocks)
+        starts = [0, *range(self.offset or self.k, end, self.k)]
+        return list(zip(starts, [*starts[1:], end], strict=True)) if end else []
+
+    def events(self, ends: Int, when: Int) -> tuple[Int, Int, Int]:
+        """For :func:`remat.hierarchy.blocks.sequence_kernel.sequence_of`: when, and the first and last ops recomputed.
+
+        Parameters
+        ----------
+        ends : int64 array, shape (blocks,)
+            Position after the last op of each block.
+        when : int64 array, shape (blocks,)
+            Position of the first backward op that belongs to each block or one before it.
+        """
+        found: list[tuple[int, int, int, int]] = []
+        starts = [0, *ends.tolist()]
+        for first, last in self.segments(len(ends)):
+            found.append((int(when[last - 1]), 0, starts[first], starts[last]))
+            if self.inner:
+                for part in range(first, last - self.inner, self.inner):
+                    to = part + self.inner
+                    found.append((int(when[to - 1]), 1, starts[part], starts[to]))
+        table = np.array(sorted(found), dtype=np.int64).reshape(-1, 4)
+        return table[:, 0].copy(), table[:, 2].copy(), table[:, 3].copy()
+
+
+def first_backward_of(step: TrainingStep, ends: Int) -> Int:
+    """Position of the first backward op that belongs to a forward op before each of `ends`; shape as `ends`."""
+    falling = step.mirror
+    return step.first_backward + np.searchsorted(-falling, -(ends - 1), side="left")
+
+
+def spread(most: int, count: int) -> list[int]:
+    """Whole numbers from 1 to `most`, at most `count` where they are many, evenly by their logarithm.
+
+    Examples
+    --------
+    >>> spread(5, 12), spread(10_000, 6)
+    ([1, 2, 3, 4, 5], [1, 6, 40, 251, 1585, 10000])
+    """
+    if most <= EVERY:
+        return list(range(1, most + 1))
+    return sorted({round(most ** (place / (count - 1))) for place in range(count)})
+
+
+def every_kth(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
+    """Every block in a segment of k: for one k or for all."""
+    for size in spread(num_blocks, SIZES) if k is None else [k]:
+        yield Plan(size, num_blocks)
+        if 1 < size and num_blocks <= EVERY:  # embeddings apart
+            yield Plan(size, num_blocks, 1)
+
+
+def first_ones(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
+    """The first m blocks in segments of k, for all m below the number of blocks, the values of the others held."""
+    for size in spread(num_blocks, PAIRS) if k is None else [k]:
+        ends = {size * number for number in spread((num_blocks - 1) // size, PAIRS)} if size < num_blocks else set()
+        for m in sorted({*ends, num_blocks - 1} - {0}):
+            yield Plan(size, m)
+
+
+def nested(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
+    """Segments of k whose parts are dropped again: parts of one block, of √k blocks, and of powers of two."""
+    for size in spread(num_blocks, PAIRS) if k is None else [k]:
+        powers = (2**power for power in range(size.bit_length()))
+        inner = {1, isqrt(size), 2 * isqrt(size), *(powers if num_blocks <= EVERY else ())}
+        for part in sorted(part for part in inner if 0 < part < size):
+            for m in sorted({num_blocks, num_blocks - 1} - {0}):
+                yield Plan(size, m, 0, part)
+
+
+def near(plan: Plan, num_blocks: int, reach: float) -> Iterator[Plan]:
+    """Plans that differ in one number by a share `reach` of it, or by one.
+
+    Examples
+    --------
+    >>> [(plan.k, plan.dropped) for plan in near(Plan(8, 80), 100, 0.25)]
+    [(6, 80), (10, 80), (8, 60), (8, 100)]
+    """
+    for name, most in (("k", num_blocks), ("dropped", num_blocks), ("inner", plan.k - 1)):
+        value = getattr(plan, name)
+        change = max(1, round(reach * value))
+        for other in (value - change, value + change):
+            if value and 0 < other <= most:
+                yield replace(plan, **{name: other})
+
+
+#: Families of plans by name.
+FAMILIES = {"every": every_kth, "first": first_ones, "nested": nested}

@@ -1,0 +1,116 @@
+"""The compute sequence of block checkpointing, its peak and its cost, in compiled code."""
+
+# Compiled functions carry no types.
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.compiled import kernel
+
+Int = NDArray[np.int64]
+
+
+class SequenceTables(NamedTuple):
+    """The graph without graph inputs and buffers that nobody reads; everything of ops by position.
+
+    `writers` are the contributions of each tensor (0: not looked at), `again` how often its op may be recomputed (0
+    also for what must be kept and for accumulation buffers), `last_forward` the position of its last reader in forward
+    and loss, `first_backward` that of its first reader in the backward pass.
+    """
+
+    size: Int
+    writers: Int
+    again: Int
+    last_forward: Int
+    first_backward: Int
+    kept: NDArray[np.bool_]
+    cost: Int
+    workspace: Int
+    in_ptr: Int
+    inputs: Int
+    out_ptr: Int
+    outputs: Int
+
+
+class SequenceRoom(NamedTuple):
+    """Room to work in: by tensor the step of the last use still to come and contributions; by step, the last first."""
+
+    latest: Int
+    left: Int
+    change: Int
+    steps: Int
+
+
+@kernel
+def sequence_of(tables, room, when, low, high, start, depth, found):
+    """Fill `room.steps` with the computes (positions), the last one first; `found`: length, peak and cost.
+
+    Before the backward op at position ``when[e]`` (ascending), what the rest of the schedule needs of the ops
+    ``low[e] .. high[e] - 1`` is recomputed, as far as it is dropped: that is what no forward op outside of them reads,
+    and no backward op before that step. Everything else is computed once, in order. Frees are implied.
+    """
+    size, again, kept = tables.size, tables.again, tables.kept
+    latest, left, change, steps = room.latest, room.left, room.change, room.steps
+    num_ops = len(tables.cost)
+    for tensor in range(len(size)):
+        latest[tensor] = 0 if kept[tensor] else -1
+        left[tensor] = tables.writers[tensor]
+    change[0] = 0
+    step, cost, event = 0, 0, len(when) - 1
+    op, floor, limit = num_ops - 1, 0, num_ops
+    inside = False
+    while op >= 0 or inside:
+        if not inside and op < num_ops - 1 and event >= 0 and when[event] == op + 1:
+            inside, floor, limit = True, low[event], high[event]
+            at = limit - 1
+        if inside:
+            if at < floor:
+                inside = False
+                event -= 1
+                continue
+            now = at
+            at -= 1
+            wanted = False
+            for k in range(tables.out_ptr[now], tables.out_ptr[now + 1]):
+                tensor = tables.outputs[k]
+                if (
+                    latest[tensor] >= 0
+                    and again[tensor] >= depth
+                    and tables.last_forward[tensor] < limit
+                    and tables.first_backward[tensor] >= when[event]
+                ):
+                    wanted = True
+            if not wanted:
+                continue
+        else:
+            now = op
+            op -= 1
+        change[step + 1] = 0
+        steps[step] = now
+        cost += tables.cost[now]
+        for k in range(tables.out_ptr[now], tables.out_ptr[now + 1]):
+            tensor = tables.outputs[k]
+            if left[tensor] > 1:  # a buffer, with contributions before this one
+                left[tensor] -= 1
+                if latest[tensor] < 0:
+                    latest[tensor] = step
+                continue
+            until = latest[tensor] if latest[tensor] >= 0 else step
+            latest[tensor] = -1
+            change[until] += size[tensor]
+            change[step + 1] -= size[tensor]
+        for k in range(tables.in_ptr[now], tables.in_ptr[now + 1]):
+            tensor = tables.inputs[k]
+            if latest[tensor] < 0:
+                latest[tensor] = step
+        step += 1
+    memory, peak = 0, 0
+    for k in range(step):
+        memory += change[k]
+        peak = max(peak, memory + tables.workspace[steps[k]])
+    found[0], found[1], found[2] = step, peak + start, cost
