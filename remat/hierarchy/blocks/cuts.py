@@ -17,6 +17,8 @@ Int = NDArray[np.int64]
 RISES = (0.1, 0.5, 1.0)
 #: Ops up to which articulation points are looked for: networkx takes some ten microseconds for each link.
 ARTICULATION_OPS = 20_000
+#: Forward ops up to which each of them is tried as a block.
+FEW = 130
 
 
 def crossing_bytes(step: TrainingStep) -> Int:
@@ -115,37 +117,50 @@ def valley_cuts(step: TrainingStep) -> Iterator[list[int]]:
 
 def articulation_cuts(step: TrainingStep) -> Iterator[list[int]]:
     """Past the articulation points of the forward graph; nothing else crosses there."""
-    if step.num_forward > ARTICULATION_OPS:
-        return
-    yield articulation_points(step)
+    if step.num_forward <= ARTICULATION_OPS:
+        yield articulation_points(step)
+
+
+def op_cuts(step: TrainingStep) -> Iterator[list[int]]:
+    """Each op a block."""
+    yield list(range(step.num_forward - 1))
 
 
 #: Where blocks may come from.
 SOURCES = {
     "modules": module_cuts, "names": name_cuts, "valleys": valley_cuts, "articulation": articulation_cuts,
+    "ops": op_cuts,
 }  # fmt: skip
 
 
 def all_cuts(step: TrainingStep, source: str) -> list[list[int]]:
     """The different ways to cut that a source has, or all sources together (``auto``), the coarsest first.
 
-    Each is a list of positions after which a block ends, without the last op of the forward pass; none is empty.
+    Each is a list of positions after which a block ends, without the last op of the forward pass. With ``auto``, each
+    op is a block where ops are few or nothing else is found.
 
     Raises
     ------
     ProblemError
         If the source has none for this graph.
     """
-    found: set[tuple[int, ...]] = set()
-    for name in SOURCES if source == "auto" else [source]:
-        if source == "auto" and name == "modules" and not step.problem.graph.meta.get("modules"):
-            continue
-        if source == "auto" and name == "articulation" and step.num_forward > 2_000:
-            continue  # valleys find them in a moment
-        for cuts in SOURCES[name](step):
-            inside = tuple(cut for cut in cuts if 0 <= cut < step.num_forward - 1)
-            if inside:
-                found.add(inside)
+    if source == "auto":
+        some = ["valleys", "names"]
+        some += ["modules"] * bool(step.problem.graph.meta.get("modules"))
+        some += ["articulation"] * (step.num_forward <= 2_000)  # of larger graphs valleys find them in a moment
+        found = {cuts for name in some for cuts in _inside(step, name)}
+        if not found or step.num_forward <= FEW:
+            found |= set(_inside(step, "ops")) or {()}
+    else:
+        found = set(_inside(step, source))
     if not found:
         raise ProblemError(f"graph {step.problem.graph.name!r} does not fall into blocks by {source}")
     return [list(cuts) for cuts in sorted(found, key=lambda cuts: (len(cuts), cuts))]
+
+
+def _inside(step: TrainingStep, source: str) -> Iterator[tuple[int, ...]]:
+    """Without ends of blocks that are none, and without ways to cut that have no others."""
+    for cuts in SOURCES[source](step):
+        inside = tuple(cut for cut in cuts if 0 <= cut < step.num_forward - 1)
+        if inside:
+            yield inside

@@ -36,7 +36,7 @@ class BlockOptions:
     blocks : str
         Where blocks come from: ``modules`` (paths in the graph's ``meta["modules"]``), ``names`` (of the ops, cut at
         dots and slashes), ``valleys`` (positions where few bytes cross), ``articulation`` (points that everything goes
-        through), or ``auto``: all that apply.
+        through), ``ops`` (each is a block), or ``auto``: all that apply.
     which : str
         The plans: ``every`` (every k-th block boundary is held), ``first`` (that for the first m blocks, all values of
         the others held), ``nested`` (segments whose parts are dropped again), or ``all``.
@@ -44,7 +44,7 @@ class BlockOptions:
         Blocks in a segment; None: every number is tried.
     """
 
-    blocks: Literal["auto", "modules", "names", "valleys", "articulation"] = "auto"
+    blocks: Literal["auto", "modules", "names", "valleys", "articulation", "ops"] = "auto"
     which: Literal["all", "every", "first", "nested"] = "all"
     k: int | None = None
 
@@ -159,9 +159,9 @@ class BlockCheckpointing(Heuristic):
 
     Notes
     -----
-    Chen et al., *Training Deep Nets with Sublinear Memory Cost* (2016), for the segments; Griewank and Walther, *Revolve*
-    (2000), for what is dropped again, which :class:`remat.heuristics.checkpointing.griewank.GriewankWalther` has to any
-    depth. O(ops + links) for each plan: 5 ms or so for 100,000 ops.
+    Chen et al., *Training Deep Nets with Sublinear Memory Cost* (2016), for the segments; Griewank and Walther,
+    *Revolve* (2000), for what is dropped again (:mod:`remat.heuristics.checkpointing.revolve` has it to any depth).
+    O(ops + links) for each plan: 5 ms or so for 100,000 ops.
 
     Examples
     --------

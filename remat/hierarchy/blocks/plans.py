@@ -95,7 +95,7 @@ def every_kth(num_blocks: int, k: int | None = None) -> Iterator[Plan]:
     """Every block in a segment of k: for one k or for all."""
     for size in spread(num_blocks, SIZES) if k is None else [k]:
         yield Plan(size, num_blocks)
-        if 1 < size and num_blocks <= EVERY:  # embeddings apart
+        if size > 1 and num_blocks <= EVERY:  # embeddings apart
             yield Plan(size, num_blocks, 1)
 
 

@@ -1,6 +1,7 @@
 """The compute sequence of block checkpointing, its peak and its cost, in compiled code."""
 
-# Compiled functions carry no types.
+# Compiled functions carry no types, and are called by position only.
+# ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
 from __future__ import annotations

@@ -1,0 +1,182 @@
+"""Block checkpointing: what is measured is what is certified, on graphs of every kind; where blocks come from."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from remat import registry, solve
+from remat.backends.base import SolveOptions
+from remat.cli import main
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.io import write_graph
+from remat.graphs.layered import layered
+from remat.graphs.zoo import ZOO
+from remat.graphs.zoo.gpt import gpt
+from remat.heuristics import HeuristicRun
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.hierarchy.blocks import BlockCheckpointing, BlockOptions
+from remat.hierarchy.blocks.cuts import all_cuts, crossing_bytes, valleys
+from remat.hierarchy.blocks.heuristic import Measure
+from remat.hierarchy.blocks.plans import FAMILIES, Plan, spread
+from remat.problem import Problem
+from remat.schedule import Schedule, Verdict, validate
+
+RUN = HeuristicRun(SolveOptions(threads=1))
+WIDE = 10_000
+
+
+def training_graph(seed, length=14):
+    """Forward ops that read a few before them, some with kept statistics; a buffer, a mask, ops that run once."""
+    rng = random.Random(seed)
+    b = GraphBuilder(f"training{seed}")
+    b.op("mask", size=3, cost=1, phase="forward", recomputable=rng.random() < 0.5)
+    b.tensor("sum", 5)
+    for k in range(length):
+        reads = {f"a{max(0, k - 1)}", f"a{max(0, k - rng.choice([1, 1, 2, 4]))}"} if k else set()
+        outputs = [b.tensor(f"a{k}", rng.randint(1, 9))]
+        if rng.random() < 0.5:
+            outputs.append(b.tensor(f"mean{k}", 1))
+            b.output(f"mean{k}")
+        if rng.random() < 0.2:
+            outputs.append("sum")
+        b.op(
+            f"f{k}", inputs=sorted(reads) + ["mask"] * (rng.random() < 0.4), outputs=outputs, cost=rng.randint(1, 9),
+            workspace=rng.randint(0, 3), phase="forward", recomputable=rng.random() < 0.9,
+        )  # fmt: skip
+    b.op("f", outputs=["sum"], cost=1, phase="forward")
+    b.op("loss", inputs=[f"a{length - 1}"], size=1, cost=1, phase="loss")
+    for k in reversed(range(length)):
+        reads = {f"a{k}", f"a{max(0, k - 1)}", f"g{k + 1}" if k + 1 < length else "loss"}
+        b.op(f"g{k}", inputs=sorted(reads), size=rng.randint(1, 9), cost=rng.randint(1, 9), phase="backward")
+    b.op("end", inputs=["sum", "g0", "mask"], size=1, phase="backward")
+    return b.output("g0") or b.build()
+
+
+def all_plans(num_blocks):
+    return [plan for family in FAMILIES.values() for plan in family(num_blocks)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_measured_is_certified(seed):
+    """Peak and cost of each plan, for any blocks, are those of the validator, and limits of computes are kept."""
+    graph = training_graph(seed)
+    recomputed = 0
+    for limit in (None, 2):
+        problem = Problem(graph, WIDE, max_computes=limit, keep=["a3"])
+        step = TrainingStep.of(problem)
+        measure = Measure(step)
+        for count in (3, 6):
+            inside = random.Random(count).sample(range(1, step.num_forward), count)
+            ends = np.array([*sorted(inside), step.num_forward])
+            for plan in all_plans(len(ends)):
+                cost, peak, sequence = measure.of(plan, ends)
+                found = validate(graph, Schedule.of_computes(graph, sequence), problem.rules)
+                assert (found.verdict, found.cost, found.peak) == (Verdict.VALID, cost, peak), plan
+                assert found.redundant == 0
+                recomputed += found.recomputations
+    assert recomputed > 100
+
+
+def test_chains():
+    """With k in a segment, all but the last of each segment are recomputed, but for the boundaries that are held."""
+    step = TrainingStep.of(Problem(unit_chain(12)))
+    measure, ends = Measure(step), np.arange(1, 13)
+    for k in (1, 2, 3, 4, 6, 12):
+        cost, _, sequence = measure.of(Plan(k, 12), ends)
+        assert cost == len(sequence)
+    few, _, _ = measure.of(Plan(3, 6), ends)
+    many, _, _ = measure.of(Plan(3, 12), ends)
+    assert few < many
+    twice, low, sequence = measure.of(Plan(6, 12, inner=2), ends)
+    assert np.bincount(sequence).max() == 3
+    assert low < measure.of(Plan(6, 12), ends)[1] and twice > many
+
+
+def test_layers_of_a_transformer_are_recomputed_whole():
+    """Every layer a segment: each forward op of a layer runs twice but for those whose results are there."""
+    graph = gpt(layers=4)
+    option = BlockOptions(blocks="modules", which="every", k=1)
+    schedule = BlockCheckpointing(option).run(Problem(graph, "70%"), RUN)
+    times = {name: schedule.computes().count(name) for name in graph.op_names}
+    assert times["layers.0.attn.softmax"] == times["layers.3.mlp.up"] == 2
+    assert times["layers.1.residual2"] == times["layers.1.mlp.down"] == 1
+
+
+def test_frontier_has_what_is_not_beaten_and_every_budget_gets_its_best():
+    graph = gpt(layers=4)
+    heuristic = BlockCheckpointing()
+    frontier = heuristic.frontier(Problem(graph))
+    assert len(frontier) > 10
+    assert all(a.peak < b.peak and a.cost > b.cost for a, b in pairwise(frontier))
+    for budget in (frontier[0].peak, frontier[5].peak + 1, frontier[-1].peak):
+        heard = []
+        schedule = heuristic.run(Problem(graph, budget), HeuristicRun(on_schedule=heard.append))
+        found = validate(graph, schedule, Problem(graph, budget).rules)
+        assert heard == [schedule]
+        assert found.accepted
+        assert found.cost == min(one.cost for one in frontier if one.peak <= budget)
+    below = heuristic.run(Problem(graph, frontier[0].peak - 1), RUN)
+    assert validate(graph, below).peak == frontier[0].peak
+
+
+def test_another_problem_is_measured_anew():
+    heuristic, graph = BlockCheckpointing(), gpt(layers=2)
+    assert heuristic.frontier(Problem(graph)) != heuristic.frontier(Problem(graph, max_computes=1))
+    assert heuristic.frontier(Problem(unit_chain(9)))[0].peak < 12
+
+
+def test_sources_of_blocks():
+    """A network of two layers, named by path: modules, names and valleys of the traffic all find its layers."""
+    step = TrainingStep.of(Problem(gpt(layers=2)))
+    names = [step.problem.graph.op_names[op] for op in step.problem.graph.arrays.order]
+    for source in ("modules", "names"):
+        ends = [names[cut] for cut in next(cuts for cuts in all_cuts(step, source) if len(cuts) == 3)]
+        assert ends == ["embedding.dropout", "layers.0.residual2", "layers.1.residual2"]
+    residuals = {k for k, name in enumerate(names[: step.num_forward]) if "residual" in name}
+    assert residuals <= {cut for cuts in all_cuts(step, "valleys") for cut in cuts}
+    assert residuals <= set(all_cuts(step, "articulation")[0])
+    traffic = crossing_bytes(step)
+    assert traffic.min() >= 0 and traffic[-1] == 0 and valleys(traffic, 1.0)
+
+
+def test_plans_of_many_blocks_are_few():
+    assert len(all_plans(5_000)) < 400
+    assert spread(1000, 12)[-1] == 1000
+    plan = Plan(4, 10, offset=1)
+    assert plan.segments(12) == [(0, 1), (1, 5), (5, 9), (9, 10)]
+
+
+def test_time_is_over():
+    problem = Problem(gpt(layers=4), "60%")
+    schedule = BlockCheckpointing().run(problem, HeuristicRun(SolveOptions(Deadline.after(0))))
+    assert schedule is None or validate(problem.graph, schedule).verdict is Verdict.VALID
+
+
+def test_refusals(tmp_path, capsys):
+    with pytest.raises(ProblemError, match="no training graph"):
+        BlockCheckpointing().run(Problem(layered(12, seed=1), "80%"), RUN)
+    with pytest.raises(ProblemError, match="has no module paths"):
+        BlockCheckpointing(BlockOptions("modules")).run(Problem(unit_chain(9), 9), RUN)
+    with pytest.raises(ProblemError, match="blocks must be 'auto' or"):
+        BlockOptions(blocks="layers")
+    with pytest.raises(ProblemError, match="k must be at least 1, not 0"):
+        BlockOptions(k=0)
+    stripped = replace(ZOO["unet"](), meta={"modules": "none"})
+    with pytest.raises(ProblemError, match="no module paths"):
+        BlockCheckpointing(BlockOptions("modules")).run(Problem(stripped, "80%"), RUN)
+    write_graph(layered(12, seed=1), tmp_path / "layered.json")
+    assert main(["solve", str(tmp_path / "layered.json"), "--method", "block-checkpointing", "--budget", "95%"]) == 2
+    assert "no training graph" in capsys.readouterr().err
+
+
+def test_solve_by_name():
+    assert registry.load("heuristics", "block-checkpointing") is BlockCheckpointing
+    found = solve(Problem(ZOO["resnet50"](), "50%"), "block-checkpointing", stop=10)
+    assert found.certificate.accepted
+    assert found.source == "block-checkpointing"
