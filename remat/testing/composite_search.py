@@ -1,0 +1,353 @@
+"""Composite schedules in plain Python: what they hold at each step, and the cheapest of them by exhaustive search.
+
+Stated in the rules themselves (what is live, what may run, what may be freed); no code is shared with the formulations
+that put composites together, nor with the validator.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from remat.graphs import ComputeGraph
+from remat.problem import Problem
+from remat.schedule import OrderRule
+from remat.testing.hierarchies import RandomHierarchy, RandomOption
+
+
+def memory_of(graph: ComputeGraph, sequence: Sequence[int], kept: frozenset[str] = frozenset()) -> list[int]:
+    """Bytes held at each step of a compute sequence, frees implied.
+
+    A tensor that is read at step r is live from the last step by which all its writers run once more before r. What
+    is written is live at that step in any case. Graph outputs and `kept` are read at the end.
+
+    Raises
+    ------
+    AssertionError
+        If an op reads what was never complete.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("chain")
+    >>> names = [b.op("a", size=4), b.op("b", inputs=["a"], size=2), b.op("c", inputs=["b"], size=1)]
+    >>> memory_of(b.build(), [0, 1, 2])
+    [4, 6, 3]
+    """
+    size = {tensor.name: tensor.size for tensor in graph.tensors}
+    given = frozenset(graph.inputs)
+    writers: dict[str, list[int]] = {name: [] for name in size}
+    for number, op in enumerate(graph.ops):
+        for name in op.outputs:
+            writers[name].append(number)
+    steps: dict[int, list[int]] = {number: [] for number in range(len(graph.ops))}
+    for step, number in enumerate(sequence):
+        steps[number].append(step)
+    live: list[set[str]] = [set(graph.ops[number].outputs) for number in sequence]
+    reads = [(step, name) for step, number in enumerate(sequence) for name in graph.ops[number].inputs]
+    reads += [(len(sequence), name) for name in {*graph.outputs, *kept}]
+    for step, name in reads:
+        if name in given:
+            continue
+        latest = [max((s for s in steps[writer] if s < step), default=-1) for writer in writers[name]]
+        assert min(latest) >= 0, f"step {step} reads {name!r}, which is not complete"
+        for s in range(min(latest), min(step + 1, len(sequence))):
+            live[s].add(name)
+    base = sum(size[name] for name in given)
+    return [
+        base + sum(size[name] for name in live[step] - given) + graph.ops[number].workspace
+        for step, number in enumerate(sequence)
+    ]
+
+
+@dataclass(frozen=True)
+class PlainNode:
+    """An op that stands alone, or the forward or backward part of a group.
+
+    Attributes
+    ----------
+    name : str
+    group : int or None
+        Number of the group; None: an op that stands alone.
+    is_backward : bool
+    ops : tuple of int
+        In the reference order.
+    options : dict of int to tuple of int
+        Op sequences by the option's number.
+    """
+
+    name: str
+    group: int | None
+    is_backward: bool
+    ops: tuple[int, ...]
+    options: dict[int, tuple[int, ...]]
+
+
+def nodes_of(hierarchy: RandomHierarchy) -> list[PlainNode]:
+    """The nodes in the reference order."""
+    graph = hierarchy.graph
+    nodes = []
+    inside: set[int] = set()
+    for number, group in enumerate(hierarchy.groups):
+        inside |= {*group.forward, *group.backward}
+        options = {o: option.forward for o, option in enumerate(group.options)}
+        nodes.append(PlainNode(f"{group.name}.f", number, False, group.forward, options))
+        if group.backward:
+            options = {o: option.backward for o, option in enumerate(group.options) if option.backward}
+            nodes.append(PlainNode(f"{group.name}.b", number, True, group.backward, options))
+    nodes += [PlainNode(op.name, None, False, (k,), {0: (k,)}) for k, op in enumerate(graph.ops) if k not in inside]
+    position = graph.arrays.position
+    return sorted(nodes, key=lambda node: int(position[list(node.ops)].min()))
+
+
+def phantom_of(graph: ComputeGraph, option: RandomOption, inner: frozenset[str]) -> frozenset[str]:
+    """The inner tensors that the backward part of `option` reads before it makes them itself."""
+    ran: set[int] = set()
+    found = set()
+    for number in option.backward:
+        for name in set(graph.ops[number].inputs) & inner:
+            if not {k for k, op in enumerate(graph.ops) if name in op.outputs} <= ran:
+                found.add(name)
+        ran.add(number)
+    return frozenset(found)
+
+
+def inner_of(hierarchy: RandomHierarchy, group: int) -> frozenset[str]:
+    """The tensors that nobody outside of the group writes or reads, and that are not kept."""
+    graph, mine = hierarchy.graph, {*hierarchy.groups[group].forward, *hierarchy.groups[group].backward}
+    touched = {name for k in mine for name in (*graph.ops[k].inputs, *graph.ops[k].outputs)}
+    others = {name for k, op in enumerate(graph.ops) if k not in mine for name in (*op.inputs, *op.outputs)}
+    return frozenset(touched - others - set(graph.inputs) - set(graph.outputs))
+
+
+class _State(NamedTuple):
+    """Computes of each node as far as they matter, first computes done, last slot of the stage, and what is held.
+
+    `live` has tensors that cross borders, `filled` pairs (buffer, writer op), `gone` buffers that were dropped,
+    `phantoms` pairs (group, option) whose phantoms are held, `run` what is being done: (node, option, steps done,
+    whether its phantom stays, inner tensors that are live).
+    """
+
+    runs: tuple[int, ...]
+    slot: int
+    live: frozenset[str]
+    filled: frozenset[tuple[str, int]]
+    gone: frozenset[str]
+    phantoms: frozenset[tuple[int, int]]
+    run: tuple[int, int, int, bool, frozenset[str]] | None
+
+
+@dataclass(frozen=True)
+class CompositeOptimum:
+    """The cheapest composite schedule.
+
+    Attributes
+    ----------
+    cost : int
+    runs : tuple of (str, int)
+        Node and option of each run, in sequence.
+    """
+
+    cost: int
+    runs: tuple[tuple[str, int], ...]
+
+
+class CompositeSearch:
+    """Least cost over all decisions of which node runs with which option in which phase, and what is held.
+
+    Tensors that cross borders are freed after any step that touches them, inner ones after their last read in the
+    run. A backward part runs with the option of a phantom that is held; it may hold it on for another run, and then
+    it counts beside what the run itself holds. A phantom stays, if it is to, while the forward part runs anew.
+
+    Parameters
+    ----------
+    hierarchy : RandomHierarchy
+        Of about six nodes at most: the search is exponential.
+    problem : Problem
+        Of the same graph. With the fixed order, phases: phase t ends with the first run of node t, and every earlier
+        node may run once in it, in order.
+    refill : bool
+        Whether accumulation buffers that cross borders may be dropped and filled again.
+    one_phantom : bool
+        Whether a group holds the phantom of its latest forward run that made one, and no other.
+    copies : int or None
+        Most runs of each node.
+    """
+
+    def __init__(
+        self, hierarchy: RandomHierarchy, problem: Problem, *, refill: bool = False, one_phantom: bool = False,
+        copies: int | None = None,
+    ) -> None:  # fmt: skip
+        self.one_phantom = one_phantom
+        self.graph, self.problem, self.refill = hierarchy.graph, problem, refill
+        self.nodes = nodes_of(hierarchy)
+        self.copies = copies
+        self.staged = problem.order is OrderRule.FIXED
+        graph = self.graph
+        held = frozenset(graph.inputs)
+        self.size = {tensor.name: tensor.size for tensor in graph.tensors}
+        self.base = sum(self.size[name] for name in held)
+        self.kept = (frozenset(graph.outputs) | frozenset(problem.keep)) - held
+        self.reads = [frozenset(op.inputs) - held for op in graph.ops]
+        self.writes = [frozenset(op.outputs) for op in graph.ops]
+        writers: dict[str, list[int]] = {}
+        for number, op in enumerate(graph.ops):
+            for name in op.outputs:
+                writers.setdefault(name, []).append(number)
+        self.parts = {t: frozenset((t, k) for k in ops) for t, ops in writers.items() if len(ops) > 1}
+        self.inner = [inner_of(hierarchy, g) - self.kept for g in range(len(hierarchy.groups))]
+        self.phantom = [
+            {o: phantom_of(graph, option, self.inner[g]) for o, option in enumerate(group.options) if option.backward}
+            for g, group in enumerate(hierarchy.groups)
+        ]
+        self.unread = {t for t in self.parts if not any(t in reads for reads in self.reads) and t not in self.kept}
+        self.limits = problem.compute_limits
+
+    def cheapest(self, budget: int | None = None, most_states: int = 200_000) -> CompositeOptimum | None:
+        """The least cost within `budget` (default: the problem's); None: there is no schedule.
+
+        Raises
+        ------
+        OverflowError
+            After `most_states` states: too large to be searched.
+        """
+        most = self.problem.budget_bytes if budget is None else budget
+        limit = math.inf if most is None else most
+        nothing: frozenset[str] = frozenset()
+        start = _State((0,) * len(self.nodes), -1, nothing, frozenset(), nothing, frozenset(), None)
+        best: dict[_State, int] = {start: 0}
+        came: dict[_State, _State] = {}
+        heap = [(0, 0, start)]
+        tick = itertools.count(1)
+        while heap:
+            value, _, state = heapq.heappop(heap)
+            if value > best[state]:
+                continue
+            if state.run is None and all(state.runs) and all(self._ready(t, state) for t in self.kept):
+                return CompositeOptimum(value, tuple(self._path(came, state)))
+            if len(best) > most_states:
+                raise OverflowError(f"more than {most_states} states")
+            for cost, target in self._steps(state, limit) if state.run else self._starts(state):
+                if value + cost < best.get(target, math.inf):
+                    best[target] = value + cost
+                    came[target] = state
+                    heapq.heappush(heap, (value + cost, next(tick), target))
+        return None
+
+    def _path(self, came: dict[_State, _State], state: _State) -> Iterator[tuple[str, int]]:
+        path = [state]
+        while path[-1] in came:
+            path.append(came[path[-1]])
+        for before, after in itertools.pairwise(path[::-1]):
+            if before.run is None and after.run is not None:
+                yield self.nodes[after.run[0]].name, after.run[1]
+
+    def _ready(self, tensor: str, state: _State) -> bool:
+        return tensor in state.live and self.parts.get(tensor, frozenset()) <= state.filled
+
+    def _starts(self, state: _State) -> Iterator[tuple[int, _State]]:
+        """Which node runs next, with which option; a phantom may be dropped before."""
+        for one in state.phantoms:
+            yield 0, state._replace(phantoms=state.phantoms - {one})
+        done = next((j for j, count in enumerate(state.runs) if not count), len(self.nodes))
+        for j, node in enumerate(self.nodes):
+            if self.staged and (j > done or j <= state.slot or done == len(self.nodes)):
+                continue
+            if self.copies is not None and state.runs[j] >= self.copies:
+                continue
+            once = any(self.limits[op] == 1 for op in node.ops)
+            if once and state.runs[j]:
+                continue
+            for option in node.options:
+                stays: tuple[bool, ...] = (False,)
+                if node.group is not None and node.is_backward:
+                    if (node.group, option) not in state.phantoms:
+                        continue
+                    stays = (False, True)
+                for stay in stays:
+                    yield 0, state._replace(run=(j, option, 0, stay, frozenset()))
+
+    def _steps(self, state: _State, limit: float) -> Iterator[tuple[int, _State]]:
+        """The next op of the run, and what is freed after it."""
+        assert state.run is not None
+        j, option, place, stay, inside = state.run
+        node = self.nodes[j]
+        sequence = node.options[option]
+        op = sequence[place]
+        inner = self.inner[node.group] if node.group is not None else frozenset()
+        own = self.phantom[node.group].get(option, frozenset()) if node.group is not None else frozenset()
+        if node.is_backward and place == 0:
+            inside = own
+        if not all(t in inside if t in inner else self._ready(t, state) for t in self.reads[op]):
+            return
+        inside |= self.writes[op] & inner
+        during = state.live | (self.writes[op] - inner)
+        held = self.base + sum(self.size[t] for t in during) + sum(self.size[t] for t in inside)
+        held += self.graph.ops[op].workspace
+        for group, other in state.phantoms:
+            if (group, other) != (node.group, option) or not node.is_backward or stay:
+                held += sum(self.size[t] for t in self.phantom[group][other])
+        if held > limit:
+            return
+        later = self._read_before_written(sequence[place + 1 :])
+        after = frozenset(t for t in inside if t in later or (not node.is_backward and t in own
+                          and not self._written(t, sequence[place + 1 :])))  # fmt: skip
+        touched = [t for t in (self.reads[op] | self.writes[op]) & during if t not in inner]
+        filled = state.filled | {(t, op) for t in self.writes[op] if t in self.parts}
+        cost = self.graph.ops[op].cost
+        for count in range(len(touched) + 1):
+            for freed in map(frozenset, itertools.combinations(touched, count)):
+                next_state = self._after(state, during - freed, filled, freed, after)
+                if next_state is not None:
+                    yield cost, self._closed(next_state) if place + 1 == len(sequence) else next_state
+
+    def _after(
+        self, state: _State, live: frozenset[str], filled: frozenset[tuple[str, int]], freed: frozenset[str],
+        inside: frozenset[str],
+    ) -> _State | None:  # fmt: skip
+        assert state.run is not None
+        j, option, place, stay, _ = state.run
+        gone = state.gone
+        for t in freed:
+            if t in self.parts:
+                if not self.refill and t not in self.unread and t not in gone and not self.parts[t] <= filled:
+                    return None
+                filled -= self.parts[t]
+                if not self.refill:
+                    gone |= {t}
+        if not self.refill and live & gone:  # what was dropped is there for the step of its writer alone
+            return None
+        return state._replace(live=live, filled=filled, gone=gone, run=(j, option, place + 1, stay, inside))
+
+    def _closed(self, state: _State) -> _State:
+        """The run is over."""
+        assert state.run is not None
+        j, option, _, stay, _ = state.run
+        node = self.nodes[j]
+        phantoms = state.phantoms
+        if node.group is not None and option in self.phantom[node.group]:
+            if not node.is_backward:
+                phantoms |= {(node.group, option)}
+                if self.one_phantom:
+                    phantoms = frozenset(x for x in phantoms if x[0] != node.group or x[1] == option)
+            elif not stay:
+                phantoms -= {(node.group, option)}
+        first = not state.runs[j]
+        count = 1 if self.copies is None else state.runs[j] + 1
+        runs = (*state.runs[:j], count, *state.runs[j + 1 :])
+        return state._replace(runs=runs, slot=-1 if first or not self.staged else j, phantoms=phantoms, run=None)
+
+    def _read_before_written(self, sequence: Sequence[int]) -> set[str]:
+        found: set[str] = set()
+        made: set[str] = set()
+        for op in sequence:
+            found |= self.reads[op] - made
+            made |= {t for t in self.writes[op] if t not in self.parts}
+        return found
+
+    def _written(self, tensor: str, sequence: Sequence[int]) -> bool:
+        return any(tensor in self.writes[op] for op in sequence)

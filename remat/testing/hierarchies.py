@@ -1,0 +1,273 @@
+"""Random tiny graphs with groups of ops and options of running them, for what puts composites together.
+
+Groups and options are plain tuples here, so that they can be handed to whatever is to be tested.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from remat.graphs import ComputeGraph, GraphBuilder
+
+
+@dataclass(frozen=True)
+class RandomOption:
+    """One way to run a group.
+
+    Attributes
+    ----------
+    forward, backward : tuple of int
+        Ops (positions in ``graph.ops``) in sequence. A backward part is empty in groups that have none, and in a
+        fast-forward, which keeps nothing.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RandomGroup:
+    """A group and its options.
+
+    Attributes
+    ----------
+    name : str
+    forward, backward : tuple of int
+        Its ops in the reference order; `backward` is empty in plain graphs.
+    options : tuple of RandomOption
+    """
+
+    name: str
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    options: tuple[RandomOption, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RandomHierarchy:
+    """A graph and disjoint groups of its ops, each adjacent in the reference order; other ops stand alone.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+    groups : tuple of RandomGroup
+    """
+
+    graph: ComputeGraph
+    groups: tuple[RandomGroup, ...]
+
+
+def random_hierarchy(
+    seed: int, most_ops: int = 6, *, training: bool | None = None, leaves: bool = False
+) -> RandomHierarchy:
+    """A random hierarchy of one level; the same arguments give the same one.
+
+    Parameters
+    ----------
+    seed : int
+    most_ops : int
+        Largest number of (forward) ops.
+    training : bool, optional
+        A training step, or a plain graph; by default either.
+    leaves : bool
+        Without any groups.
+
+    Examples
+    --------
+    >>> h = random_hierarchy(4, training=True)
+    >>> h.graph, [(len(g.forward), len(g.backward), len(g.options)) for g in h.groups]
+    (ComputeGraph('step-4', 13 ops, 18 tensors, 15 edges), [(2, 2, 1), (2, 0, 1)])
+    """
+    rng = random.Random(seed)
+    if training is None:
+        training = rng.random() < 0.7
+    make = random_step if training else random_plain
+    graph, mirror = make(rng, f"{'step' if training else 'dag'}-{seed}", most_ops)
+    order = graph.arrays.order.tolist()
+    groups: list[RandomGroup] = []
+    forward = [op for op in order if graph.ops[op].phase in ("", "forward")]
+    at = 0
+    while at < len(forward) and not leaves:
+        length = rng.choice([1, 2, 2, 3, 3, 4])
+        members = tuple(forward[at : at + length])
+        at += length
+        if len(members) < 2 or rng.random() < 0.15:  # these stand alone
+            continue
+        behind = set()
+        if training and rng.random() < 0.85:
+            behind = {mirror[op] for op in members if op in mirror}
+        backward = tuple(op for op in order if op in behind)
+        options = random_options(rng, graph, members, backward)
+        if options:
+            groups.append(RandomGroup(f"group{len(groups)}", members, backward, options))
+    return RandomHierarchy(graph, tuple(groups))
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def random_plain(rng: random.Random, name: str, most_ops: int) -> tuple[ComputeGraph, dict[int, int]]:
+    """A plain graph; sizes may be 0 (dependencies that cost no memory). The mirror is empty."""
+    builder = GraphBuilder(name)
+    tensors = [builder.input("given", rng.randint(0, 4))] if rng.random() < 0.3 else []
+    count = rng.randint(min(4, most_ops), most_ops)
+    shared = builder.tensor("sum", rng.randint(1, 6)) if rng.random() < 0.25 else None
+    adders = set(rng.sample(range(count - 1), min(count - 1, rng.randint(2, 3)))) if shared else set()
+    for j in range(count):
+        pool = [*tensors, *([shared] if shared and all(a < j for a in adders) else [])]
+        recent = pool[-4:]
+        reads = rng.sample(recent, min(len(recent), rng.choice([1, 1, 2, 2, 3]))) if j else []
+        outputs = [builder.tensor(f"t{j}", _size(rng))]
+        if rng.random() < 0.3:
+            outputs.append(builder.tensor(f"u{j}", _size(rng)))
+        tensors += outputs
+        builder.op(f"op{j}", inputs=reads, outputs=[*outputs, *([shared] if shared and j in adders else [])],
+                   cost=rng.choice([0, 1, 2, 3, 5]), workspace=_workspace(rng),
+                   recomputable=rng.random() < 0.9)  # fmt: skip
+    if rng.random() < 0.5:
+        builder.output(rng.choice([t for t in tensors if t != "given"]))
+    return builder.build(), {}
+
+
+def random_step(rng: random.Random, name: str, most_ops: int) -> tuple[ComputeGraph, dict[int, int]]:
+    """A training step: forward ops, a loss, backward ops in reverse; and the backward op of each forward op.
+
+    Gradients of tensors with several readers have several contributors. Backward ops read what they like of their
+    forward op's inputs and outputs. Some of them write the gradient of a weight, which is kept.
+    """
+    builder = GraphBuilder(name)
+    tensors = [builder.input("given", rng.randint(0, 3))] if rng.random() < 0.6 else []
+    count = rng.randint(min(3, most_ops), most_ops)
+    reads: list[list[str]] = []
+    writes: list[list[str]] = []
+    sizes: list[int] = []
+    for j in range(count):
+        recent = tensors[-3:]
+        chosen = rng.sample(recent, min(len(recent), rng.choice([1, 1, 1, 2]))) if recent else []
+        if j and tensors[-1] not in chosen and rng.random() < 0.7:
+            chosen.append(tensors[-1])
+        sizes.append(_size(rng))
+        outputs = [builder.tensor(f"t{j}", sizes[j])]
+        if rng.random() < 0.25:  # statistics, a mask
+            outputs.append(builder.tensor(f"u{j}", _size(rng)))
+            if rng.random() < 0.2:
+                builder.output(f"u{j}")
+        builder.op(f"f{j}", inputs=chosen, outputs=outputs, cost=rng.choice([0, 1, 2, 3, 5]),
+                   workspace=_workspace(rng), phase="forward", recomputable=rng.random() < 0.9)  # fmt: skip
+        tensors.append(outputs[0])
+        reads.append(chosen)
+        writes.append(outputs)
+    ends = [f"t{j}" for j in range(count) if not any(f"t{j}" in chosen for chosen in reads)]
+    for j in range(count):
+        builder.tensor(f"g{j}", sizes[j])
+    builder.op("loss", inputs=ends, outputs=[f"g{end[1:]}" for end in ends], cost=1, phase="loss",
+               recomputable=False)  # fmt: skip
+    for j in reversed(range(count)):
+        saved = [t for t in [*reads[j], *writes[j]] if rng.random() < 0.5]
+        into = [f"g{t[1:]}" for t in reads[j] if t != "given"]
+        if rng.random() < 0.4 or not into:
+            into.append(builder.tensor(f"w{j}", _size(rng)))
+            builder.output(f"w{j}")
+        builder.op(f"b{j}", inputs=[f"g{j}", *saved], outputs=into, cost=rng.choice([0, 1, 2, 4, 6]),
+                   workspace=_workspace(rng), phase="backward", recomputable=rng.random() < 0.95)  # fmt: skip
+    graph = builder.build()
+    return graph, {graph.op_index[f"f{j}"]: graph.op_index[f"b{j}"] for j in range(count)}
+
+
+def _size(rng: random.Random) -> int:
+    return 0 if rng.random() < 0.12 else rng.randint(1, 9)
+
+
+def _workspace(rng: random.Random) -> int:
+    return 0 if rng.random() < 0.7 else rng.randint(1, 6)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def random_options(
+    rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...], backward: tuple[int, ...]
+) -> tuple[RandomOption, ...]:
+    """One to four valid options of a group, no two alike: everything kept, and random ones; perhaps a fast-forward."""
+    found = [RandomOption(forward, backward)]
+    if not backward:
+        found += [RandomOption(_forward(rng, graph, forward)) for _ in range(rng.randint(0, 2))]
+        return tuple(dict.fromkeys(found))
+    for _ in range(rng.randint(0, 2)):
+        option = RandomOption(_forward(rng, graph, forward), _backward(rng, graph, forward, backward))
+        found.append(option)
+    if rng.random() < 0.5:
+        found.append(RandomOption(_forward(rng, graph, forward)))
+    rng.shuffle(found)
+    return tuple(dict.fromkeys(found))
+
+
+def _makers(graph: ComputeGraph, ops: Iterable[int]) -> dict[str, int]:
+    """The ops that make ordinary tensors, of those given."""
+    single = graph.arrays.producers.counts == 1
+    return {t: op for op in ops for t in graph.ops[op].outputs if single[graph.tensor_index[t]]}
+
+
+def _walk(
+    graph: ComputeGraph, part: tuple[int, ...], makers: dict[str, int], there: set[str],
+    drops: Callable[[str], bool],
+) -> tuple[int, ...]:  # fmt: skip
+    """`part` in sequence; what is missing is made anew before it is read, what may go is dropped at will.
+
+    Parameters
+    ----------
+    part : tuple of int
+    makers : dict
+        Ops that may run again, by tensor.
+    there : set of str
+        Tensors of the makers that can be read at the beginning.
+    drops : callable
+        Whether a tensor goes now.
+    """
+    steps: list[int] = []
+
+    def compute(op: int) -> None:
+        for tensor in graph.ops[op].inputs:
+            if tensor in makers and tensor not in there:
+                compute(makers[tensor])
+        steps.append(op)
+        there.update(graph.ops[op].outputs)
+
+    for op in part:
+        for tensor in sorted(there & set(makers)):
+            if _regained(graph, makers, tensor) and drops(tensor):
+                there.discard(tensor)
+        compute(op)
+    return tuple(steps)
+
+
+def _regained(graph: ComputeGraph, makers: dict[str, int], tensor: str) -> bool:
+    """Whether all ops that may have to run for `tensor` may run again."""
+    ops: set[int] = set()
+    stack = [makers[tensor]]
+    while stack:
+        op = stack.pop()
+        if op not in ops:
+            ops.add(op)
+            stack += [makers[t] for t in graph.ops[op].inputs if t in makers]
+    return all(graph.ops[op].recomputable for op in ops)
+
+
+def _forward(rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...]) -> tuple[int, ...]:
+    """The forward ops in order, some of them again in between."""
+    share = rng.choice([0.0, 0.0, 0.3])
+    return _walk(graph, forward, _makers(graph, forward), set(), lambda _: rng.random() < share)
+
+
+def _backward(
+    rng: random.Random, graph: ComputeGraph, forward: tuple[int, ...], backward: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The backward ops in order, and forward ops again for what was not kept; no backward op runs twice."""
+    makers = _makers(graph, forward)
+    share = rng.random()
+    again = {t for t in makers if _regained(graph, makers, t)}
+    there = {t for t in makers if t not in again or rng.random() < share}
+    later = rng.choice([0.0, 0.0, 0.25])
+    return _walk(graph, backward, makers, there, lambda _: rng.random() < later)
