@@ -111,6 +111,7 @@ def test_show_takes_a_zoo_name_where_there_is_no_such_file(
         (["path", "-n", "4"], 4),
         (["randwire-cifar10-coarse", "--seed", "3"], 74),
         (["gpt", "--layers", "2", "--heads", "2", "--width", "8", "--sequence", "3", "--batch", "1"], 75),
+        (["uno", "--batch", "1"], 267),
     ],
 )
 def test_generate(arguments: list[str], ops: int, tmp_path: Path) -> None:

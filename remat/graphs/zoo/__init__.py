@@ -15,7 +15,9 @@ from typing import Any
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.autograd import Tape
 from remat.graphs.zoo.classifiers import mobilenet, resnet50, vgg16, vgg19
+from remat.graphs.zoo.convolutional import regnet, resnet_ops, unet_ops
 from remat.graphs.zoo.darts import darts_cell, genotype_network
+from remat.graphs.zoo.fourier import fno, u_fno, uno
 from remat.graphs.zoo.gpt import gpt
 from remat.graphs.zoo.inference import InferenceNetwork
 from remat.graphs.zoo.nasnet import MOBILE, cell_network
@@ -24,6 +26,7 @@ from remat.graphs.zoo.randwire import REGIMES, randwire, watts_strogatz
 from remat.graphs.zoo.segmenters import fcn8, segnet, unet
 from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
 from remat.graphs.zoo.training import training_graph
+from remat.graphs.zoo.transformers import mlp_mixer, transformer
 
 #: Training graphs by name; each takes a batch, an image shape and a number of classes, all with published defaults.
 TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
@@ -37,6 +40,20 @@ TRAINING_STEPS: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
         "gpt-medium": partial(gpt, name="gpt-medium", layers=24, width=1024, heads=16),
         "gpt-large": partial(gpt, name="gpt-large", layers=36, width=1280, heads=20),
         "gpt-largest": partial(gpt, name="gpt-largest", layers=96, width=1024, heads=16),
+        "transformer": transformer,
+        "transformer-36": partial(transformer, name="transformer-36", layers=36),
+        "mlp-mixer": mlp_mixer,
+        "unet-ops": unet_ops,
+        "resnet50-ops": resnet_ops,
+        "resnet101-ops": partial(resnet_ops, depth=101),
+        "resnet152-ops": partial(resnet_ops, depth=152),
+        "regnet-32": regnet,
+        "fno-1d": partial(fno, name="fno-1d"),
+        "fno-3d": partial(
+            fno, name="fno-3d", sides=(64, 64, 40), modes=8, width=20, features=10, padding=6, project=80
+        ),
+        "u-fno": u_fno,
+        "uno": uno,
     }
 )
 
@@ -88,17 +105,25 @@ __all__ = [
     "cell_network",
     "darts_cell",
     "fcn8",
+    "fno",
     "genotype_network",
     "gpt",
+    "mlp_mixer",
     "mobilenet",
     "randwire",
+    "regnet",
     "resnet50",
+    "resnet_ops",
     "segnet",
     "swiftnet",
     "swiftnet_cell",
     "swiftnet_cells",
     "training_graph",
+    "transformer",
+    "u_fno",
     "unet",
+    "unet_ops",
+    "uno",
     "vgg16",
     "vgg19",
     "watts_strogatz",

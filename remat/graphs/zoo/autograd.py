@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 from remat.errors import GraphError
 from remat.graphs.builder import GraphBuilder
 from remat.graphs.graph import ComputeGraph
-from remat.graphs.zoo.derivatives import LOSSES, RULES
+from remat.graphs.zoo.derivatives import LOSSES, RANDOM, RULES
 
 FLOAT = 4  # bytes of float32
+COMPLEX = 8  # bytes of a complex number of two float32
 INDEX = 8  # bytes of int64
 FLAG = 1  # bytes of bool
 #: FLOPs that a device does while it moves a byte: NVIDIA's P100, 9.3 TFLOP/s (float32) and 732 GB/s.
@@ -251,20 +252,20 @@ class _Differentiation:
                 "params": tape.params,
                 "flops_per_byte": FLOPS_PER_BYTE,
                 "overhead": overhead,
-                "random_ops": [call.name for call in tape.calls if call.kind == "dropout"],
+                "random_ops": [call.name for call in tape.calls if call.kind in RANDOM],
                 "modules": self.modules,
                 "shapes": self.shapes,
                 "flops": self.flops,
             },
         )
-        self.gradients: dict[Value, str] = {}  # the sum of all contributions so far
-        self.sums: dict[Value, int] = {}
-        self.readers: dict[Value, int] = {}
+        self.gradients: dict[str, str] = {}  # the sum of all contributions so far
+        self.sums: dict[str, int] = {}
+        self.readers: dict[str, int] = {}
 
     def graph(self) -> ComputeGraph:
         for call in self.tape.calls:
             for value in call.inputs:
-                self.readers[value] = self.readers.get(value, 0) + 1
+                self.readers[value.name] = self.readers.get(value.name, 0) + 1
             read = 0 if RULES[call.kind].gathers else FLOAT * call.params
             self._op(
                 call.name, call.kind, call.inputs, call.outputs, module=call.module, phase="forward",
@@ -287,37 +288,41 @@ class _Differentiation:
             phase="backward",
         )
         for value, gradient in zip(self.predictions, made, strict=True):
-            self.gradients[value] = gradient.name
+            self.gradients[value.name] = gradient.name
         for call in reversed(self.tape.calls):
             self._backward(call)
         self.builder.output(LOSS, *self.tape.kept)
         return self.builder.build(self.modules)  # in the order of insertion, which is topological
 
     def _backward(self, call: _Call) -> None:
-        incoming = [Value(self.gradients[v], v.shape, v.itemsize) for v in call.outputs if v in self.gradients]
+        incoming = [
+            Value(self.gradients[v.name], v.shape, v.itemsize) for v in call.outputs if v.name in self.gradients
+        ]
         wanted = [value for value in call.inputs if value.differentiable]
         if not incoming or not (wanted or call.params):
             return
         rule = RULES[call.kind]
         buffers = self.tape.accumulation == "buffers"
         if rule.passes:
-            copied = [value for value in wanted if buffers and self.readers[value] > 1]
+            copied = [value for value in wanted if buffers and self.readers[value.name] > 1]
             for value in wanted:
                 if value not in copied:
                     self._contribute(value, incoming[0].name, call)
             wanted = copied
             if not wanted:
                 return
-        saved = [*(call.inputs if rule.inputs else ()), *(call.outputs[position] for position in rule.outputs)]
+        saved = [call.inputs[position] for position in rule.inputs if position < len(call.inputs)]
+        saved += [call.outputs[position] for position in rule.outputs]
+        times = len(wanted) + (call.params > 0) if rule.flops is None else rule.flops
         written = []
         for position, value in enumerate(wanted):
-            shared = buffers and self.readers[value] > 1
+            shared = buffers and self.readers[value.name] > 1
             name = f"grad_of_{value.name}" if shared else self._gradient_name(call.name, position, len(wanted))
             written.append(Value(name, value.shape, value.itemsize))
         self._op(
             f"grad_{call.name}", f"{call.kind}_backward", [*incoming, *saved], written,
             module=call.module, phase="backward",
-            flops=call.flops * (len(wanted) + (call.params > 0)),
+            flops=int(call.flops * times),
             extra=2 * FLOAT * call.params,  # parameters are read, their gradients are written
             workspace=call.workspace,
         )  # fmt: skip
@@ -326,15 +331,15 @@ class _Differentiation:
 
     def _contribute(self, value: Value, gradient: str, call: _Call) -> None:
         """`gradient` is the gradient of `value`, or one of several to be added up."""
-        before = self.gradients.get(value)
+        before = self.gradients.get(value.name)
         if before is None or before == gradient:  # the first, or a buffer
-            self.gradients[value] = gradient
+            self.gradients[value.name] = gradient
             return
-        number = self.sums[value] = self.sums.get(value, 0) + 1
+        number = self.sums[value.name] = self.sums.get(value.name, 0) + 1
         name = f"sum_{value.name}" if number == 1 else f"sum_{value.name}.{number}"
         terms = [Value(term, value.shape, value.itemsize) for term in (before, gradient)]
         self._op(name, "add", terms, [Value(name, value.shape, value.itemsize)], module=call.module, phase="backward")
-        self.gradients[value] = name
+        self.gradients[value.name] = name
 
     def _op(
         self, name: str, kind: str, inputs: Sequence[Value], outputs: Sequence[Value], *, module: str, phase: str,

@@ -11,7 +11,7 @@ from remat.graphs.zoo.autograd import FLAG, Output, Tape, Value
 class Operators(Tape):
     """A tape with a method for each op; the first argument is the op's name within the open module.
 
-    Shapes have the batch first and the features last (channels first in images: see :mod:`remat.graphs.zoo.images`).
+    Shapes have the batch first and the features, or channels, last.
 
     Examples
     --------
@@ -41,14 +41,14 @@ class Operators(Tape):
         return self.apply("matmul", name, [a, b], [Output("", shape or product)], flops=2 * prod(product) * inner)[0]
 
     def elementwise(self, kind: str, name: str, x: Value) -> Value:
-        """An op of the shape of its input: gelu, relu, softmax, log_softmax, sigmoid, scale_mask, copy."""
+        """An op of the shape of its input: gelu, relu, softmax, log_softmax, scale_mask."""
         return self.apply(kind, name, [x], [Output("", x.shape)])[0]
 
-    def add(self, name: str, *terms: Value) -> Value:
-        """Sum of values of one shape."""
+    def add(self, name: str, *terms: Value, relu: bool = False) -> Value:
+        """Sum of values of one shape; with `relu` a ReLU in place after it."""
         if len({term.shape for term in terms}) != 1:
             raise GraphError(f"{self.name}: cannot add {' and '.join(f'{t.name!r} {t.shape}' for t in terms)}")
-        return self.apply("add", name, terms, [Output("", terms[0].shape)])[0]
+        return self.apply("add_relu" if relu else "add", name, terms, [Output("", terms[0].shape)])[0]
 
     def dropout(self, name: str, x: Value) -> Value:
         """Dropout; its mask, a byte for each element, is an output of its own."""
@@ -72,3 +72,24 @@ class Operators(Tape):
             raise GraphError(f"{self.name}: cannot split {x.name!r} {x.shape} into {list(shapes.values())}")
         outputs = [Output(part, shape, differentiable=True) for part, shape in shapes.items()]
         return self.apply("split", name, [x], outputs)
+
+    def attention(self, name: str, q: Value, k: Value, v: Value, heads: int) -> Value:
+        """Attention as one op; the weights are never stored, the logarithms of their sums are an output of its own.
+
+        Its dropout is part of it: a recomputation has to draw the same numbers.
+        """
+        batch, rows, width = q.shape
+        outputs = [Output("", q.shape), Output("logsumexp", (batch, heads, rows))]
+        return self.apply("attention", name, [q, k, v], outputs, flops=4 * batch * rows * k.shape[1] * width)[0]
+
+    def concat(self, name: str, *parts: Value) -> Value:
+        """Concatenation along the last dimension."""
+        if len({part.shape[:-1] for part in parts}) != 1:
+            shown = " and ".join(f"{part.name!r} {part.shape}" for part in parts)
+            raise GraphError(f"{self.name}: cannot concatenate {shown}")
+        shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))
+        return self.apply("concat", name, parts, [Output("", shape)])[0]
+
+    def reshaped(self, kind: str, name: str, x: Value, shape: tuple[int, ...]) -> Value:
+        """An op without parameters of another shape: crop, pad, resize, mean, average_pool."""
+        return self.apply(kind, name, [x], [Output("", shape)])[0]

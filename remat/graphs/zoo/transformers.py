@@ -1,0 +1,142 @@
+"""An encoder-decoder transformer and a network of perceptrons alone, as training graphs, op by op."""
+
+from __future__ import annotations
+
+from math import prod
+
+from remat.errors import GraphError
+from remat.graphs.graph import ComputeGraph
+from remat.graphs.zoo.autograd import INDEX, Accumulation, Output, Value, checked_size
+from remat.graphs.zoo.images import ImageOperators
+from remat.graphs.zoo.operators import Operators
+
+
+def transformer(
+    batch: int = 64,
+    *,
+    layers: int = 6,
+    width: int = 512,
+    heads: int = 8,
+    sequence: int = 200,
+    hidden: int = 2048,
+    accumulation: Accumulation = "sums",
+    name: str = "transformer",
+) -> ComputeGraph:
+    """Training graph of an encoder-decoder transformer (Vaswani et al. 2017), without embeddings and classifier.
+
+    There are `layers` layers in the encoder and as many in the decoder, each of which reads the encoder's output.
+    Attention is one op, whose weights are not stored. Normalisations come after the sums, and last of both halves.
+
+    Examples
+    --------
+    >>> graph = transformer(1, layers=6, sequence=10)
+    >>> sum(op.phase == "forward" for op in graph.ops), graph.meta["params"]
+    (218, 44140544)
+    """
+    sizes = {"layers": layers, "width": width, "heads": heads, "sequence": sequence, "hidden": hidden}
+    for what, size in sizes.items():
+        checked_size(name, what, size)
+    if width % heads:
+        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}")
+    net = Operators(name, batch, accumulation=accumulation)
+    memory, x = net.source((batch, sequence, width)), net.source((batch, sequence, width))
+    net.source((batch, sequence, width))  # what the loss compares with
+    for layer in range(layers):
+        with net.module(f"encoder.{layer}"):
+            memory = _residual(net, "1", memory, _self_attention(net, memory, heads))
+            memory = _residual(net, "2", memory, _feed_forward(net, memory, hidden))
+    with net.module("encoder"):
+        memory = net.layer_norm("norm", memory)
+    for layer in range(layers):
+        with net.module(f"decoder.{layer}"):
+            x = _residual(net, "1", x, _self_attention(net, x, heads))
+            x = _residual(net, "2", x, _cross_attention(net, x, memory, heads))
+            x = _residual(net, "3", x, _feed_forward(net, x, hidden))
+    with net.module("decoder"):
+        x = net.layer_norm("norm", x)
+    return net.build("mse_loss", x, **sizes)
+
+
+def _residual(net: Operators, number: str, x: Value, y: Value) -> Value:
+    return net.layer_norm(f"norm{number}", net.add(f"residual{number}", x, net.dropout(f"dropout{number}", y)))
+
+
+def _self_attention(net: Operators, x: Value, heads: int) -> Value:
+    width = x.shape[-1]
+    with net.module("self_attn"):
+        q, k, v = net.split("split", net.linear("qkv", x, 3 * width), {"q": x.shape, "k": x.shape, "v": x.shape})
+        return net.linear("out", net.attention("attention", q, k, v, heads), width)
+
+
+def _cross_attention(net: Operators, x: Value, memory: Value, heads: int) -> Value:
+    width = x.shape[-1]
+    with net.module("cross_attn"):
+        q = net.linear("q", x, width)
+        k, v = net.split("split", net.linear("kv", memory, 2 * width), {"k": memory.shape, "v": memory.shape})
+        return net.linear("out", net.attention("attention", q, k, v, heads), width)
+
+
+def _feed_forward(net: Operators, x: Value, hidden: int) -> Value:
+    with net.module("ff"):
+        y = net.dropout("dropout", net.elementwise("relu", "relu", net.linear("linear1", x, hidden)))
+        return net.linear("linear2", y, x.shape[-1])
+
+
+def mlp_mixer(
+    batch: int = 32,
+    image: tuple[int, int, int] = (224, 224, 3),
+    *,
+    layers: int = 12,
+    width: int = 768,
+    patch: int = 16,
+    tokens: int = 384,
+    channels: int = 3072,
+    classes: int = 1000,
+    accumulation: Accumulation = "sums",
+) -> ComputeGraph:
+    """Training graph of MLP-Mixer (Tolstikhin et al. 2021), B/16 by default; transposes are views and no ops.
+
+    Parameters
+    ----------
+    batch : int
+    image : (height, width, channels)
+    layers, width, patch : int
+        Side of a patch in pixels.
+    tokens, channels : int
+        Hidden units of the perceptrons that mix tokens and channels.
+    classes : int
+    accumulation : {"sums", "buffers"}
+    """
+    sizes = {"layers": layers, "width": width, "patch": patch, "tokens": tokens, "channels": channels}
+    for what, size in (*sizes.items(), ("classes", classes)):
+        checked_size("mlp-mixer", what, size)
+    if any(side % patch for side in image[:2]):
+        raise GraphError(f"mlp-mixer: patches of {patch} pixels do not tile an image of {image[0]} x {image[1]}")
+    net = ImageOperators("mlp-mixer", batch, accumulation=accumulation)
+    x = net.source((batch, *image))
+    net.source((batch,), INDEX)  # the right classes
+    x = net.conv("stem", x, width, patch, stride=patch)
+    count = x.shape[1] * x.shape[2]
+    x = Value(x.name, (batch, count, width))  # the same values as a list of patches: a view
+    for layer in range(layers):
+        with net.module(f"layers.{layer}"):
+            y = net.layer_norm("norm1", x)
+            with net.module("tokens"):
+                y = _over_patches(net, "linear1", y, (batch, width, tokens), features=count)
+                y = _over_patches(net, "linear2", net.elementwise("gelu", "gelu", y), x.shape, features=tokens)
+            x = net.add("residual1", x, y)
+            y = net.layer_norm("norm2", x)
+            with net.module("channels"):
+                y = net.linear("linear2", net.elementwise("gelu", "gelu", net.linear("linear1", y, channels)), width)
+            x = net.add("residual2", x, y)
+    with net.module("head"):
+        x = net.reshaped("mean", "mean", net.layer_norm("norm", x), (batch, width))
+        x = net.elementwise("log_softmax", "log_softmax", net.linear("fc", x, classes))
+    return net.build("nll_loss", x, image=list(image), **sizes)
+
+
+def _over_patches(net: Operators, name: str, x: Value, shape: tuple[int, ...], *, features: int) -> Value:
+    """A linear layer over the patches, or what became of them: `features` go in, as many come out as `shape` has."""
+    flops = 2 * prod(shape) * features
+    params = (features + 1) * (prod(shape) * features // prod(x.shape))
+    return net.apply("linear", name, [x], [Output("", shape)], flops=flops, params=params)[0]
