@@ -100,7 +100,10 @@ def namesakes(problem: Problem, step: TrainingStep) -> dict[int, int]:
         if len(same) == 1:
             found[op] = same[0]
     reads, writes = arrays.op_inputs, arrays.op_outputs
-    touches = [bool({*reads[b]} & {*reads[f], *writes[f]}) for b, f in found.items() if len(reads[b])]
+    known = {tensor for op in forward for tensor in (*reads[op], *writes[op])}
+    touches = [
+        bool({*reads[b]} & {*reads[f], *writes[f]}) for b, f in found.items() if not known.isdisjoint(reads[b].tolist())
+    ]
     return found if touches and sum(touches) >= _TRUSTED * len(touches) else {}
 
 
@@ -201,11 +204,10 @@ class _Dealer:
         earliest = min((last[where] for where in before), default=None)
         allowed = [where for where in covered if earliest is None or last[where] <= earliest]
         if not allowed:
-            if before:
-                return min(before, key=lambda where: last[where])
-            if op in self.namesake and home[self.namesake[op]] == home[op]:
-                return place[self.namesake[op]]
-            return -1
+            named = place[self.namesake[op]] if op in self.namesake else -1
+            if above.get(named) == home[op] and (earliest is None or last[named] <= earliest):
+                return named
+            return min(before, key=lambda where: last[where], default=-1)
         most = max(covered[where] for where in allowed)
         best = [where for where in allowed if covered[where] == most]
         if len(best) > 1:

@@ -1,0 +1,216 @@
+"""Names of blocks for the forward ops, in an order in which each block comes in one piece."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.hierarchy.pairing import largest_acyclic
+from remat.hierarchy.partition.base import groupable
+from remat.hierarchy.tree import Hierarchy, Int
+from remat.problem import Problem
+
+#: A numbered module with more than this share of the ops is taken apart, where it consists of numbered modules.
+LARGE = 0.25
+#: A value that lives for this share of the forward ops and has so many readers may pass a cut unnoticed.
+LONG, MANY = 0.2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Ops in a topological order, and the block of each.
+
+    Attributes
+    ----------
+    ops : int64 array
+    label : int64 array, shape of `ops`
+        Equal for ops of one block, which are neighbours.
+    names : mapping of label to str
+    reason : str
+        Why there are not more blocks, for whom one is too few.
+    """
+
+    ops: Int
+    label: Int
+    names: dict[int, str]
+    reason: str
+
+
+def module_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
+    """Blocks are numbered modules of ``meta["modules"]`` (op name to dotted path), and what lies between them."""
+    modules = problem.graph.meta.get("modules")
+    if not isinstance(modules, Mapping) or not modules:
+        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by modules: meta has no 'modules'")
+    paths = [_path(modules.get(problem.graph.op_names[op])) for op in ops.tolist()]
+    return numbered(problem, ops, paths, "no numbered modules with several ops each")
+
+
+def name_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
+    """Blocks by the numbers in the names of ops, such as ``block3_conv1`` or ``layers.3.mlp.up``."""
+    paths = [_name_path(problem.graph.op_names[op]) for op in ops.tolist()]
+    return numbered(problem, ops, paths, "its ops are not named by numbered blocks of several ops each")
+
+
+def articulation_labels(problem: Problem, ops: Int, max_side: int) -> Labels:
+    """Blocks end at ops that all later ones depend on the earlier ones through.
+
+    Values that live long (:data:`LONG`) and are read by many do not count, the smallest of them first, as long as they
+    hold no more than `max_side` hundredths of all bytes.
+    """
+    arrays = problem.graph.arrays
+    place = np.full(len(arrays.cost), -1, dtype=np.int64)
+    place[ops] = np.arange(len(ops))
+    last = np.full(len(arrays.size), -1, dtype=np.int64)
+    np.maximum.at(last, arrays.consumers.rows, place[arrays.consumers.indices])
+    first = np.full(len(arrays.size), len(ops), dtype=np.int64)
+    writer = place[arrays.producers.indices]
+    np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
+    made = np.flatnonzero(first < len(ops))
+    readers = np.bincount(arrays.consumers.rows[place[arrays.consumers.indices] >= 0], minlength=len(arrays.size))
+    long = made[(last[made] - first[made] >= LONG * len(ops)) & (readers[made] >= MANY)]
+    long = long[np.argsort(arrays.size[long], kind="stable")]
+    last[long[np.cumsum(arrays.size[long]) * 100 <= max_side * int(arrays.size[made].sum())]] = -1
+    until = np.full(len(ops), -1, dtype=np.int64)  # the last op that reads what each op writes
+    np.maximum.at(until, writer[writer >= 0], last[arrays.producers.rows[writer >= 0]])
+    crossing = np.zeros(len(ops) + 1, dtype=np.int64)
+    read = np.flatnonzero(until > np.arange(len(ops)))
+    np.add.at(crossing, read, 1)
+    np.add.at(crossing, until[read], -1)
+    crossing = np.cumsum(crossing)
+    label, current, latest, begun = np.zeros(len(ops), dtype=np.int64), 0, -1, -1
+    ends = until.tolist()
+    for k, count in enumerate(crossing[:-1].tolist()):
+        label[k] = current
+        if ends[k] > k:
+            latest = k  # of those that cross, the one that began last
+        if count == 1 and latest > begun and ends[latest] > k:
+            current, begun = current + 1, k
+    starts = np.flatnonzero(np.diff(label, prepend=-1))
+    names = {int(label[k]): problem.graph.op_names[ops[k]] for k in starts.tolist()}
+    return Labels(ops, label, names, "no op is one that all later ones depend on the earlier ones through")
+
+
+def _path(text: Any) -> tuple[str, ...]:
+    return tuple(part for part in text.split(".") if part) if isinstance(text, str) else ()
+
+
+def _name_path(name: str) -> tuple[str, ...]:
+    inner = re.sub(r"^\w+\[(.*)\]$", r"\1", name)
+    # block3 is block 3, but the 2 of pool2d numbers nothing
+    parts = [p for part in re.split(r"[^A-Za-z0-9]+", inner) for p in re.split(r"(?<=[A-Za-z])(?=[0-9]+$)", part) if p]
+    return tuple(parts[:-1]) if parts and not parts[-1].isdigit() else tuple(parts[:-2])
+
+
+def numbered(problem: Problem, ops: Int, paths: list[tuple[str, ...]], reason: str) -> Labels:
+    """Blocks by the first number in the path of each op, or a later one where these blocks are large."""
+    number = 1
+    keys = [_key(path, number) for path in paths]
+    while True:
+        counts = Counter(key for key in keys if key)
+        deeper = [_key(path, number + 1) for path in paths]
+        large = max(counts.values(), default=0) > LARGE * len(ops)
+        if not large or 2 * sum(map(bool, deeper)) < sum(counts.values()):
+            break
+        keys, number = [d or k for d, k in zip(deeper, keys, strict=True)], number + 1
+    covered = sum(counts.values())
+    if len(counts) < 2 or covered < 2 * len(counts) or 2 * covered < len(ops):
+        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks: {reason}")
+    names: dict[int, str] = {}
+    codes: dict[tuple[str, ...], int] = {}
+    labels = np.full(len(problem.graph.ops), -1, dtype=np.int64)
+    for op, key in zip(ops.tolist(), keys, strict=True):
+        if key:
+            labels[op] = codes.setdefault(key, len(codes))
+            names[int(labels[op])] = ".".join(key)
+    return in_pieces(problem, ops, labels, names, reason=reason, paths=paths)
+
+
+def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """The path up to its number-th number; empty without."""
+    seen = 0
+    for length, part in enumerate(path, 1):
+        seen += part.isdigit()
+        if seen == number:
+            return path[:length]
+    return ()
+
+
+def hierarchy_labels(hierarchy: Hierarchy) -> Labels:
+    """Blocks are the highest groups; ops that stand alone go with the group after them."""
+    problem = hierarchy.problem
+    ops = groupable(problem)
+    labels = np.full(len(problem.graph.ops), -1, dtype=np.int64)
+    names = {}
+    for k, group in enumerate(hierarchy.root.children):
+        labels[group.forward] = k
+        names[k] = group.name
+    if not names:
+        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks: its hierarchy has no groups")
+    found = in_pieces(problem, ops, labels, names, reason="it is a single group")
+    label = found.label.copy()
+    known = np.flatnonzero(label < len(names))
+    after = np.searchsorted(known, np.arange(len(label)))
+    label = label[known[np.minimum(after, len(known) - 1)]]
+    return Labels(found.ops, label, names, found.reason)
+
+
+def in_pieces(
+    problem: Problem,
+    ops: Int,
+    labels: Int,
+    names: dict[int, str],
+    *,
+    reason: str,
+    paths: list[tuple[str, ...]] | None = None,
+) -> Labels:
+    """Ops in an order in which each label comes in one piece, as near to the reference order as that can be.
+
+    Ops without a label (-1) get new ones, the same where they are neighbours in this order.
+    """
+    arrays = problem.graph.arrays
+    inside = np.zeros(len(labels), dtype=np.bool_)
+    inside[ops] = True
+    edges = inside[arrays.edge_producer] & inside[arrays.edge_consumer]
+    tails, heads = arrays.edge_producer[edges], arrays.edge_consumer[edges]
+    nodes = np.where(labels >= 0, labels, len(names) + np.arange(len(labels)))
+    keep = largest_acyclic(nodes, ops, arrays.op_predecessors.lists(), tails, heads)
+    nodes = np.where(keep, nodes, len(names) + np.arange(len(labels)))
+    members: dict[int, list[int]] = {}
+    for op in ops.tolist():
+        members.setdefault(int(nodes[op]), []).append(op)
+    follow: dict[int, set[int]] = {node: set() for node in members}
+    waiting = dict.fromkeys(members, 0)
+    for a, b in zip(nodes[tails].tolist(), nodes[heads].tolist(), strict=True):
+        if a != b and b not in follow[a]:
+            follow[a].add(b)
+            waiting[b] += 1
+    position = arrays.position
+    ready = [(int(position[members[node][0]]), node) for node, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    label: list[int] = []
+    names, count = dict(names), len(names)
+    path_of = dict(zip(ops.tolist(), paths, strict=True)) if paths else {}
+    last = -1
+    while ready:
+        _, node = heapq.heappop(ready)
+        if node < count:
+            last = node
+        elif last < count:  # the first of a run of ops without a label
+            op = members[node][0]
+            last = max(names) + 1
+            names[last] = ".".join(path_of.get(op, ())[:1]) or problem.graph.op_names[op]
+        order += members[node]
+        label += [last] * len(members[node])
+        for b in follow[node]:
+            waiting[b] -= 1
+            if not waiting[b]:
+                heapq.heappush(ready, (int(position[members[b][0]]), b))
+    return Labels(np.array(order), np.array(label), names, reason)

@@ -1,0 +1,170 @@
+"""Chains of blocks from modules, names, articulation points and hierarchies."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat.errors import ProblemError
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.io import load_graph
+from remat.graphs.zoo.gpt import gpt
+from remat.hierarchy import Chain, Group, chain_of_blocks
+from remat.hierarchy.pairing import attach_backward
+from remat.hierarchy.partition.base import groupable
+from remat.problem import Problem
+
+
+def check_chain(chain: Chain) -> None:
+    """That it is what it says: all forward ops once, and each block reads the one before, or side tensors."""
+    problem, arrays = chain.problem, chain.problem.graph.arrays
+    forward = np.concatenate([block.forward for block in chain])
+    assert sorted(forward) == sorted(groupable(problem))
+    number = np.full(len(arrays.cost), -1)
+    for k, block in enumerate(chain):
+        number[block.forward] = k
+    inside = (number[arrays.edge_producer] >= 0) & (number[arrays.edge_consumer] >= 0)
+    steps = (number[arrays.edge_consumer] - number[arrays.edge_producer])[inside]
+    assert (steps >= 0).all()
+    assert set(arrays.edge_tensor[inside][steps > 1]) == set(chain.side)
+
+
+@pytest.mark.parametrize("accumulation", ["sums", "buffers"])
+def test_layers_of_a_transformer_by_modules(accumulation) -> None:
+    chain = chain_of_blocks(Problem(gpt(layers=4, accumulation=accumulation)))
+    check_chain(chain)
+    assert [block.name for block in chain] == ["embedding", *(f"layers.{k}" for k in range(4)), "head"]
+    assert chain.source == "modules"
+    assert {(len(block.forward), len(block.backward)) for block in chain[1:-1]} == {(15, 15)}
+    assert not len(chain.side)
+    graph = chain.problem.graph
+    assert [graph.op_names[op] for op in chain.hierarchy.root.alone] == ["loss", "grad_loss"]
+    assert [graph.tensor_names[t] for t in np.concatenate(chain.links())][1] == "layers.0.residual2"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "source", "blocks"),
+    [
+        ("checkmate_vgg16_static", "names", 6),
+        ("checkmate_resnet50_static", "names", 19),
+        ("checkmate_unet_static", "articulation", 10),
+        ("gpt2l__rotor64k", "articulation", 8),
+        ("resnet_gn__rotor64k", "articulation", 21),
+        ("resnet50_train", "articulation", 40),
+        ("unet_train", "articulation", 16),
+        ("bert_base_infer", "articulation", 54),
+    ],
+)
+def test_real_graphs(name: str, source: str, blocks: int, shared) -> None:
+    chain = chain_of_blocks(Problem(load_graph(shared / "data" / "graphs" / f"{name}.json")))
+    check_chain(chain)
+    assert (chain.source, len(chain)) == (source, blocks)
+    arrays = chain.problem.graph.arrays
+    assert arrays.size[chain.side].sum() <= 0.1 * arrays.size.sum()
+    # nothing is left over but the loss
+    assert len(chain.hierarchy.root.alone) <= 1
+    if "unet" in name:  # skips hold together what lies between them
+        assert max(len(block.forward) for block in chain) > 0.7 * len(groupable(chain.problem))
+
+
+def encoder_decoder(layers: int, mask: int) -> Problem:
+    b = GraphBuilder("encoder-decoder")
+    b.op("mask", size=mask)
+    b.op("x", size=100)
+    last = "x"
+    for side in ("encoder", "decoder"):
+        memory = last
+        for k in range(layers):
+            more = [memory] if side == "decoder" and memory != last else []
+            name = f"{side}.{k}"
+            b.op(f"{name}.attn", inputs=[last, "mask", *more], size=100, cost=5)
+            b.op(f"{name}.up", inputs=[f"{name}.attn"], size=400, cost=5)
+            last = b.op(f"{name}.down", inputs=[f"{name}.attn", f"{name}.up"], size=100, cost=5)
+    return Problem(b.build())
+
+
+def test_long_lived_values_are_side_tensors_where_they_are_small() -> None:
+    chain = chain_of_blocks(encoder_decoder(4, mask=10))
+    check_chain(chain)
+    assert [block.name for block in chain] == ["mask", *(f"{s}.{k}" for s in ("encoder", "decoder") for k in range(4))]
+    names = chain.problem.graph.tensor_names
+    assert {names[t] for t in chain.side} == {"mask", "encoder.3.down"}
+    again = chain_of_blocks(encoder_decoder(4, mask=10), "articulation")
+    check_chain(again)
+    assert len(again) == 16  # after attention, too
+    assert {names[t] for t in again.side} == {"mask", "encoder.3.down"}
+
+
+def test_blocks_are_joined_where_long_lived_values_are_large() -> None:
+    for mask, max_side in ((10_000, 10), (10, 0)):
+        chain = chain_of_blocks(encoder_decoder(4, mask=mask), "names", max_side=max_side)
+        check_chain(chain)
+        assert [block.name for block in chain] == ["mask", "encoder.0 .. decoder.3"]  # all that read it
+
+
+def test_numbered_modules_within_numbered_modules() -> None:
+    """Stages are taken apart into their blocks, but a block's own numbered layers are not blocks."""
+    b = GraphBuilder("stages")
+    last, modules = None, {}
+    for stage, blocks in enumerate((1, 6)):
+        for block in range(blocks):
+            for part in ("attn", "mlp.0", "mlp.1"):
+                path = f"stages.{stage}.blocks.{block}.{part}"
+                last = b.op(path, inputs=[last] if last else [], size=1)
+                modules[path] = path
+    chain = chain_of_blocks(Problem(_with_meta(b, modules)))
+    assert [block.name for block in chain] == ["stages.0.blocks.0", *(f"stages.1.blocks.{k}" for k in range(6))]
+
+
+def _with_meta(builder: GraphBuilder, modules: dict[str, str]):
+    builder.meta["modules"] = modules
+    return builder.build()
+
+
+def test_what_is_no_chain_is_refused() -> None:
+    b = GraphBuilder("one")
+    b.op("a", size=1)
+    with pytest.raises(ProblemError, match="no op is one that all later ones depend on"):
+        chain_of_blocks(Problem(b.build()))
+    with pytest.raises(ProblemError, match="meta has no 'modules'"):
+        chain_of_blocks(Problem(unit_chain(4)), "modules")
+    with pytest.raises(ProblemError, match="blocks come from auto, modules, names, articulation or a hierarchy"):
+        chain_of_blocks(Problem(unit_chain(4)), "layers")  # type: ignore[arg-type]
+
+
+def test_blocks_of_a_hierarchy_take_the_ops_between_them() -> None:
+    problem = Problem(unit_chain(6))
+    hierarchy = attach_backward(problem, [Group("x", np.array([1, 2])), Group("y", np.array([4]))])
+    chain = chain_of_blocks(problem, hierarchy)
+    check_chain(chain)
+    assert [(block.name, block.forward.tolist()) for block in chain] == [("x", [0, 1, 2]), ("y", [3, 4, 5])]
+
+
+def test_chains_are_merged_evenly() -> None:
+    chain = chain_of_blocks(Problem(unit_chain(12)))
+    assert [len(block.forward) for block in chain.merged(4)] == [3, 3, 3, 3]
+    assert [len(block.forward) for block in chain.merged(1)] == [12]
+    assert chain.merged(40) is chain
+    check_chain(chain.merged(5))
+    with pytest.raises(ProblemError, match="at least one block"):
+        chain.merged(0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_any_names_make_chains_or_are_refused(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 14))
+    b = GraphBuilder("random")
+    names: list[str] = []
+    for k in range(count):
+        inputs = data.draw(st.sets(st.sampled_from(names), max_size=3)) if names else set()
+        block = data.draw(st.sampled_from(["b.0", "b.1", "b.2", "x"]))
+        names.append(b.op(f"{block}.op{k}x", inputs=sorted(inputs), size=data.draw(st.integers(0, 9))))
+    for source in ("names", "articulation"):
+        try:
+            chain = chain_of_blocks(Problem(b.build()), source, max_side=data.draw(st.sampled_from([0, 20, 100])))
+        except ProblemError:
+            continue
+        check_chain(chain)
