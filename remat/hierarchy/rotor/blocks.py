@@ -1,0 +1,185 @@
+"""The blocks of a training step: their ops, what passes between them, and the options of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.hierarchy.rotor.chain import BlockOption, Chain
+from remat.hierarchy.rotor.cuts import Reads, backward_cuts
+
+Int = NDArray[np.int64]
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """A training step, cut into blocks; the last one is the loss, which has no forward part.
+
+    Attributes
+    ----------
+    reads : Reads
+    cuts : int64 array
+        Positions where blocks begin in the forward part.
+    inner : tuple of int64 arrays
+        Finer cuts; options may save what passes them.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.heuristics.checkpointing.step import TrainingStep
+    >>> from remat.problem import Problem
+    >>> blocks = Blocks(Reads.of(TrainingStep.of(Problem(unit_chain(3)))), np.arange(3))
+    >>> [len(part) for part in blocks.forward], [len(part) for part in blocks.backward]
+    ([1, 1, 1, 0], [1, 1, 1, 1])
+    """
+
+    reads: Reads
+    cuts: Int
+    inner: tuple[Int, ...] = ()
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, the loss included."""
+        return len(self.cuts) + 1
+
+    @cached_property
+    def ends(self) -> Int:
+        """Where the forward parts end, by position; shape (blocks,)."""
+        num_forward = self.reads.step.num_forward
+        return np.concatenate([self.cuts[1:], [num_forward, num_forward]])
+
+    @cached_property
+    def backward_ends(self) -> Int:
+        """Where the backward parts end, by position; shape (blocks,)."""
+        return np.concatenate([backward_cuts(self.reads, self.cuts), [self.reads.step.first_backward]])
+
+    @cached_property
+    def forward(self) -> list[Int]:
+        """Ops of the forward parts."""
+        order = self.reads.step.problem.graph.arrays.order
+        starts = [*self.cuts.tolist(), self.reads.step.num_forward]
+        return [order[first:last] for first, last in zip(starts, self.ends.tolist(), strict=True)]
+
+    @cached_property
+    def backward(self) -> list[Int]:
+        """Ops of the backward parts, and those of the loss."""
+        order = self.reads.step.problem.graph.arrays.order
+        ends = [*self.backward_ends.tolist(), self.reads.step.num_forward]
+        return [order[first:last] for last, first in zip(ends, ends[1:], strict=False)]
+
+    @cached_property
+    def block_of(self) -> Int:
+        """The block of each op; shape (ops,)."""
+        found = np.empty(len(self.reads.step.problem.graph.ops), dtype=np.int64)
+        for block in range(self.num_blocks):
+            found[self.forward[block]] = block
+            found[self.backward[block]] = block
+        return found
+
+    @cached_property
+    def pinned(self) -> NDArray[np.bool_]:
+        """Ops that are computed once: those that may not be recomputed, or write into an accumulation buffer."""
+        problem = self.reads.step.problem
+        arrays = problem.graph.arrays
+        found = np.array([limit == 1 for limit in problem.compute_limits], dtype=np.bool_)
+        shared = arrays.producers.counts[arrays.op_outputs.indices] > 1
+        found[arrays.op_outputs.rows[shared]] = True
+        return found
+
+    @cached_property
+    def between(self) -> Int:
+        """Bytes that blocks s .. k - 1 write and blocks k .. t read; shape (blocks, blocks, blocks).
+
+        What an op writes that is computed once is held until its block is reversed, whoever reads it.
+        """
+        arrays, reads = self.reads.step.problem.graph.arrays, self.reads
+        length = self.num_blocks
+        once = np.zeros(len(arrays.size), dtype=np.bool_)
+        once[arrays.op_outputs.indices[self.pinned[arrays.op_outputs.rows]]] = True
+        origin = np.where(reads.is_forward, self.block_of[arrays.order[np.maximum(reads.first_write, 0)]], -1)
+        readers, read = arrays.consumers.indices, arrays.consumers.rows
+        wanted = (origin[read] >= 0) & (reads.size[read] > 0)
+        there = self.block_of[readers[wanted]]
+        tensor = read[wanted]
+        held = np.zeros((length, length + 1, length), dtype=np.int64)  # by origin, first k, first t
+        for t in np.unique(tensor[once[tensor]]).tolist():
+            s = int(origin[t])
+            for k in range(s + 1, length):
+                held[s, k, k] += reads.size[t]
+        later = (there > origin[tensor]) & ~once[tensor]
+        keys = np.unique(tensor[later] * length + there[later])
+        last_tensor, last_block = -1, 0
+        for key in keys.tolist():
+            t, block = divmod(key, length)
+            s = int(origin[t])
+            first = s + 1 if t != last_tensor else last_block + 1
+            held[s, first : block + 1, block] += reads.size[t]
+            last_tensor, last_block = t, block
+        held = held[:, :length].cumsum(axis=2)
+        for k in range(length):  # sum over origins from s to k - 1
+            held[:k, k] = held[:k, k][::-1].cumsum(axis=0)[::-1]
+        return held
+
+    @cached_property
+    def above(self) -> Int:
+        """Bytes alive when blocks k .. are reversed, besides what earlier blocks have written; shape (blocks + 1,)."""
+        arrays, reads = self.reads.step.problem.graph.arrays, self.reads
+        found = np.zeros(self.num_blocks + 1, dtype=np.int64)
+        num_forward = self.reads.step.num_forward
+        starts = [*self.cuts.tolist(), num_forward]
+        written = reads.first_write
+        size = np.where(written >= 0, arrays.size, 0)
+        size[reads.is_forward] = reads.size[reads.is_forward]
+        for k, (start, place) in enumerate(zip(starts, self.backward_ends.tolist(), strict=True)):
+            live = (written >= start) & (written < place) & (reads.last_read >= place)
+            found[k] = size[live].sum()
+        return found
+
+    def chain(self, deadline: Deadline) -> Chain:
+        """The chain with the options of each block.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+        from remat.hierarchy.rotor.options import Maker
+
+        maker = Maker(self)
+        sweeps = [maker.sweep(block) for block in range(self.num_blocks)]
+        options: list[tuple[BlockOption, ...]] = []
+        for block in range(self.num_blocks):
+            deadline.check()
+            options.append(maker.options(block))
+        return Chain(
+            np.array([cost for cost, _ in sweeps], dtype=np.float64),
+            np.array([peak for _, peak in sweeps], dtype=np.int64), self.between, self.above, tuple(options),
+        )  # fmt: skip
+
+    def sequence(self, chain: Chain, plan: Iterable[tuple[str, int, int]]) -> Int:
+        """The ops that a plan computes, in order; those that may not be computed as often are left out."""
+        arrays = self.reads.step.problem.graph.arrays
+        parts: list[Int] = []
+        for what, first, second in plan:
+            if what == "sweep":
+                parts += [self.forward[block] for block in range(first, second + 1)]
+            elif what == "forward":
+                parts.append(self.forward[first])
+            else:
+                parts.append(chain.options[first][second].backward)
+        sequence = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        most = np.array(
+            [len(sequence) if limit is None else limit for limit in self.reads.step.problem.compute_limits],
+            dtype=np.int64,
+        )
+        most[self.pinned] = 1
+        by_op = np.argsort(sequence, kind="stable")
+        ordered = sequence[by_op]
+        first_of = np.searchsorted(ordered, np.arange(len(arrays.cost)))
+        number = np.empty(len(sequence), dtype=np.int64)
+        number[by_op] = np.arange(len(sequence)) - first_of[ordered]
+        return sequence[number < most[sequence]]

@@ -1,0 +1,83 @@
+"""A training step as a chain of blocks: what running, saving and reversing each of them takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from remat.hierarchy.rotor.programme_kernel import ChainTables
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BlockOption:
+    """One way to run a block: what it saves for its backward part, and what that takes.
+
+    Attributes
+    ----------
+    saved : int
+        Bytes between forward and backward part, besides what the block after it reads.
+    forward_peak : int
+        Bytes of the block's own values while it runs forward.
+    backward_peak : int
+        Bytes while it runs backward, with the gradients that are there.
+    cost : float
+        Of forward and backward part together, recomputations in the backward part included.
+    backward : int64 array
+        The ops of the backward part in order, recomputations included.
+    """
+
+    saved: int
+    forward_peak: int
+    backward_peak: int
+    cost: float
+    backward: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64), compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Blocks in a row, in the words of :class:`remat.hierarchy.rotor.programme_kernel.ChainTables`.
+
+    Attributes
+    ----------
+    sweep_cost : float array, shape (blocks,)
+    sweep_peak : int64 array, shape (blocks,)
+    between : int64 array, shape (blocks, blocks, blocks)
+    above : int64 array, shape (blocks + 1,)
+    options : tuple of tuples of BlockOption
+        Those of each block, at least one.
+    """
+
+    sweep_cost: NDArray[np.float64]
+    sweep_peak: Int
+    between: Int
+    above: Int
+    options: tuple[tuple[BlockOption, ...], ...]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, the loss included."""
+        return len(self.options)
+
+    @cached_property
+    def tables(self) -> ChainTables:
+        """For the compiled programme."""
+        from remat.hierarchy.rotor.programme_kernel import ChainTables
+
+        flat = [option for some in self.options for option in some]
+
+        def column(name: str, kind: type = np.int64) -> NDArray:
+            return np.array([getattr(option, name) for option in flat], dtype=kind)
+
+        counts = np.array([len(some) for some in self.options], dtype=np.int64)
+        return ChainTables(
+            self.sweep_cost, self.sweep_peak, self.between, self.above,
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), column("saved"), column("forward_peak"),
+            column("backward_peak"), column("cost", np.float64),
+        )  # fmt: skip

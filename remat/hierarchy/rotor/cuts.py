@@ -1,0 +1,192 @@
+"""Where a training step is cut into a chain of blocks: in the forward part, and where that is in the backward part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.heuristics.checkpointing.step import TrainingStep
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """When each tensor is written and read, in positions of the reference order; all of shape (tensors,).
+
+    Attributes
+    ----------
+    step : TrainingStep
+    first_write, last_write : int64 arrays
+        -1 for graph inputs.
+    last_read : int64 array
+        The end for what must be alive at the end; -1 for what is not read.
+    last_forward_read : int64 array
+        By forward ops and the loss; -1 for none.
+    first_backward_read : int64 array
+        By backward ops, the end for none.
+    size : int64 array
+        Bytes; 0 for graph inputs and for forward values that are kept, which are there all the time.
+    """
+
+    step: TrainingStep
+    first_write: Int
+    last_write: Int
+    last_read: Int
+    last_forward_read: Int
+    first_backward_read: Int
+    size: Int
+
+    @classmethod
+    def of(cls, step: TrainingStep) -> Reads:
+        """From the graph of a training step."""
+        arrays, kept = step.problem.graph.arrays, step.problem.kept
+        num_ops, num_tensors = len(arrays.order), len(arrays.size)
+        first = np.full(num_tensors, num_ops, dtype=np.int64)
+        last = np.full(num_tensors, -1, dtype=np.int64)
+        writes = arrays.position[arrays.producers.indices]
+        np.minimum.at(first, arrays.producers.rows, writes)
+        np.maximum.at(last, arrays.producers.rows, writes)
+        first[last < 0] = -1
+        reads, read = arrays.position[arrays.consumers.indices], arrays.consumers.rows
+        last_read = np.full(num_tensors, -1, dtype=np.int64)
+        np.maximum.at(last_read, read, reads)
+        last_read[kept] = num_ops
+        forward = np.full(num_tensors, -1, dtype=np.int64)
+        early = reads < step.first_backward
+        np.maximum.at(forward, read[early], reads[early])
+        backward = np.full(num_tensors, num_ops, dtype=np.int64)
+        np.minimum.at(backward, read[~early], reads[~early])
+        size = arrays.size.copy()
+        size[arrays.is_input | (kept & (first < step.num_forward))] = 0
+        return cls(step, first, last, last_read, forward, backward, size)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are there all the time: graph inputs, constant memory, and forward values that are kept."""
+        problem = self.step.problem
+        sizes = problem.graph.arrays.size
+        return problem.constant_bytes + int(sizes[self.size < sizes].sum())
+
+    @cached_property
+    def is_forward(self) -> NDArray[np.bool_]:
+        """Which tensors are written by forward ops; shape (tensors,)."""
+        return (self.first_write >= 0) & (self.first_write < self.step.num_forward)
+
+    @cached_property
+    def crossing(self) -> Int:
+        """Bytes that pass each position of the forward part: written before it, and read by forward ops from it on.
+
+        Shape (num_forward + 1,).
+        """
+        change = np.zeros(self.step.num_forward + 2, dtype=np.int64)
+        passing = self.is_forward & (self.last_forward_read > self.first_write)
+        np.add.at(change, self.first_write[passing] + 1, self.size[passing])
+        end = np.minimum(self.last_forward_read[passing], self.step.num_forward)
+        np.add.at(change, end + 1, -self.size[passing])
+        return np.cumsum(change)[: self.step.num_forward + 1]
+
+
+def levels(reads: Reads, most_blocks: int) -> list[Int]:
+    """Ways to cut the forward part, from fine to coarse, each with at most `most_blocks` blocks.
+
+    A cut lies where fewer bytes pass than anywhere within some distance; the distance doubles from one level to the
+    next. Cuts are no nearer to each other than that distance, so plateaus are cut evenly. What passes by for long, such
+    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter.
+
+    Returns
+    -------
+    list of int64 arrays
+        Positions where blocks begin, ascending, the first of them 0.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> reads = Reads.of(TrainingStep.of(Problem(unit_chain(6))))
+    >>> [cuts.tolist() for cuts in levels(reads, 8)]
+    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
+    """
+    num_forward = reads.step.num_forward
+    found: list[Int] = []
+    distance = 0
+    while distance < num_forward:
+        cuts = _cuts(reads.crossing, num_forward, distance)
+        if len(cuts) < 2:
+            break
+        if len(cuts) <= most_blocks and not (found and len(found[-1]) == len(cuts)):
+            found.append(cuts)
+        distance = max(1, distance * 2) if distance else 1
+    return found
+
+
+def _cuts(crossing: Int, num_forward: int, distance: int) -> Int:
+    inside = crossing[1:num_forward]
+    if not len(inside):
+        return np.zeros(1, dtype=np.int64)
+    padded = np.pad(inside, distance, mode="edge")
+    least = np.lib.stride_tricks.sliding_window_view(padded, 2 * distance + 1).min(axis=1)
+    cuts = [0]
+    for position in (np.flatnonzero(inside == least) + 1).tolist():
+        if position - cuts[-1] > distance:
+            cuts.append(position)
+    return np.array(cuts, dtype=np.int64)
+
+
+def backward_cuts(reads: Reads, cuts: Int) -> Int:
+    """Where the backward part is cut, for each cut of the forward part; never increasing.
+
+    The backward part of the blocks from a cut on ends where the fewest bytes are held besides what passes the cut
+    anyway: gradients that are read later, values of these blocks that are read later, and values of blocks before that
+    only backward ops read, and earlier. Of equally good places it is the last, so a backward op that reads what passes
+    the cut belongs to the block after it.
+
+    Returns
+    -------
+    int64 array, shape (cuts,)
+        Positions; that of the first cut is the end of the graph.
+    """
+    step = reads.step
+    end, start = len(step.problem.graph.ops), step.first_backward
+    places = end - start + 1  # q - start
+    first, last, size = reads.first_write, reads.last_read, reads.size
+    gradients = np.zeros(places + 1, dtype=np.int64)
+    late = (first >= step.num_forward) & (last > first)
+    lo = np.maximum(first[late] + 1 - start, 0)
+    hi = np.minimum(last[late], end) - start
+    there = hi >= lo
+    np.add.at(gradients, lo[there], size[late][there])
+    np.add.at(gradients, hi[there] + 1, -size[late][there])
+    gradients = np.cumsum(gradients)[:places]
+
+    # cost[c, q]: differences over both axes, summed in the end
+    change = np.zeros((len(cuts) + 1, places + 1), dtype=np.int64)
+    own = np.flatnonzero(reads.is_forward & (size > 0) & (last >= start))
+    index = np.searchsorted(cuts, first[own], side="right")  # cuts 0 .. index - 1 lie at or before its op
+    until = np.minimum(last[own], end) - start
+    np.add.at(change, (0, 0), size[own].sum())
+    np.add.at(change, (index, np.zeros(len(own), dtype=np.int64)), -size[own])
+    np.add.at(change, (np.zeros(len(own), dtype=np.int64), until + 1), -size[own])
+    np.add.at(change, (index, until + 1), size[own])
+    read = own[reads.first_backward_read[own] < end]
+    after = np.searchsorted(cuts, np.maximum(first[read], reads.last_forward_read[read]), side="right")
+    np.add.at(change, (after, reads.first_backward_read[read] - start + 1), size[read])
+    cost = change.cumsum(axis=0).cumsum(axis=1)[: len(cuts), :places] + gradients
+
+    # from the last cut back: the least sum of costs with places that do not decrease
+    total = np.zeros(places, dtype=np.int64)
+    choices = np.empty((len(cuts), places), dtype=np.int32)
+    for c in range(len(cuts) - 1, 0, -1):
+        total = total + cost[c]
+        best = np.minimum.accumulate(total)
+        choices[c] = np.maximum.accumulate(np.where(total == best, np.arange(places), 0))
+        total = best
+    found = np.full(len(cuts), end, dtype=np.int64)
+    place = places - 1
+    for c in range(1, len(cuts)):
+        place = int(choices[c][place])
+        found[c] = place + start
+    return found

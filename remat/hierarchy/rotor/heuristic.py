@@ -1,0 +1,229 @@
+"""Rotor: optimal checkpointing of chains of blocks, with several options of each."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError
+from remat.formulations.sequence import useful_schedule
+from remat.heuristics.base import Heuristic, HeuristicRun, rank
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.drops import heuristic as drops
+from remat.heuristics.options import check_types
+from remat.hierarchy.rotor import polish, programme
+from remat.hierarchy.rotor.blocks import Blocks
+from remat.hierarchy.rotor.chain import Chain
+from remat.hierarchy.rotor.cuts import Reads, levels
+from remat.hierarchy.rotor.programme import Programme
+from remat.problem import Problem
+from remat.schedule import Schedule, Verdict, validate
+
+Int = NDArray[np.int64]
+Rank = tuple[bool, int, int]
+
+#: Shares of the budget that the programme is allowed in excess of what is there: it over-estimates what plans hold, and
+#: drops remove some more.
+EXCESSES = (0.0, 0.04, 0.1, 0.2)
+#: The largest of them and some room.
+MOST = 1.25
+#: Looks for the most slots whose schedule fits.
+LOOKS = 6
+#: Leanings of the drops that polish.
+LEANINGS = (2.0, 6.0)
+
+
+@dataclass(frozen=True)
+class RotorOptions:
+    """Options of :class:`Rotor`.
+
+    Attributes
+    ----------
+    blocks : int
+        Most blocks of a chain; longer chains are cut more coarsely, and options of blocks save inner cuts. Time grows
+        with its third power.
+    slots : int
+        Into how many slots the memory is divided; what is held is rounded up to them.
+    polish : bool
+        Whether drops bring schedules within the budget, and recomputations are taken back that are not needed.
+    """
+
+    blocks: int = 100
+    slots: int = 500
+    polish: bool = True
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 1 <= self.blocks <= 300:
+            raise ProblemError(f"blocks must be from 1 to 300, not {self.blocks}")
+        if not 2 <= self.slots <= 100_000:
+            raise ProblemError(f"slots must be from 2 to 100000, not {self.slots}")
+
+
+class Rotor(Heuristic):
+    """Cuts a training step into a chain of blocks and finds the best persistent schedule for it.
+
+    The dynamic programme (:class:`remat.hierarchy.rotor.programme.Programme`) decides for each block whether it is run
+    forward without saving anything, or with one of several options that save part of what its backward part reads
+    (:class:`remat.hierarchy.rotor.options.Maker`); nested, so that a block may run many times where memory is scarce.
+    The table answers for all amounts of memory at once.
+
+    The chain need not be one: what passes by blocks for long (masks, the output of an encoder, skips) is counted while
+    a block that reads it is ahead, and so are gradients until they are complete. Plans are expanded to ops, frees are
+    implied, and the schedule is simulated. Since the programme over-estimates, the most slots are looked for whose
+    schedule fits in the budget. Drops then polish that one and some of those that are over the budget.
+
+    The forward part is cut at several levels, from single ops to few large blocks; each level is a chain of its own,
+    and the best schedule counts. Where nothing fits, it is the schedule of least peak.
+
+    Notes
+    -----
+    Beaumont et al., "Optimal checkpointing for heterogeneous chains: how to train deep neural networks with limited
+    memory" (Inria RR-9302, 2019); with options of each block as in Rockmate (Zhao et al., ICML 2023). On a chain of
+    equal ops it is REVOLVE (Griewank and Walther 2000).
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.schedule import simulate
+    >>> problem = Problem(unit_chain(8), 7)
+    >>> schedule = Rotor().run(problem, HeuristicRun())
+    >>> simulate(problem.graph, schedule).peak, simulate(problem.graph, schedule).cost
+    (7, 20)
+    """
+
+    name = "rotor"
+    options_type = RotorOptions
+    kernels = (programme.KERNELS, drops.KERNELS, polish.KERNELS)
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        step = TrainingStep.of(problem)
+        if problem.budget_bytes is None:
+            return Schedule.reference(problem.graph)
+        if not self.prepared(run.deadline):
+            return None
+        search = _Search(problem, run, self.options)
+        with suppress(OverdueError):
+            search.run(step)
+        return search.best
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One way to cut the training step, its chain and the programme's answers for it."""
+
+    blocks: Blocks
+    chain: Chain
+    programme: Programme
+    slots: int
+    """As many as there are within the budget."""
+
+    @classmethod
+    def of(cls, reads: Reads, cuts: list[Int], level: int, options: RotorOptions, deadline: Deadline) -> Table:
+        """For one of the levels.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+        problem = reads.step.problem
+        assert problem.budget_bytes is not None
+        blocks = Blocks(reads, cuts[level], tuple(cuts[:level]))
+        chain = blocks.chain(deadline)
+        budget = max(1, problem.budget_bytes - reads.held)
+        most = int(MOST * budget) + 1
+        while True:
+            unit = -(-most // options.slots)
+            programme = Programme.solve(chain, most // unit + 1, unit, deadline)
+            if len(programme.steps_in_cost) or most >= MOST * problem.reference_peak:
+                return cls(blocks, chain, programme, budget // unit)
+            most *= 2  # the schedule of least peak is wanted then
+
+    def schedule(self, slots: int) -> Schedule:
+        """What the programme says with so many slots."""
+        sequence = self.blocks.sequence(self.chain, self.programme.plan(slots))
+        return useful_schedule(self.blocks.reads.step.problem, sequence, Rotor.name)
+
+
+class _Search:
+    """The best schedule so far, and what is still to be tried."""
+
+    def __init__(self, problem: Problem, run: HeuristicRun, options: RotorOptions) -> None:
+        self.problem, self.on, self.options = problem, run, options
+        self.best: Schedule | None = None
+        self.rank: Rank = (True, 0, 0)
+        self.done = False
+
+    def run(self, step: TrainingStep) -> None:
+        """Try all levels, the most promising first.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+        reads = Reads.of(step)
+        cuts = levels(reads, self.options.blocks)
+        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in range(len(cuts))]
+        nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
+        for number in np.argsort(nominal, kind="stable").tolist():
+            self._search(tables[number])
+            if self.done:
+                return
+
+    def _search(self, table: Table) -> None:
+        """The most slots whose schedule fits, and what drops make of it and of some with more slots."""
+        steps = table.programme.steps_in_cost
+        if not len(steps):
+            return
+        seen: dict[int, tuple[Rank, Schedule]] = {}
+
+        def look(number: int) -> Rank:
+            if number not in seen:
+                self.on.deadline.check()
+                schedule = table.schedule(int(steps[number]))
+                seen[number] = self._certify(schedule), schedule
+            return seen[number][0]
+
+        low, high = -1, len(steps)  # fits, does not
+        number = int(np.searchsorted(steps, table.slots, side="right")) - 1
+        for stride in range(LOOKS):
+            if high - low <= 1 or self.done:
+                break
+            number = min(max(number, low + 1), high - 1)
+            if look(number)[0]:
+                high = number
+                number = max(low + 1, number - (1 << stride)) if low < 0 else (low + high) // 2
+            else:
+                low = number
+                number = min(high - 1, number + (1 << stride)) if high == len(steps) else (low + high) // 2
+        if low < 0 and not self.done:
+            look(0)
+        if not self.options.polish or self.done:
+            return
+        first = max(low, 0)
+        wanted = {first, *(int(np.searchsorted(steps, (1 + more) * steps[first], side="right")) - 1 for more in EXCESSES)}
+        for number in sorted(wanted):
+            found = look(number)
+            if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
+                continue  # over the budget, and costs more already than what fits
+            for leaning in LEANINGS if found[0] else LEANINGS[:1]:
+                better = polish.polished(self.problem, seen[number][1], leaning, self.on.deadline)
+                if better is not None:
+                    self._certify(better)
+                if self.done:
+                    return
+                self.on.deadline.check()
+
+    def _certify(self, schedule: Schedule) -> Rank:
+        found = validate(self.problem.graph, schedule, self.problem.rules)
+        this = rank(found.verdict is Verdict.VALID, found.cost, found.peak)
+        if self.best is None or this < self.rank:
+            self.best, self.rank = schedule, this
+            self.done = not this[0] and self.on.tell(schedule)
+        return this

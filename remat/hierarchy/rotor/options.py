@@ -1,0 +1,230 @@
+"""The options of a block: what its backward part reads is saved, or recomputed just before it is read."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.hierarchy.rotor.chain import BlockOption
+
+if TYPE_CHECKING:
+    from remat.hierarchy.rotor.blocks import Blocks
+
+Int = NDArray[np.int64]
+
+#: Shares of the bytes a backward part reads that options save, besides what inner cuts make.
+SHARES = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
+
+
+class Maker:
+    """Makes the options of blocks.
+
+    An option is a set of values that are saved. Whatever else the backward part reads is recomputed before its first
+    read, from what is saved or was recomputed, and held until its last. Values that cost little for their bytes are
+    dropped first; other options save what passes inner cuts of the block, so its parts are recomputed one by one.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        arrays, reads = blocks.reads.step.problem.graph.arrays, blocks.reads
+        self.inputs, self.outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        self.position = arrays.position
+        self.cost, self.workspace = arrays.cost.tolist(), arrays.workspace.tolist()
+        self.size = reads.size.tolist()
+        self.first_write, self.last_write = reads.first_write.tolist(), reads.last_write.tolist()
+        self.last_read, self.last_forward = reads.last_read.tolist(), reads.last_forward_read.tolist()
+        self.pinned = blocks.pinned.tolist()
+        writer = np.full(len(arrays.size), -1, dtype=np.int64)
+        writer[arrays.producers.rows] = arrays.producers.indices
+        self.writer = writer.tolist()
+
+    def sweep(self, block: int) -> tuple[int, int]:
+        """Cost and peak of running it forward for the blocks after it alone."""
+        ops, end = self.blocks.forward[block].tolist(), int(self.blocks.ends[block])
+        wanted = {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end}
+        needed: list[int] = []
+        held = set(wanted)
+        for op in reversed(ops):
+            if any(t in held for t in self.outputs[op]):
+                needed.append(op)
+                held.update(self.inputs[op])
+        needed.reverse()
+        return sum(self.cost[op] for op in needed), self._forward_peak(block, needed, wanted)
+
+    def _forward_peak(self, block: int, ops: list[int], held: set[int]) -> int:
+        """Peak of the block's own values while `ops` run, `held` staying to the end."""
+        last: dict[int, int] = {}
+        for number, op in enumerate(ops):
+            for t in (*self.inputs[op], *self.outputs[op]):
+                last[t] = number
+        live = peak = 0
+        there: set[int] = set()
+        for number, op in enumerate(ops):
+            for t in self.outputs[op]:
+                if t not in there:
+                    there.add(t)
+                    live += self.size[t]
+            peak = max(peak, live + self.workspace[op])
+            for t in (*self.inputs[op], *self.outputs[op]):
+                if t in there and last[t] == number and t not in held:
+                    there.discard(t)
+                    live -= self.size[t]
+        return peak
+
+    def options(self, block: int) -> tuple[BlockOption, ...]:
+        """The options of a block, those left out that another one beats in everything."""
+        found: dict[tuple[int, int, int, float], BlockOption] = {}
+        facts = _Facts.of(self, block)
+        for saved in facts.saved_sets():
+            option = self._option(block, facts, saved)
+            found.setdefault((option.saved, option.forward_peak, option.backward_peak, option.cost), option)
+        kept = [
+            option
+            for key, option in found.items()
+            if not any(key != other and all(x >= y for x, y in zip(key, other, strict=True)) for other in found)
+        ]
+        return tuple(sorted(kept, key=lambda option: (option.cost, option.saved)))
+
+    def _option(self, block: int, facts: _Facts, wanted: set[int]) -> BlockOption:
+        """The option that saves `wanted`, as far as it is read."""
+        sequence, saved = self._backward(facts, wanted)
+        end = int(self.blocks.ends[block])
+        passing = {t for t in facts.own if self.last_forward[t] >= end}
+        peak = self._forward_peak(block, facts.forward, saved | passing)
+        more = sum(self.size[t] for t in saved if t not in facts.passed_on)
+        cost = sum(self.cost[op] for op in facts.forward) + sum(self.cost[op] for op in sequence)
+        return BlockOption(
+            more, peak, self._backward_peak(block, facts, sequence, saved), float(cost), np.array(sequence, dtype=np.int64)
+        )
+
+    def _backward(self, facts: _Facts, wanted: set[int]) -> tuple[list[int], set[int]]:
+        """The backward part with recomputations, and what of `wanted` it reads."""
+        there, saved = set(wanted), set()
+        sequence: list[int] = []
+        for op in (*facts.backward, -1):
+            again: set[int] = set()
+            todo = facts.late.copy() if op < 0 else [t for t in self.inputs[op] if t in facts.own]
+            while todo:
+                t = todo.pop()
+                if t in there:
+                    if t in wanted:
+                        saved.add(t)
+                    continue
+                maker = self.writer[t]
+                if maker not in again:
+                    again.add(maker)
+                    todo += [u for u in self.inputs[maker] if u in facts.own]
+            recomputed = sorted(again, key=lambda one: self.position[one])
+            for one in recomputed:
+                there.update(self.outputs[one])
+            sequence += [*recomputed, op]
+        return sequence[:-1], saved
+
+    def _backward_peak(self, block: int, facts: _Facts, sequence: list[int], saved: set[int]) -> int:
+        """Peak of the backward part: what is `above` and what it saves are there in the beginning."""
+        last: dict[int, int] = {}
+        for number, op in enumerate(sequence):
+            for t in (*self.inputs[op], *self.outputs[op]):
+                last[t] = number
+        start, end = facts.backward_start, facts.backward_end
+        peak = 0
+        live = int(self.blocks.above[block + 1]) + sum(self.size[t] for t in saved)
+        there = set(saved)
+        for number, op in enumerate(sequence):
+            for t in self.outputs[op]:
+                if t in there or self._above(t, block, start):
+                    continue
+                there.add(t)
+                live += self.size[t]
+            peak = max(peak, live + self.workspace[op])
+            for t in (*self.inputs[op], *self.outputs[op]):
+                if last[t] == number and (t in there or self._above(t, block, start)) and self.last_read[t] < end:
+                    live -= self.size[t]
+                    there.discard(t)
+        return peak
+
+    def _above(self, tensor: int, block: int, start: int) -> bool:
+        """Whether it is there when the backward part begins: a gradient, or a value of a later block."""
+        return int(self.blocks.ends[block]) <= self.first_write[tensor] < start
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """What making options asks of a block again and again."""
+
+    maker: Maker
+    forward: list[int]
+    backward: list[int]
+    own: set[int]
+    """Values that it writes forward."""
+    passed_on: set[int]
+    """Those that the block after it reads."""
+    late: list[int]
+    """Those that backward parts of blocks before it read."""
+    fixed: set[int]
+    """Those of ops that are computed once."""
+    backward_start: int
+    backward_end: int
+    inner: list[list[int]]
+    """Cuts inside the forward part."""
+
+    @classmethod
+    def of(cls, maker: Maker, block: int) -> _Facts:
+        blocks = maker.blocks
+        forward, backward = blocks.forward[block].tolist(), blocks.backward[block].tolist()
+        own = {t for op in forward for t in maker.outputs[op]}
+        after = blocks.forward[block + 1].tolist() if block + 2 < blocks.num_blocks else []
+        following = after if after or block + 1 >= blocks.num_blocks else blocks.backward[-1].tolist()
+        end = int(blocks.backward_ends[block])
+        begin = int(blocks.cuts[block]) if block < len(blocks.cuts) else 0
+        inner = [
+            cuts[(cuts > begin) & (cuts < int(blocks.ends[block]))].tolist() for cuts in (blocks.inner if forward else ())
+        ]
+        return cls(
+            maker, forward, backward, own, own & {t for op in following for t in maker.inputs[op]},
+            sorted(t for t in own if end <= maker.last_read[t] and maker.size[t]), {t for op in forward if maker.pinned[op] for t in maker.outputs[op]}, end - len(backward), end,
+            [cuts for cuts in inner if cuts],
+        )  # fmt: skip
+
+    def saved_sets(self) -> list[set[int]]:
+        """Sets of values to save, from everything to nothing."""
+        maker = self.maker
+        read = {t for op in self.backward for t in maker.inputs[op] if t in self.own} | set(self.late)
+        total = sum(maker.size[t] for t in read)
+        found = [read | self.fixed]
+        if not total:
+            return found
+        by_price = sorted(read - self.fixed, key=self._price)
+        left = total
+        kept = set(read)
+        shares = list(SHARES)
+        for t in by_price:
+            kept.discard(t)
+            left -= maker.size[t]
+            if shares and left <= shares[0] * total:
+                found.append(kept | self.fixed)
+                while shares and left <= shares[0] * total:
+                    shares.pop(0)
+        found.append(set(self.fixed))
+        for cuts in self.inner:
+            passing = {
+                t
+                for t in self.own
+                if bisect_right(cuts, maker.first_write[t]) < bisect_right(cuts, maker.last_forward[t])
+            }
+            found.append(passing | self.fixed)
+        unique: dict[frozenset[int], None] = {}
+        for saved in found:
+            unique.setdefault(frozenset(saved), None)
+        return [set(saved) for saved in unique]
+
+    def _price(self, tensor: int) -> tuple[float, int]:
+        """Cost of recomputing a value, and what is never saved before it, for its bytes."""
+        maker = self.maker
+        op = maker.writer[tensor]
+        size = sum(maker.size[t] for t in maker.outputs[op])
+        return maker.cost[op] / max(size, 1), tensor

@@ -1,0 +1,117 @@
+"""Rotor's dynamic programme, compiled: one row of the table at a time."""
+
+# Compiled functions carry no types, and are called by position only.
+# ruff: noqa: PLR0917
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.compiled import inner, kernel
+
+Int = NDArray[np.int64]
+Float = NDArray[np.float64]
+
+
+class ChainTables(NamedTuple):
+    """A chain of L blocks, in bytes and units of cost.
+
+    `sweep_cost`, `sweep_peak` : shape (L,); running a block forward without saving, and what that needs at a time.
+    `between[s, k, t]` : shape (L, L, L); what blocks s .. k - 1 write and the forward or backward parts of k .. t read.
+    `above` : shape (L + 1,); what is alive, and is no block's below, once blocks t + 1 .. are reversed, at t + 1.
+    `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``, each with
+    what it saves besides `between`, what its forward part needs besides `above`, its backward part, and its cost.
+    """
+
+    sweep_cost: Float
+    sweep_peak: Int
+    between: Int
+    above: Int
+    option_ptr: Int
+    saved: Int
+    forward_peak: Int
+    backward_peak: Int
+    option_cost: Float
+
+
+@inner
+def place(num_blocks, s, t):
+    """Row of the table for blocks s .. t: upper triangle, by rows."""
+    return s * num_blocks - s * (s - 1) // 2 + t - s
+
+
+@inner
+def slots(amount, unit):
+    """Slots that hold so many bytes."""
+    return (amount + unit - 1) // unit
+
+
+@kernel
+def fill_row(tables, table, s, unit):
+    """Fill in ``table[place(s, t), m]`` for all t >= s: the least cost of reversing blocks s .. t with m slots.
+
+    Infinite where they do not suffice. Rows of later blocks are there. Shape of `table`: (L (L + 1) / 2, slots).
+    """
+    num_blocks, num_slots = len(tables.sweep_cost), table.shape[1]
+    for t in range(s, num_blocks):
+        here = place(num_blocks, s, t)
+        for m in range(num_slots):
+            table[here, m] = np.inf
+        above = tables.above[t + 1]
+        for option in range(tables.option_ptr[s], tables.option_ptr[s + 1]):
+            cost = tables.option_cost[option]
+            least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
+            if s == t:
+                for m in range(least, num_slots):
+                    table[here, m] = min(table[here, m], cost)
+            else:
+                less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
+                after = place(num_blocks, s + 1, t)
+                for m in range(max(least, less), num_slots):
+                    table[here, m] = min(table[here, m], cost + table[after, m - less])
+        swept, peak = 0.0, 0
+        for k in range(s + 1, t + 1):
+            swept += tables.sweep_cost[k - 1]
+            peak = max(peak, tables.between[s, k - 1, t] + tables.sweep_peak[k - 1])
+            less = slots(tables.between[s, k, t], unit)
+            first = max(slots(above + peak, unit), less)
+            after, before = place(num_blocks, k, t), place(num_blocks, s, k - 1)
+            for m in range(first, num_slots):
+                table[here, m] = min(table[here, m], swept + table[after, m - less] + table[before, m])
+
+
+@kernel
+def best_step(tables, table, s, t, m, unit):
+    """What the least cost of blocks s .. t with m slots begins with: (option, -1) or (-1, k); (-1, -1) if none fits.
+
+    Of equally good ones the first option, or else the earliest k: then the table need not say it.
+    """
+    num_blocks = len(tables.sweep_cost)
+    wanted = table[place(num_blocks, s, t), m]
+    if wanted == np.inf:
+        return -1, -1
+    above = tables.above[t + 1]
+    for option in range(tables.option_ptr[s], tables.option_ptr[s + 1]):
+        least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
+        rest = 0.0
+        if s < t:
+            less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
+            least = max(least, less)
+            if m >= least:
+                rest = table[place(num_blocks, s + 1, t), m - less]
+        if m >= least and tables.option_cost[option] + rest == wanted:
+            return option, -1
+    swept, peak = 0.0, 0
+    for k in range(s + 1, t + 1):
+        swept += tables.sweep_cost[k - 1]
+        peak = max(peak, tables.between[s, k - 1, t] + tables.sweep_peak[k - 1])
+        less = slots(tables.between[s, k, t], unit)
+        if m >= max(slots(above + peak, unit), less):
+            rest = table[place(num_blocks, k, t), m - less]
+            if swept + rest + table[place(num_blocks, s, k - 1), m] == wanted:
+                return -1, k
+    return -1, -1
