@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,10 @@ from remat.hierarchy.rotor.cuts import Reads, backward_cuts
 
 Int = NDArray[np.int64]
 
+
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A training step, cut into blocks; the last one is the loss, which has no forward part.
+    """A training step, cut into blocks; the last one has the loss, and no forward part.
 
     Attributes
     ----------
@@ -34,7 +36,7 @@ class Blocks:
     >>> from remat.problem import Problem
     >>> blocks = Blocks(Reads.of(TrainingStep.of(Problem(unit_chain(3)))), np.arange(3))
     >>> [len(part) for part in blocks.forward], [len(part) for part in blocks.backward]
-    ([1, 1, 1, 0], [1, 1, 1, 1])
+    ([1, 1, 1, 0], [0, 1, 1, 2])
     """
 
     reads: Reads
@@ -55,7 +57,7 @@ class Blocks:
     @cached_property
     def backward_ends(self) -> Int:
         """Where the backward parts end, by position; shape (blocks,)."""
-        return np.concatenate([backward_cuts(self.reads, self.cuts), [self.reads.step.first_backward]])
+        return backward_cuts(self.reads, self.cuts)
 
     @cached_property
     def forward(self) -> list[Int]:
@@ -69,7 +71,7 @@ class Blocks:
         """Ops of the backward parts, and those of the loss."""
         order = self.reads.step.problem.graph.arrays.order
         ends = [*self.backward_ends.tolist(), self.reads.step.num_forward]
-        return [order[first:last] for last, first in zip(ends, ends[1:], strict=False)]
+        return [order[first:last] for last, first in pairwise(ends)]
 
     @cached_property
     def block_of(self) -> Int:

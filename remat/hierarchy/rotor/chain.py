@@ -29,6 +29,11 @@ class BlockOption:
         Bytes while it runs backward, with the gradients that are there.
     cost : float
         Of forward and backward part together, recomputations in the backward part included.
+    alone_cost : float
+        Without what only the blocks after it need of the forward part: for the last block of those to be reversed,
+        whose forward part has run before.
+    alone_peak : int
+        Of its forward part then.
     backward : int64 array
         The ops of the backward part in order, recomputations included.
     """
@@ -37,6 +42,8 @@ class BlockOption:
     forward_peak: int
     backward_peak: int
     cost: float
+    alone_cost: float
+    alone_peak: int
     backward: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64), compare=False)
 
 
@@ -80,4 +87,5 @@ class Chain:
             self.sweep_cost, self.sweep_peak, self.between, self.above,
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), column("saved"), column("forward_peak"),
             column("backward_peak"), column("cost", np.float64),
+            column("alone_peak"), column("alone_cost", np.float64),
         )  # fmt: skip

@@ -119,8 +119,8 @@ def levels(reads: Reads, most_blocks: int) -> list[Int]:
             break
         if len(cuts) <= most_blocks and not (found and len(found[-1]) == len(cuts)):
             found.append(cuts)
-        distance = max(1, distance * 2) if distance else 1
-    return found
+        distance = 2 * distance if distance else 1
+    return found or [np.zeros(1, dtype=np.int64)]
 
 
 def _cuts(crossing: Int, num_forward: int, distance: int) -> Int:
@@ -137,7 +137,7 @@ def _cuts(crossing: Int, num_forward: int, distance: int) -> Int:
 
 
 def backward_cuts(reads: Reads, cuts: Int) -> Int:
-    """Where the backward part is cut, for each cut of the forward part; never increasing.
+    """Where the backward part is cut, for each cut of the forward part and for its end; never increasing.
 
     The backward part of the blocks from a cut on ends where the fewest bytes are held besides what passes the cut
     anyway: gradients that are read later, values of these blocks that are read later, and values of blocks before that
@@ -146,10 +146,11 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
 
     Returns
     -------
-    int64 array, shape (cuts,)
+    int64 array, shape (cuts + 1,)
         Positions; that of the first cut is the end of the graph.
     """
     step = reads.step
+    cuts = np.append(cuts, step.num_forward)
     end, start = len(step.problem.graph.ops), step.first_backward
     places = end - start + 1  # q - start
     first, last, size = reads.first_write, reads.last_read, reads.size

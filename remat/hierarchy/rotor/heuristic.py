@@ -157,7 +157,7 @@ class _Search:
         self.problem, self.on, self.options = problem, run, options
         self.best: Schedule | None = None
         self.rank: Rank = (True, 0, 0)
-        self.done = False
+        self.done: bool = False
 
     def run(self, step: TrainingStep) -> None:
         """Try all levels, the most promising first.
@@ -165,7 +165,7 @@ class _Search:
         Raises
         ------
         OverdueError
-            At the deadline.
+            At the deadline, or when it is enough.
         """
         reads = Reads.of(step)
         cuts = levels(reads, self.options.blocks)
@@ -173,8 +173,6 @@ class _Search:
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
         for number in np.argsort(nominal, kind="stable").tolist():
             self._search(tables[number])
-            if self.done:
-                return
 
     def _search(self, table: Table) -> None:
         """The most slots whose schedule fits, and what drops make of it and of some with more slots."""
@@ -185,15 +183,15 @@ class _Search:
 
         def look(number: int) -> Rank:
             if number not in seen:
-                self.on.deadline.check()
                 schedule = table.schedule(int(steps[number]))
                 seen[number] = self._certify(schedule), schedule
+                self._go_on()
             return seen[number][0]
 
         low, high = -1, len(steps)  # fits, does not
         number = int(np.searchsorted(steps, table.slots, side="right")) - 1
         for stride in range(LOOKS):
-            if high - low <= 1 or self.done:
+            if high - low <= 1:
                 break
             number = min(max(number, low + 1), high - 1)
             if look(number)[0]:
@@ -202,13 +200,13 @@ class _Search:
             else:
                 low = number
                 number = min(high - 1, number + (1 << stride)) if high == len(steps) else (low + high) // 2
-        if low < 0 and not self.done:
+        if low < 0:
             look(0)
-        if not self.options.polish or self.done:
+        if not self.options.polish:
             return
         first = max(low, 0)
-        wanted = {first, *(int(np.searchsorted(steps, (1 + more) * steps[first], side="right")) - 1 for more in EXCESSES)}
-        for number in sorted(wanted):
+        wanted = np.searchsorted(steps, [(1 + more) * steps[first] for more in EXCESSES], side="right") - 1
+        for number in np.unique(wanted).tolist():
             found = look(number)
             if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
                 continue  # over the budget, and costs more already than what fits
@@ -216,9 +214,13 @@ class _Search:
                 better = polish.polished(self.problem, seen[number][1], leaning, self.on.deadline)
                 if better is not None:
                     self._certify(better)
-                if self.done:
-                    return
-                self.on.deadline.check()
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """Look at the clock, and whether somebody has said that it is enough."""
+        if self.done:
+            raise OverdueError("it is enough")
+        self.on.deadline.check()
 
     def _certify(self, schedule: Schedule) -> Rank:
         found = validate(self.problem.graph, schedule, self.problem.rules)

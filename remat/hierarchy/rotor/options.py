@@ -45,7 +45,10 @@ class Maker:
     def sweep(self, block: int) -> tuple[int, int]:
         """Cost and peak of running it forward for the blocks after it alone."""
         ops, end = self.blocks.forward[block].tolist(), int(self.blocks.ends[block])
-        wanted = {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end}
+        return self._run(ops, {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end})
+
+    def _run(self, ops: list[int], wanted: set[int]) -> tuple[int, int]:
+        """Cost and peak of running those of `ops` that `wanted` needs, and of holding it to the end."""
         needed: list[int] = []
         held = set(wanted)
         for op in reversed(ops):
@@ -53,9 +56,9 @@ class Maker:
                 needed.append(op)
                 held.update(self.inputs[op])
         needed.reverse()
-        return sum(self.cost[op] for op in needed), self._forward_peak(block, needed, wanted)
+        return sum(self.cost[op] for op in needed), self._forward_peak(needed, wanted)
 
-    def _forward_peak(self, block: int, ops: list[int], held: set[int]) -> int:
+    def _forward_peak(self, ops: list[int], held: set[int]) -> int:
         """Peak of the block's own values while `ops` run, `held` staying to the end."""
         last: dict[int, int] = {}
         for number, op in enumerate(ops):
@@ -77,11 +80,12 @@ class Maker:
 
     def options(self, block: int) -> tuple[BlockOption, ...]:
         """The options of a block, those left out that another one beats in everything."""
-        found: dict[tuple[int, int, int, float], BlockOption] = {}
+        found: dict[tuple[float, ...], BlockOption] = {}
         facts = _Facts.of(self, block)
         for saved in facts.saved_sets():
             option = self._option(block, facts, saved)
-            found.setdefault((option.saved, option.forward_peak, option.backward_peak, option.cost), option)
+            key = option.saved, option.forward_peak, option.backward_peak, option.cost
+            found.setdefault((*key, option.alone_cost, option.alone_peak), option)
         kept = [
             option
             for key, option in found.items()
@@ -94,12 +98,15 @@ class Maker:
         sequence, saved = self._backward(facts, wanted)
         end = int(self.blocks.ends[block])
         passing = {t for t in facts.own if self.last_forward[t] >= end}
-        peak = self._forward_peak(block, facts.forward, saved | passing)
+        peak = self._forward_peak(facts.forward, saved | passing)
         more = sum(self.size[t] for t in saved if t not in facts.passed_on)
-        cost = sum(self.cost[op] for op in facts.forward) + sum(self.cost[op] for op in sequence)
+        again = sum(self.cost[op] for op in sequence)
+        backward_peak = self._backward_peak(block, facts, sequence, saved)
+        alone, alone_peak = self._run(facts.forward, saved)
         return BlockOption(
-            more, peak, self._backward_peak(block, facts, sequence, saved), float(cost), np.array(sequence, dtype=np.int64)
-        )
+            more, peak, backward_peak, float(sum(self.cost[op] for op in facts.forward) + again),
+            float(alone + again), alone_peak, np.array(sequence, dtype=np.int64),
+        )  # fmt: skip
 
     def _backward(self, facts: _Facts, wanted: set[int]) -> tuple[list[int], set[int]]:
         """The backward part with recomputations, and what of `wanted` it reads."""
@@ -182,13 +189,14 @@ class _Facts:
         end = int(blocks.backward_ends[block])
         begin = int(blocks.cuts[block]) if block < len(blocks.cuts) else 0
         inner = [
-            cuts[(cuts > begin) & (cuts < int(blocks.ends[block]))].tolist() for cuts in (blocks.inner if forward else ())
+            cuts[(cuts > begin) & (cuts < int(blocks.ends[block]))].tolist()
+            for cuts in (blocks.inner if forward else ())
         ]
-        return cls(
-            maker, forward, backward, own, own & {t for op in following for t in maker.inputs[op]},
-            sorted(t for t in own if end <= maker.last_read[t] and maker.size[t]), {t for op in forward if maker.pinned[op] for t in maker.outputs[op]}, end - len(backward), end,
-            [cuts for cuts in inner if cuts],
-        )  # fmt: skip
+        late = sorted(t for t in own if end <= maker.last_read[t] and maker.size[t])
+        fixed = {t for op in forward if maker.pinned[op] for t in maker.outputs[op]}
+        read = {t for op in following for t in maker.inputs[op]}
+        start = end - len(backward)
+        return cls(maker, forward, backward, own, own & read, late, fixed, start, end, [cuts for cuts in inner if cuts])
 
     def saved_sets(self) -> list[set[int]]:
         """Sets of values to save, from everything to nothing."""

@@ -1,6 +1,7 @@
 """A staged schedule put into the tables of drops, compiled."""
 
-# Compiled functions carry no types.
+# Compiled functions carry no types, and are called by position only.
+# ruff: noqa: PLR0917
 # mypy: allow-untyped-defs
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Step = tuple[str, int, int]
 def _example() -> None:
     from remat.hierarchy.rotor.chain import BlockOption
 
-    one = BlockOption(0, 1, 1, 1.0)
+    one = BlockOption(0, 1, 1, 1.0, 1.0, 1)
     chain = Chain(np.ones(2), np.ones(2, dtype=np.int64), np.zeros((2, 2, 2), dtype=np.int64),
                   np.zeros(3, dtype=np.int64), ((one,), (one,)))  # fmt: skip
     list(Programme.solve(chain, 4, 2).plan(3))
@@ -32,21 +32,22 @@ KERNELS = KernelSet("rotor", __name__, _example)
 
 @dataclass(frozen=True, eq=False)
 class Programme:
-    """The table of a chain.
+    r"""The table of a chain.
 
     With C(s, t, m) the least cost of running blocks s .. t forward and backward in m slots, their input and the
     gradient that comes in being there:
 
     .. math::
-        C(s, t, m) = \\min \\begin{cases}
-            c_{s,o} + C(s + 1, t, m - w_{s,o} - b_{s,s+1,t}) & m \\ge \\max(g_{t+1} + f_{s,o}, r_{s,o}) \\\\
-            \\sum_{j=s}^{k-1} u_j + C(k, t, m - b_{s,k,t}) + C(s, k - 1, m)
-                & m \\ge g_{t+1} + \\max_{s \\le j < k} (b_{s,j,t} + v_j)
-        \\end{cases}
+        C(s, t, m) = \min \begin{cases}
+            c_{s,o} + C(s + 1, t, m - w_{s,o} - b_{s,s+1,t}) & m \ge \max(g_{t+1} + f_{s,o}, r_{s,o}) \\
+            \sum_{j=s}^{k-1} u_j + C(k, t, m - b_{s,k,t}) + C(s, k - 1, m)
+                & m \ge g_{t+1} + \max_{s \le j < k} (b_{s,j,t} + v_j)
+        \end{cases}
 
-    over options o and s < k <= t, where option o costs c forward and backward together, saves w bytes between, and needs
-    f and r bytes forward and backward; u and v are cost and peak of running forward without saving; b is what is held
-    of blocks before k for those from k on; and g is what is alive of gradients.
+    over options o and s < k <= t, where option o costs c forward and backward together, saves w bytes between, and
+    needs f and r bytes forward and backward; u and v are cost and peak of running forward without saving; b is what is
+    held of blocks before k for those from k on; and g is what is alive of gradients. For s = t the first line has no C,
+    and cost and peak of running the block alone.
 
     Attributes
     ----------

@@ -24,7 +24,8 @@ class ChainTables(NamedTuple):
     `between[s, k, t]` : shape (L, L, L); what blocks s .. k - 1 write and the forward or backward parts of k .. t read.
     `above` : shape (L + 1,); what is alive, and is no block's below, once blocks t + 1 .. are reversed, at t + 1.
     `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``, each with
-    what it saves besides `between`, what its forward part needs besides `above`, its backward part, and its cost.
+    what it saves besides `between`, what its forward part needs besides `above`, its backward part, and its cost; and
+    what its forward part needs, and the cost, where no block after it is to be reversed.
     """
 
     sweep_cost: Float
@@ -36,6 +37,8 @@ class ChainTables(NamedTuple):
     forward_peak: Int
     backward_peak: Int
     option_cost: Float
+    alone_peak: Int
+    alone_cost: Float
 
 
 @inner
@@ -63,12 +66,14 @@ def fill_row(tables, table, s, unit):
             table[here, m] = np.inf
         above = tables.above[t + 1]
         for option in range(tables.option_ptr[s], tables.option_ptr[s + 1]):
-            cost = tables.option_cost[option]
-            least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
             if s == t:
+                cost = tables.alone_cost[option]
+                least = slots(max(above + tables.alone_peak[option], tables.backward_peak[option]), unit)
                 for m in range(least, num_slots):
                     table[here, m] = min(table[here, m], cost)
             else:
+                cost = tables.option_cost[option]
+                least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
                 less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
                 after = place(num_blocks, s + 1, t)
                 for m in range(max(least, less), num_slots):
@@ -96,15 +101,17 @@ def best_step(tables, table, s, t, m, unit):
         return -1, -1
     above = tables.above[t + 1]
     for option in range(tables.option_ptr[s], tables.option_ptr[s + 1]):
+        if s == t:
+            least = slots(max(above + tables.alone_peak[option], tables.backward_peak[option]), unit)
+            if m >= least and tables.alone_cost[option] == wanted:
+                return option, -1
+            continue
         least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
-        rest = 0.0
-        if s < t:
-            less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
-            least = max(least, less)
-            if m >= least:
-                rest = table[place(num_blocks, s + 1, t), m - less]
-        if m >= least and tables.option_cost[option] + rest == wanted:
-            return option, -1
+        less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
+        if m >= max(least, less):
+            rest = table[place(num_blocks, s + 1, t), m - less]
+            if tables.option_cost[option] + rest == wanted:
+                return option, -1
     swept, peak = 0.0, 0
     for k in range(s + 1, t + 1):
         swept += tables.sweep_cost[k - 1]
