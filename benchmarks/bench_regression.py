@@ -1,0 +1,181 @@
+"""Graphs by budgets by methods, against another checkout of this project: is the default anywhere worse than before?
+
+    git worktree add ../before COMMIT; (cd ../before && make setup)
+    python benchmarks/bench_regression.py --before ../before/.venv/bin/python
+        [--graphs gpt-medium,transformer-36,gpt@330,layered@3000] [--budgets 80,50,30,least]
+        [--methods auto,hierarchical,block-checkpointing,rotor] [--seconds S] [--least-seconds S]
+        [--seeds N] [--threads N] [--tolerance T]
+
+A graph is one of the zoo, ``gpt@L`` (L small layers, 30 L + 15 ops) or ``layered@N``. A budget is a share of the
+reference peak, or ``least``: 5 % above the least peak that either checkout finds in the time. Every run is a process of
+its own; the runs of one line follow each other, so on a busy machine compare within a line. Overheads are medians over
+the seeds; a dash: no schedule, or the method does not apply. Ends with exit code 1 if the default is worse than before
+by more than the tolerance (percentage points of overhead), or finds no schedule where it did before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GRAPHS = "transformer,gpt-medium,resnet101-ops,layered@1000"
+METHODS = "auto,hierarchical,block-checkpointing,rotor"
+NOTHING = float("inf")
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One run, by whichever checkout this process imports: overhead, peak, seconds to the first schedule, MiB."""
+    from remat import Problem, read_graph, solve
+    from remat.backends.base import SolveOptions
+    from remat.errors import RematError
+
+    graph = read_graph(request["graph"])
+    least = request["budget"] is None
+    problem = Problem(graph, objective="least-peak") if least else Problem(graph, request["budget"])
+    options = SolveOptions(threads=request["threads"], seed=request["seed"])
+    began = time.monotonic()
+    try:
+        result = solve(problem, request["method"], stop=request["seconds"], options=options)
+    except RematError as error:
+        return {"error": str(error)}
+    facts: dict[str, Any] = {
+        "late": time.monotonic() - began - request["seconds"],
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "first": next((point.time for point in result.incumbents if point.objective is not None), None),
+        "bound": result.bound,
+    }
+    if result.certificate is not None:
+        facts |= {"overhead": result.certificate.overhead, "peak": result.certificate.peak}
+    return facts
+
+
+@dataclass
+class Runner:
+    """Runs of one checkout in processes of their own."""
+
+    python: str
+    seconds: float
+    seeds: int
+    threads: int
+
+    def ask(
+        self, graph: Path, budget: int | None, method: str, *, seed: int = 0, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """What :func:`answer` says there; without a budget: the least peak."""
+        request = {
+            "graph": str(graph), "budget": budget, "method": method, "seed": seed,
+            "seconds": seconds or self.seconds, "threads": self.threads,
+        }  # fmt: skip
+        done = subprocess.run(
+            [self.python, __file__, "--answer"], input=json.dumps(request), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            return {"error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1]}
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def overhead(self, graph: Path, budget: int, method: str) -> tuple[float, list[dict[str, Any]]]:
+        """Median over the seeds, infinite without a schedule; and all that was found."""
+        found = [self.ask(graph, budget, method, seed=seed) for seed in range(self.seeds)]
+        return statistics.median(facts.get("overhead", NOTHING) for facts in found), found
+
+
+def worse(now: float, before: float, tolerance: float) -> bool:
+    """Whether an overhead in % is worse by more than `tolerance` points; infinite ones are no schedules.
+
+    >>> worse(5.0, 4.95, 0.1), worse(5.0, 4.0, 0.1), worse(NOTHING, 40.0, 0.1), worse(NOTHING, NOTHING, 0.1)
+    (False, True, True, False)
+    """
+    return now > before + tolerance and before < NOTHING
+
+
+def shown(overhead: float) -> str:
+    return "-" if overhead == NOTHING else f"{overhead:.3f}"
+
+
+def make_graph(name: str) -> Any:
+    from remat.graphs.layered import layered
+    from remat.graphs.zoo import ZOO, gpt
+
+    kind, _, size = name.partition("@")
+    if not size:
+        return ZOO[kind]()
+    if kind == "gpt":
+        return gpt(layers=int(size), width=256, heads=4, sequence=256, name=f"gpt{size}")
+    return layered(int(size), min(0.3, 500 / int(size)), seed=1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", default="", help="interpreter of the environment of the other checkout")
+    parser.add_argument("--graphs", default=GRAPHS)
+    parser.add_argument("--budgets", default="80,50,30,least")
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--least-seconds", type=float, default=20.0, help="for finding the least peak")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tolerance", type=float, default=0.1)
+    given = parser.parse_args()
+    from remat.graphs.io import write_graph
+    from remat.registry import formulations, heuristics, methods
+
+    known = {*methods(), *heuristics(), *formulations()}
+    chosen = [method for method in given.methods.split(",") if method in known]
+    now = Runner(sys.executable, given.seconds, given.seeds, given.threads)
+    before = Runner(given.before, given.seconds, given.seeds, given.threads) if given.before else None
+    losses, lines = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given.graphs.split(","):
+            graph, path = make_graph(name), Path(folder) / "graph.json"
+            write_graph(graph, path)
+            print(f"{name}: {len(graph.ops):,} ops, peak {graph.reference_peak:,} bytes", flush=True)
+            for share in given.budgets.split(","):
+                if share == "least":
+                    sides = [side for side in (before, now) if side]
+                    runs = [side.ask(path, None, "auto", seconds=given.least_seconds) for side in sides]
+                    peaks = [int(run.get("peak", graph.reference_peak)) for run in runs]
+                    budget = min(graph.reference_peak, 21 * min(peaks) // 20)
+                    least = "  ".join(f"{100 * peak / graph.reference_peak:.2f} %" for peak in peaks)
+                    print(f"  least peak ({'before, now' if before else 'now'}): {least}")
+                else:
+                    budget = int(float(share) / 100 * graph.reference_peak)
+                overheads, notes = {}, []
+                for label, side, method in [
+                    *([("auto before", before, "auto")] if before else []),
+                    *((method, now, method) for method in chosen),
+                ]:
+                    overheads[label], found = side.overhead(path, budget, method)
+                    first = max((facts.get("first") or 0.0 for facts in found), default=0.0)
+                    late = max((facts.get("late", 0.0) for facts in found), default=0.0)
+                    memory = max((facts.get("memory", 0) for facts in found), default=0)
+                    notes.append(f"{label} first {first:.1f} s, late {late:.1f} s, {memory} MiB")
+                    notes += [f"{label}: {facts['error']}" for facts in found if "error" in facts][:1]
+                line = "  ".join(f"{label} {shown(overhead)}" for label, overhead in overheads.items())
+                print(f"  {share} ({100 * budget / graph.reference_peak:.1f} %): {line}", flush=True)
+                for note in notes:
+                    print(f"      {note}")
+                lines += 1
+                auto = overheads.get("auto")
+                if before and auto is not None and worse(auto, overheads["auto before"], given.tolerance):
+                    losses.append(f"{name} at {share}")
+                    print("      WORSE than before", flush=True)
+    if before:
+        print(f"worse than before on {len(losses)} of {lines} lines: {', '.join(losses) or 'none'}")
+    return 1 if losses else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--answer"]:
+        print(json.dumps(answer(json.loads(sys.stdin.read()))))
+    else:
+        sys.exit(main())
