@@ -14,7 +14,7 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import groupable
-from remat.hierarchy.tree import Hierarchy, Int
+from remat.hierarchy.tree import Hierarchy, Int, dependencies
 from remat.problem import Problem
 
 #: A numbered module with more than this share of the ops is taken apart, where it consists of numbered modules.
@@ -177,10 +177,11 @@ def in_pieces(
     arrays = problem.graph.arrays
     inside = np.zeros(len(labels), dtype=np.bool_)
     inside[ops] = True
-    edges = inside[arrays.edge_producer] & inside[arrays.edge_consumer]
-    tails, heads = arrays.edge_producer[edges], arrays.edge_consumer[edges]
+    tails, heads = dependencies(problem)
+    edges = inside[tails] & inside[heads]
+    tails, heads = tails[edges], heads[edges]
     nodes = np.where(labels >= 0, labels, len(names) + np.arange(len(labels)))
-    keep = largest_acyclic(nodes, ops, arrays.op_predecessors.lists(), tails, heads)
+    keep = largest_acyclic(nodes, ops, tails, heads)
     nodes = np.where(keep, nodes, len(names) + np.arange(len(labels)))
     members: dict[int, list[int]] = {}
     for op in ops.tolist():

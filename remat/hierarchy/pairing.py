@@ -22,6 +22,7 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.hierarchy.partition.base import training_step
 from remat.hierarchy.tree import NONE, Group, Hierarchy, Int, components, part_labels
 from remat.problem import Problem
+from remat.schedule.rules import OrderRule
 
 #: A value that more groups than this touch says nothing about where its readers belong: masks and the like.
 MAX_TOUCHING = 8
@@ -145,6 +146,7 @@ class _Dealer:
         self.inputs, self.outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
         self.producers, self.consumers = arrays.producers.lists(), arrays.consumers.lists()
         self.predecessors = arrays.op_predecessors.lists()
+        self.fixed = problem.order is OrderRule.FIXED
         self.weight, self.position = (arrays.size + 1).tolist(), arrays.position.tolist()
 
     def split(self, home: Int, count: int) -> list[Int]:
@@ -225,23 +227,62 @@ class _Dealer:
         return [where for where in places if any(place[f] == where and root in self.roots[f] for f in near)]
 
     def _repaired(self, label: Int, level: list[Group]) -> Int:
-        """The same labels, but -1 for backward ops that have to stand alone."""
+        """The same labels, but -1 for backward ops that have to stand alone; where the order is fixed, each a run."""
+        label = label.copy()
+        if self.fixed:
+            label[self.backward] = contiguous(label[self.backward])
+            return label
         parts = [
             Group(group.name, group.forward, ops)
             for group, ops in zip(level, self.split(label, len(level)), strict=True)
         ]
         nodes = part_labels(len(label), parts)
-        keep = largest_acyclic(
-            nodes, self.arrays.order, self.predecessors, self.arrays.edge_producer, self.arrays.edge_consumer
-        )
-        label = label.copy()
+        keep = largest_acyclic(nodes, self.arrays.order, self.arrays.edge_producer, self.arrays.edge_consumer)
         label[~keep & ~self.is_forward] = -1
         return label
 
 
-def largest_acyclic(
-    labels: Int, order: Int, predecessors: list[list[int]], tails: Int, heads: Int
-) -> NDArray[np.bool_]:
+def contiguous(labels: Int) -> Int:
+    """Labels of a sequence, changed so that each comes in one run; -1 is no label.
+
+    Of each label the longest run stays. What lies between two runs that stay goes to one of them as far as it, or what
+    is beyond it, was labelled so already, such that most is; the rest gets no label.
+
+    Examples
+    --------
+    >>> contiguous(np.array([5, 5, 5, 7, 5, 7, 7, 7, 3, 7, 3, 3])).tolist()
+    [5, 5, 5, 7, 7, 7, 7, 7, 3, 3, 3, 3]
+    >>> contiguous(np.array([5, 5, 7, 7, 5, 3, 3])).tolist()
+    [5, 5, 7, 7, -1, 3, 3]
+    """
+    if not len(labels):
+        return labels.copy()
+    starts = np.flatnonzero(np.diff(labels, prepend=-2))
+    ends = np.append(starts[1:], len(labels))
+    longest: dict[int, tuple[int, int]] = {}
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        label = int(labels[start])
+        if label >= 0 and end - start > longest.get(label, (0, 0))[0]:
+            longest[label] = (end - start, start)
+    found = np.full(len(labels), -1, dtype=np.int64)
+    last, last_end = -1, 0
+    for length, start in [*sorted(longest.values(), key=lambda run: run[1]), (0, len(labels))]:
+        label = int(labels[start]) if length else -1
+        between = labels[last_end:start]
+        mine, next_ones = (between == last) & (last >= 0), (between == label) & (label >= 0)
+        agree = np.append(0, np.cumsum(mine)) + np.append(np.cumsum(next_ones[::-1])[::-1], 0)
+        cut = int(agree.argmax())
+        before, after = np.flatnonzero(mine[:cut]), np.flatnonzero(next_ones[cut:])
+        if len(before):
+            found[last_end : last_end + int(before[-1]) + 1] = last
+        if len(after):
+            found[last_end + cut + int(after[0]) : start] = label
+        found[start : start + length] = label
+        last, last_end = label, start + length
+    return found
+
+
+def largest_acyclic(labels: Int, order: Int, tails: Int, heads: Int) -> NDArray[np.bool_]:
     """Which ops may stay in their part, so that parts and the ops that are taken out form an acyclic graph.
 
     Within each strongly connected component of the parts, count the changes of part along the longest path to each op:
@@ -253,11 +294,9 @@ def largest_acyclic(
     labels : int64 array, shape (ops,)
         The part of each op.
     order : int64 array
-        A topological order of the ops.
-    predecessors : list of lists
-        Of each op.
+        A topological order of the ops; others that are in `labels` are not looked at.
     tails, heads : int64 arrays
-        The same dependencies as pairs; pairs may come several times.
+        Dependencies as pairs of ops; pairs may come several times.
 
     Returns
     -------
@@ -267,8 +306,7 @@ def largest_acyclic(
     --------
     Ops 0 and 2 in one part, with op 1 on a path between them:
 
-    >>> chain = [[], [0], [1], [2]]
-    >>> largest_acyclic(np.array([7, 1, 7, 7]), np.arange(4), chain, np.arange(3), np.arange(1, 4)).tolist()
+    >>> largest_acyclic(np.array([7, 1, 7, 7]), np.arange(4), np.arange(3), np.arange(1, 4)).tolist()
     [False, True, True, True]
     """
     keep = np.ones(len(labels), dtype=np.bool_)
@@ -280,14 +318,16 @@ def largest_acyclic(
     cyclic = mixed[component]
     if not cyclic.any():
         return keep
-    part, member, inside = labels.tolist(), component.tolist(), cyclic.tolist()
+    part, inside = labels.tolist(), cyclic.tolist()
+    before: dict[int, list[int]] = defaultdict(list)
+    within = cyclic[heads] & (component[tails] == component[heads])
+    for tail, head in zip(tails[within].tolist(), heads[within].tolist(), strict=True):
+        before[head].append(tail)
     changes = [0] * len(part)
     sets: dict[tuple[int, int], list[int]] = defaultdict(list)
     for op in order.tolist():
         if inside[op]:
-            for before in predecessors[op]:
-                if member[before] == member[op]:
-                    changes[op] = max(changes[op], changes[before] + (part[before] != part[op]))
+            changes[op] = max((changes[b] + (part[b] != part[op]) for b in before[op]), default=0)
             sets[part[op], changes[op]].append(op)
     largest: dict[int, tuple[int, int]] = {}
     for key, ops in sets.items():

@@ -13,6 +13,7 @@ from remat.errors import ProblemError
 from remat.graphs.arrays import Csr, GraphArrays
 from remat.graphs.graph import ComputeGraph
 from remat.problem import Problem
+from remat.schedule.rules import OrderRule
 
 Int = NDArray[np.int64]
 
@@ -204,6 +205,19 @@ class Hierarchy:
 
     def __repr__(self) -> str:
         return f"Hierarchy({self.graph.name!r}, depth {self.depth}, {sum(1 for _ in self.groups())} groups)"
+
+
+def dependencies(problem: Problem) -> tuple[Int, Int]:
+    """Which op has to come before which, as positions in ``graph.ops``: pairs of a tail and a head, some repeatedly.
+
+    Where the order is fixed, neighbours in the reference order are such pairs, too: then only ops that are neighbours
+    there can be run as a whole.
+    """
+    arrays = problem.graph.arrays
+    if problem.order is not OrderRule.FIXED:
+        return arrays.edge_producer, arrays.edge_consumer
+    order = arrays.order
+    return np.concatenate([arrays.edge_producer, order[:-1]]), np.concatenate([arrays.edge_consumer, order[1:]])
 
 
 def part_labels(num_ops: int, groups: tuple[Group, ...] | list[Group]) -> Int:

@@ -1,5 +1,7 @@
 """Chains of blocks from modules, names, articulation points and hierarchies."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,8 +65,12 @@ def test_real_graphs(name: str, source: str, blocks: int, shared) -> None:
     assert (chain.source, len(chain)) == (source, blocks)
     arrays = chain.problem.graph.arrays
     assert arrays.size[chain.side].sum() <= 0.1 * arrays.size.sum()
-    # nothing is left over but the loss
-    assert len(chain.hierarchy.root.alone) <= 1
+    # little is left over but the loss, as the order is fixed: sums of gradients that come at odd times
+    assert len(chain.hierarchy.root.alone) <= 2
+    position = arrays.position
+    for block in chain:
+        for ops in (block.forward, block.backward):
+            assert (np.diff(position[ops]) == 1).all()
     if "unet" in name:  # skips hold together what lies between them
         assert max(len(block.forward) for block in chain) > 0.7 * len(groupable(chain.problem))
 
@@ -152,19 +158,21 @@ def test_chains_are_merged_evenly() -> None:
         chain.merged(0)
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.data())
-def test_any_names_make_chains_or_are_refused(data: st.DataObject) -> None:
-    count = data.draw(st.integers(2, 14))
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_any_names_make_chains_or_are_refused(seed: int) -> None:
+    draw = random.Random(seed)
     b = GraphBuilder("random")
     names: list[str] = []
-    for k in range(count):
-        inputs = data.draw(st.sets(st.sampled_from(names), max_size=3)) if names else set()
-        block = data.draw(st.sampled_from(["b.0", "b.1", "b.2", "x"]))
-        names.append(b.op(f"{block}.op{k}x", inputs=sorted(inputs), size=data.draw(st.integers(0, 9))))
-    for source in ("names", "articulation"):
+    for k in range(draw.randint(2, 14)):
+        inputs = draw.sample(names, min(len(names), draw.randint(0, 3)))
+        names.append(b.op(f"{draw.choice(['b.0', 'b.1', 'b.2', 'x'])}.op{k}x", inputs=inputs, size=draw.randint(0, 9)))
+    graph = b.build()
+    for source, order in (("names", "free"), ("names", "fixed"), ("articulation", "fixed")):
         try:
-            chain = chain_of_blocks(Problem(b.build()), source, max_side=data.draw(st.sampled_from([0, 20, 100])))
+            chain = chain_of_blocks(Problem(graph, order=order), source, max_side=draw.choice([0, 20, 100]))
         except ProblemError:
             continue
         check_chain(chain)
+        if order == "fixed":
+            assert all((np.diff(graph.arrays.position[block.forward]) == 1).all() for block in chain)
