@@ -127,9 +127,11 @@ def test_gpt2_has_the_parameters_that_are_published():
     assert gpt().meta["params"] == published + untied_head - positions
 
 
-def test_gpt_is_affine_in_the_batch():
-    family = AffineGraph.of(gpt)
-    assert family.at(7).digest == gpt(7).digest
+@pytest.mark.parametrize("name", ["gpt", "transformer", "mlp-mixer", "resnet50-ops", "regnet-32", "fno-3d", "uno"])
+def test_costs_are_affine_in_the_batch(name):
+    """Also where operands are large enough for a roofline to change sides: parameters have a cost of their own."""
+    family = AffineGraph.of(TRAINING_STEPS[name])
+    assert family.at(64).digest == TRAINING_STEPS[name](64).digest
 
 
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])

@@ -85,8 +85,9 @@ class Tape:
     """Records the ops of a forward pass and makes the training graph: forward, loss and backward ops in this order.
 
     Costs are in FLOPs: an op costs what its matrix products and convolutions cost (a multiply-add is two FLOPs) or
-    :data:`FLOPS_PER_BYTE` times the bytes it reads and writes (parameters and inputs of the network included),
-    whichever is more (the roofline). A backward op has its forward op's FLOPs once for each input with a gradient and
+    :data:`FLOPS_PER_BYTE` times the bytes of its inputs and outputs (inputs of the network included), whichever is more
+    (the roofline), and as much for each byte of parameters and their gradients. So costs are affine in the batch. A
+    backward op has its forward op's FLOPs once for each input with a gradient and
     once for parameters. Tensors are float32. Constant memory is the inputs of the network, the parameters and their
     gradients (which backward ops add to in place, so they are no tensors here), and other state. The loss and what an
     op keeps (running statistics) are graph outputs.
@@ -269,7 +270,7 @@ class _Differentiation:
             read = 0 if RULES[call.kind].gathers else FLOAT * call.params
             self._op(
                 call.name, call.kind, call.inputs, call.outputs, module=call.module, phase="forward",
-                flops=call.flops, extra=read, workspace=call.workspace,
+                flops=call.flops, fixed=read, workspace=call.workspace,
             )  # fmt: skip
         loss = Value(LOSS, (1,))
         whole = LOSSES[self.loss]
@@ -323,7 +324,7 @@ class _Differentiation:
             f"grad_{call.name}", f"{call.kind}_backward", [*incoming, *saved], written,
             module=call.module, phase="backward",
             flops=int(call.flops * times),
-            extra=2 * FLOAT * call.params,  # parameters are read, their gradients are written
+            fixed=2 * FLOAT * call.params,  # parameters are read, their gradients are written
             workspace=call.workspace,
         )  # fmt: skip
         for value, gradient in zip(wanted, written, strict=True):
@@ -343,9 +344,9 @@ class _Differentiation:
 
     def _op(
         self, name: str, kind: str, inputs: Sequence[Value], outputs: Sequence[Value], *, module: str, phase: str,
-        flops: int = 0, extra: int = 0, moved: int | None = None, workspace: int = 0,
+        flops: int = 0, fixed: int = 0, moved: int | None = None, workspace: int = 0,
     ) -> None:  # fmt: skip
-        """Add an op; it moves the bytes of its inputs, its outputs and `extra` ones, unless `moved` says otherwise."""
+        """Add an op; it moves the bytes of its inputs and outputs, or `moved` ones, and `fixed` ones of parameters."""
         if name in self.modules:
             raise GraphError(f"{self.tape.name}: two ops are named {name!r}")
         for value in outputs:
@@ -353,14 +354,14 @@ class _Differentiation:
                 self.shapes[value.name] = list(value.shape)
                 self.builder.tensor(value.name, value.size)
         if moved is None:
-            moved = extra + sum(value.size for value in inputs) + sum(value.size for value in outputs)
+            moved = sum(value.size for value in (*inputs, *outputs))
         self.modules[name] = module
         self.flops.append(flops)
         self.builder.op(
             name,
             inputs=[value.name for value in inputs if value.name],
             outputs=[value.name for value in outputs],
-            cost=max(flops, FLOPS_PER_BYTE * moved),
+            cost=max(flops, FLOPS_PER_BYTE * moved) + FLOPS_PER_BYTE * fixed,
             workspace=workspace,
             type=kind,
             phase=phase,
