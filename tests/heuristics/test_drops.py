@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from remat.backends.base import SolveOptions
 from remat.compiled import kernel
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.layered import layered
+from remat.graphs.zoo.gpt import gpt
 from remat.heuristics.base import HeuristicRun
-from remat.heuristics.drops.heuristic import Drops, DropsOptions, orders, sequence, tables
+from remat.heuristics.drops.heuristic import MANY, Drops, DropsOptions, descend, orders, sequence, tables
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
@@ -94,3 +97,26 @@ def test_without_a_budget_the_reference_order_is_enough() -> None:
 def test_leanings_are_positive() -> None:
     with pytest.raises(ProblemError, match="leanings"):
         DropsOptions(leanings=(0.0,))
+
+
+def test_drops_that_are_alike_are_not_all_looked_at_again_for_each_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On layers that repeat; at first 244 looks for each drop that is taken, so that the time was quadratic."""
+    from remat.heuristics.drops import search_kernel as search
+    from remat.heuristics.drops.stages_kernel import EXCESS
+
+    problem = Problem(gpt(layers=360, width=64, heads=4, sequence=64), "50%")
+    net, state = tables(problem, problem.graph.arrays.order)
+    assert len(net.cost) >= MANY
+    looks = drops = 0
+    whole = search.descend
+
+    def counted(*given: Any) -> Any:
+        nonlocal looks, drops
+        left, taken = whole(*given[:6], 1_000, *given[7:])
+        looks, drops = looks + 1_000, drops + taken
+        return left, taken
+
+    monkeypatch.setattr(search, "descend", counted)
+    descend(net, state, 6.0, Deadline())
+    assert state.number[EXCESS] == 0
+    assert looks <= 120 * drops, looks / drops

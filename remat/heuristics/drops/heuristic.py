@@ -29,6 +29,11 @@ MOST_RUNS = 32
 BATCH, LOOK = 1_000, 0.05
 #: Longest chains of recomputations for one drop, in each round of drops.
 CHAINS = (8, 64, 512)
+#: A drop is taken if its price is at most so many times what the next one would cost at best. Each drop that is taken
+#: makes the others a little more expensive: where many are alike, all of them would be looked at again for each one.
+SLACK, SLACK_OF_MANY = 1.000001, 1.03
+#: Ops from which on there are many.
+MANY = 5_000
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,7 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     number, num_ops = state.number, len(net.cost)
+    slack = SLACK if num_ops < MANY else SLACK_OF_MANY
     pace = Pace()
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
@@ -185,7 +191,7 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
                 left = search.candidates(net, state, keys, items, left, first, last, over, uses)
             while left and number[EXCESS] > 0 and not deadline.expired:
                 with pace:
-                    left, more = search.descend(net, state, keys, items, left, found, pace.steps, leaning)
+                    left, more = search.descend(net, state, keys, items, left, found, pace.steps, leaning, slack)
                 taken += more
             if not taken:
                 break

@@ -215,8 +215,10 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
 
 
 @kernel
-def descend(net, state, keys, items, number, found, steps, leaning):
+def descend(net, state, keys, items, number, found, steps, leaning, slack):
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
+
+    A drop is taken if its price is at most `slack` times the least that another one may have.
 
     Returns
     -------
@@ -230,7 +232,7 @@ def descend(net, state, keys, items, number, found, steps, leaning):
         pop(keys, items, number)
         number -= 1
         op, stage = item // stages, item % stages
-        best = max(keys[0], 1.000001 * rate) if number > 0 else np.inf
+        best = slack * max(keys[0], rate) if number > 0 else np.inf
         chain, cost, gain, loss = plan(net, state, op, stage, rate, leaning, found, best)
         if chain == 0 or gain <= loss:
             continue
