@@ -120,9 +120,9 @@ def command(
 
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
+    from remat.backends.processes.workers import WorkerPool
     from remat.backends.resources import available_cpus
     from remat.experiments.frontier import frontier
-    from remat.experiments.workers import WorkerPool
     from remat.schedule.plots import SUFFIXES
 
     run = base_config(config, graph, {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.backends.processes.workers import WorkerPool
 from remat.errors import BackendError, FormatError, ProblemError
 from remat.experiments.compare import (
     Limits,
@@ -24,7 +25,6 @@ from remat.experiments.compare import (
 )
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder
-from remat.experiments.workers import WorkerPool
 from remat.interruption import interrupted, interrupts
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
@@ -145,7 +145,7 @@ def frontier(
         that was added below found something cheaper. Its schedules are validated before they count.
     executor : concurrent.futures.Executor, optional
         Runs cells at the same time, one of each method: a pool of processes
-        (:class:`remat.experiments.workers.WorkerPool`), or one that speaks for a cluster (dask's
+        (:class:`remat.backends.processes.workers.WorkerPool`), or one that speaks for a cluster (dask's
         ``client.get_executor()``). It is not shut down. None: one cell after the other, here.
     watch : callable, optional
         See :data:`remat.experiments.compare.Watch`; told only of cells that run here.

@@ -5,10 +5,10 @@ import pytest
 from remat import Problem, frontier, max_batch, solve
 from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
+from remat.backends.processes.workers import WorkerPool
 from remat.errors import BackendError, ProblemError, RematError
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
-from remat.experiments.workers import WorkerPool
 from remat.formulations.checkmate import Checkmate
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain

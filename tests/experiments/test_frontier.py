@@ -12,10 +12,10 @@ import pytest
 import remat.experiments.frontier  # noqa: F401  (the package's name for it is the function)
 from remat import Problem, frontier
 from remat.backends.base import SolveOptions
+from remat.backends.processes.workers import WorkerPool
 from remat.errors import BackendError, FormatError, RematError
 from remat.experiments.contestant import Contestant
 from remat.experiments.plots import plot_frontier, save_frontier_plot
-from remat.experiments.workers import WorkerPool
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic

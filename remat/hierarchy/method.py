@@ -1,0 +1,382 @@
+"""The method ``hierarchical``: groups within groups, options of each, and the whole put together from them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat import registry
+from remat.bounds.base import Bound
+from remat.bounds.report import best_bound
+from remat.deadline import Deadline, OverdueError
+from remat.errors import BackendError, ProblemError
+from remat.formulations.hierarchical import Composite
+from remat.heuristics.options import check_types
+from remat.heuristics.turns import Turns
+from remat.hierarchy.options import Budgets, Effort
+from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.store import Store
+from remat.hierarchy.tree import Group, Hierarchy
+from remat.problem import Objective
+from remat.scope import covers
+from remat.solving.method import FormulationMethod, HeuristicMethod, Method, make_method
+from remat.solving.min_peak_search import MinPeakSearch
+from remat.solving.model_method import ModelMethod
+from remat.solving.session import Session
+
+#: Shares of the time left: partition, options of all groups, each answer to the whole problem, bounds.
+PARTITION_SHARE, OPTIONS_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.3, 0.2
+#: Seconds for options where there is no deadline, and for each turn of what polishes.
+NO_DEADLINE, TURN, GROWTH = 600.0, 5.0, 1.5
+#: Ops up to which bounds and neighbourhoods fit into memory.
+BOUND_OPS = 5_000
+#: Who polishes, by shares of the time.
+POLISH = {"annealing": 0.7, "lns": 0.3}
+
+
+@dataclass(frozen=True)
+class HierarchicalOptions:
+    """Options of :class:`Hierarchical`.
+
+    Attributes
+    ----------
+    partitioners : tuple of str
+        Registered partitioners; the first that applies to the graph groups it.
+    depth : int or None
+        Most levels of the hierarchy, the whole graph counted: 1 makes no groups, 2 one level of them. None: as many as
+        the partitioner makes.
+    options : int
+        Most options of a group, besides the forward part that saves nothing.
+    total_options : int
+        Options of all groups of one problem together, shared out by their numbers of ops.
+    peaks, saved : int
+        Peaks, and limits on what is held between forward and backward part, that each group is solved for.
+    leaf_methods, group_methods : tuple of str
+        Registered methods that solve groups of ops, and groups with groups in them; the best schedule of each budget
+        is kept.
+    seconds : float
+        Most seconds of each of them for each budget.
+    top_methods : tuple of str
+        Who answers the whole problem, one after the other: formulations that know composites (``h-ilp``,
+        ``h-intervals``) are given the groups, others look at the ops alone.
+    nodes : int
+        Most nodes (parts of groups, and ops in none) of a problem that formulations with composites are asked for.
+    polish : bool
+        Whether bounds are looked for, and annealing and large neighbourhood search go on from the best schedule for
+        the rest of the time.
+    workers : int or None
+        Sub-problems that are solved beside each other, in processes; None: as many as there are CPUs, where it pays; 1:
+        in this process.
+    store : str or None
+        A folder for the options that are found: another run with the same options reads them.
+    """
+
+    partitioners: tuple[str, ...] = ("blocks", "h-partition", "articulation")
+    depth: int | None = None
+    options: int = 8
+    total_options: int = 100
+    peaks: int = 4
+    saved: int = 6
+    leaf_methods: tuple[str, ...] = ("drops",)
+    group_methods: tuple[str, ...] = ("drops", "h-ilp")
+    seconds: float = 2.0
+    top_methods: tuple[str, ...] = ("drops", "rotor", "h-ilp")
+    nodes: int = 60
+    polish: bool = True
+    workers: int | None = None
+    store: str | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("depth", "options", "total_options", "peaks", "saved", "nodes", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ProblemError(f"{name} must be at least 1, not {value}")
+        if not self.seconds > 0:
+            raise ProblemError(f"seconds must be more than 0, not {self.seconds}")
+
+
+class Hierarchical(Method):
+    """Partition, options from below upward, the whole from them, and a flat search that polishes the best.
+
+    1. A partitioner groups the ops, groups in groups (:mod:`remat.hierarchy.partition`).
+    2. From the lowest level up, each class of identical groups is solved once for several budgets, as a problem of its
+       own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods: these schedules are its
+       options. Groups of the level above are solved with them.
+    3. The whole problem is answered by formulations that choose an option of each group, and by methods that look at
+       the ops alone. Every schedule is certified; the best one counts.
+    4. Bounds; then annealing and large neighbourhood search go on from the best schedule until time is up.
+
+    Asked for the least peak, it does 1. to 3. at lower and lower budgets, and the flat search for the least peak goes
+    on from there.
+
+    Parameters
+    ----------
+    options : HierarchicalOptions, optional
+    executor : concurrent.futures.Executor, optional
+        Runs the sub-problems of a level: a pool of processes or threads, or one that speaks for a cluster (dask's
+        ``client.get_executor()``). It is not shut down. None: processes of this machine, where they pay.
+
+    Examples
+    --------
+    >>> from remat import Problem, solve
+    >>> from remat.graphs.families import unit_chain
+    >>> options = HierarchicalOptions(leaf_methods=("eviction",), top_methods=("eviction",), polish=False)
+    >>> result = solve(Problem(unit_chain(8), 7), Hierarchical(options), stop=20)
+    >>> result.objective, result.method
+    (20, 'hierarchical')
+    """
+
+    name = "hierarchical"
+    objectives = frozenset(Objective)
+    options_type = HierarchicalOptions
+    uses_backend = True
+
+    def __init__(self, options: Any = None, *, executor: Executor | None = None) -> None:
+        if options is not None and not isinstance(options, HierarchicalOptions):
+            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it takes HierarchicalOptions")
+        super().__init__(options)
+        self.executor = executor
+
+    def run(self, session: Session) -> None:
+        run = _Run(session, self.options, self.executor)
+        if session.asks_peak:
+            run.least_peak()
+        else:
+            run.least_cost()
+
+
+class _Run:
+    """The method on one session."""
+
+    def __init__(self, session: Session, options: HierarchicalOptions, executor: Executor | None) -> None:
+        self.session, self.options, self.executor = session, options, executor
+        self.problem, self.clock = session.problem, session.call.deadline
+        self.seeds = 0
+
+    def least_cost(self) -> None:
+        """Steps 1 to 4."""
+        self._flat_methods(before=True)
+        composites = self._composites()
+        self._formulations(composites)
+        self._flat_methods(before=False)
+        if self.options.polish:
+            self._bounds()
+            self._polish()
+        self.session.conclude()
+
+    def least_peak(self) -> None:
+        """Heuristics by descent on the budget, formulations that can be asked for a peak, then the flat search."""
+        session = self.session
+        search = MinPeakSearch(session)
+        composites = self._composites()
+        for name in self.options.top_methods:
+            if session.enough or self.clock.expired or name not in registry.heuristics():
+                continue
+            method = make_method(name)
+            assert isinstance(method, HeuristicMethod)
+            with session.step(name), contextlib.suppress(OverdueError, ProblemError):
+                search._descend(name, self._share(TOP_SHARE), method.heuristic)
+        self._formulations(composites)
+        if not session.enough:
+            search.run()
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _composites(self) -> list[Composite]:
+        """Steps 1 and 2."""
+        session, options = self.session, self.options
+        hierarchy = self._partition()
+        if hierarchy is None or session.enough:
+            return []
+        knobs = Knobs(
+            Budgets(options.peaks, options.saved),
+            Effort(self._known(options.leaf_methods), options.seconds, session.call.seed),
+            Effort(self._known(options.group_methods), options.seconds, session.call.seed),
+            options.options, options.total_options,
+        )  # fmt: skip
+        with session.step("options"):
+            recursion = Recursion(
+                hierarchy, knobs, self._share(OPTIONS_SHARE, NO_DEADLINE), self.executor, options.workers,
+                None if options.store is None else Store(options.store),
+                lambda text: session.enter(f"options: {text}"), session.note,
+            )  # fmt: skip
+            found = recursion.run()
+        groups = sum(1 for _ in hierarchy.groups()) - 1
+        session.note(f"{groups} groups of {recursion.classes} kinds on {hierarchy.depth - 1} levels")
+        return found
+
+    def _partition(self) -> Hierarchy | None:
+        session, reasons = self.session, []
+        if self.options.depth == 1 or session.enough:
+            return None
+        with session.step("partition"):
+            for name in self._installed(self.options.partitioners):
+                try:
+                    found = registry.make("partitioners", name).partition(
+                        self.problem, self._share(PARTITION_SHARE, NO_DEADLINE)
+                    )
+                except (ProblemError, OverdueError) as error:
+                    reasons.append(f"{name}: {error}")
+                    continue
+                found = limited(found, self.options.depth)
+                if found.depth > 1:
+                    return found
+                reasons.append(f"{name}: no groups")
+        session.note(f"not partitioned ({'; '.join(reasons)})")
+        return None
+
+    def _installed(self, names: tuple[str, ...]) -> list[str]:
+        """Partitioners by name; those of the defaults that are not installed are passed over."""
+        return [n for n in names if n in registry.partitioners() or n not in HierarchicalOptions().partitioners]
+
+    def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that are registered; what is not is an error, but for the defaults, which may not be installed."""
+        defaults = HierarchicalOptions()
+        known = []
+        for name in names:
+            if name in registry.methods() or name in registry.heuristics() or name in registry.formulations():
+                known.append(name)
+            elif name not in (*defaults.leaf_methods, *defaults.group_methods, *defaults.top_methods):
+                make_method(name)  # which says what there is
+        return tuple(known)
+
+    def _formulations(self, composites: list[Composite]) -> None:
+        """Step 3: choose an option of each group."""
+        session = self.session
+        if not composites:
+            return
+        grouped = sum(len(each.forward) + len(each.backward) for each in composites)
+        parts = sum(1 + bool(len(each.backward)) for each in composites)
+        nodes = parts + len(self.problem.graph.ops) - grouped
+        for name in self._known(self.options.top_methods):
+            if name not in registry.formulations() or session.enough or self.clock.expired:
+                continue
+            kind = registry.load("formulations", name)
+            fields = getattr(kind.options_type, "__dataclass_fields__", {})
+            if "composites" not in fields or session.problem.objective not in kind.objectives:
+                continue
+            if nodes > self.options.nodes:
+                session.note(f"{name} was left out: {nodes} nodes are more than {self.options.nodes}")
+                continue
+            self._answer(FormulationMethod(kind, kind.options_type(composites=tuple(composites))))
+
+    def _flat_methods(self, *, before: bool) -> None:
+        """Step 3: methods that look at the ops alone; the first of them `before` anything else, for a start."""
+        names = [
+            name for name in self._known(self.options.top_methods)
+            if name not in registry.formulations()
+            or "composites" not in getattr(registry.load("formulations", name).options_type, "__dataclass_fields__", {})
+        ]  # fmt: skip
+        for name in names[:1] if before else names[1:]:
+            if not (self.session.enough or self.clock.expired):
+                self._answer(make_method(name))
+
+    def _answer(self, method: Method) -> None:
+        """Let a method answer the whole problem, from the best schedule so far."""
+        session = self.session
+        call = replace(session.call, deadline=self._share(TOP_SHARE, NO_DEADLINE))
+        solver = session.solver if method.needs_backend else None
+        part = Session(self.problem, call, method.name, session.backend if solver else "", solver=solver)
+        part.incumbents, part.criterion, part.on_progress = (
+            session.incumbents, session.criterion, lambda _: session.tell()
+        )  # fmt: skip
+        best = session.best.schedule if session.best is not None else session.warm_start
+        part.warm_start = best
+        with session.step(method.name):
+            try:
+                if isinstance(method, FormulationMethod):
+                    assert solver is not None
+                    ModelMethod(part, method.kind, solver, method.options).run(best)
+                else:
+                    method.run(part)
+            except (ProblemError, BackendError, OverdueError) as error:
+                session.note(f"{method.name} was left out: {error}")
+                return
+            finally:
+                session.versions = session.versions | part.versions
+                session.size = part.size or session.size
+            for remark in part.notes:
+                session.note(remark)
+            if covers(part.scope, self.problem):
+                session.raise_bound(part.bound, part.scope)
+
+    def _bounds(self) -> None:
+        session = self.session
+        if session.enough or self.clock.expired or len(self.problem.graph.ops) > BOUND_OPS:
+            return
+
+        def take(bound: Bound) -> bool:
+            if bound.infeasible:
+                session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
+            else:
+                session.raise_bound(bound.value, bound.scope)
+            return session.enough
+
+        with session.step("bounds"):
+            call = session.call
+            take(
+                best_bound(
+                    self.problem, self._share(BOUND_SHARE, NO_DEADLINE), threads=call.threads,
+                    memory_limit=call.memory_bytes, enough=session.cost, on_bound=take, on_note=session.note,
+                    isolate=call.isolate,
+                )
+            )  # fmt: skip
+
+    def _polish(self) -> None:
+        """Step 4: flat search from the best schedule, in turns."""
+        session = self.session
+        names = {name: share for name, share in POLISH.items() if name in registry.heuristics()}
+        if len(self.problem.graph.ops) > BOUND_OPS:
+            names.pop("lns", None)
+        turns = Turns(names)
+        kept = {name: registry.make("heuristics", name) for name in names}
+        while turns.arms and not (session.enough or self.clock.expired):
+            name = turns.next()
+            cost, began = session.cost, self.clock.elapsed
+            deadline = self.clock.earlier(TURN * GROWTH ** turns.arms[name].idle)
+            with session.step(name):
+                try:
+                    best = None if session.best is None else session.best.schedule
+                    session.improve(kept[name], deadline, best, self.seeds, self.clock)
+                    self.seeds += 1
+                except (ProblemError, BackendError) as error:
+                    session.note(f"{name} was left out: {error}")
+                    del turns.arms[name]
+                    continue
+            gain = (cost or 2 * self.problem.graph.base_cost) - (session.cost or 2 * self.problem.graph.base_cost)
+            turns.add(name, max(self.clock.elapsed - began, 0.01), max(0, gain))
+            if math.isinf(self.clock.seconds) and turns.arms[name].idle:
+                return
+
+    def _share(self, share: float, most: float = math.inf) -> Deadline:
+        """A deadline after a share of the time left; after `most` seconds where there is none."""
+        remaining = self.clock.remaining
+        return self.clock.earlier(share * remaining if math.isfinite(remaining) else most)
+
+
+def limited(hierarchy: Hierarchy, depth: int | None) -> Hierarchy:
+    """The same hierarchy with at most `depth` levels: groups below are left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> inner = Group("b", np.array([1, 2]))
+    >>> outer = Group("a", np.array([0, 1, 2, 3]), children=(inner,))
+    >>> whole = Hierarchy(Problem(unit_chain(4)), Group("all", np.arange(9), children=(outer,)))
+    >>> [limited(whole, depth).depth for depth in (1, 2, 3, None)]
+    [1, 2, 3, 3]
+    """
+    if depth is None or hierarchy.depth <= depth:
+        return hierarchy
+
+    def cut(group: Group, left: int) -> Group:
+        children = tuple(cut(child, left - 1) for child in group.children) if left > 1 else ()
+        return Group(group.name, group.forward, group.backward, children)
+
+    return Hierarchy(hierarchy.problem, cut(hierarchy.root, depth))

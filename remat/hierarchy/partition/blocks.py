@@ -1,0 +1,72 @@
+"""A partition of chains: blocks in order, neighbours in groups, these in larger groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.heuristics.options import check_types
+from remat.hierarchy.chain import chain_of_blocks
+from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.tree import Group, Int
+from remat.problem import Problem
+
+
+@dataclass(frozen=True)
+class BlocksOptions:
+    """Options of :class:`Blocks`.
+
+    Attributes
+    ----------
+    most : int
+        Most groups in a group, and at the highest level.
+    """
+
+    most: int = 10
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.most < 2:
+            raise ProblemError(f"most must be at least 2, not {self.most}")
+
+
+class Blocks(Partitioner):
+    """The chain of blocks of a graph (:func:`~remat.hierarchy.chain.chain_of_blocks`), where there is one.
+
+    While there are more than `most` groups, neighbours are put together, as evenly as their number allows.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> print(Blocks(BlocksOptions(3)).partition(Problem(unit_chain(8))))
+    group           ops  bytes in  bytes out
+    unit-chain-8    9+8         0          0
+      f0 .. f2      3+3         0          1
+        f0          1+1         0          1
+        f1 × 2      1+1         1          1
+      f3 .. f5      3+3         1          1
+        f3 × 3      1+1         1          1
+      f6 .. f7      2+2         1          1
+        f6 × 2      1+1         1          1
+      1 forward op
+    """
+
+    name = "blocks"
+    options_type = BlocksOptions
+
+    def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
+        groups = [Group(block.name, block.forward) for block in chain_of_blocks(problem, deadline=deadline)]
+        while len(groups) > self.options.most:
+            parts = np.array_split(np.arange(len(groups)), -(-len(groups) // self.options.most))
+            groups = [_together([groups[k] for k in part]) for part in parts]
+        return groups
+
+
+def _together(groups: list[Group]) -> Group:
+    if len(groups) == 1:
+        return groups[0]
+    first, last = groups[0].name.split(" .. ")[0], groups[-1].name.split(" .. ")[-1]
+    return Group(f"{first} .. {last}", np.concatenate([group.forward for group in groups]), children=tuple(groups))

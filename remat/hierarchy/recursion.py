@@ -1,0 +1,225 @@
+"""From below upward: options of all groups of a hierarchy, one sub-problem for each class of identical groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from remat.backends.processes.workers import WorkerPool
+from remat.backends.resources import available_cpus
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.formulations.hierarchical import Composite, Option
+from remat.hierarchy.options import (
+    Budgets,
+    Effort,
+    Measured,
+    farthest_first,
+    measured,
+    shared_out,
+    translated,
+    undominated,
+)
+from remat.hierarchy.store import Store
+from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.tasks import Sequences, Task, alone, as_options, run_elsewhere, run_here
+from remat.hierarchy.tree import Group, Hierarchy, Int
+from remat.problem import Problem
+from remat.schedule import OrderRule
+
+#: Seconds of work from which on processes pay: starting one, with its imports and compiled code, takes about two.
+PAYS = 6.0
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What the recursion is asked for.
+
+    Attributes
+    ----------
+    budgets : Budgets
+        For which each group is solved.
+    leaf, upper : Effort
+        Who solves groups without and with groups in them.
+    options : int
+        Most options of a group in the problem above it, besides fast-forward.
+    total : int
+        Options of all groups of a problem together, shared out by their ops (the paper's N_o).
+    """
+
+    budgets: Budgets = field(default_factory=Budgets)
+    leaf: Effort = field(default_factory=Effort)
+    upper: Effort = field(default_factory=Effort)
+    options: int = 8
+    total: int = 100
+
+
+@dataclass(eq=False)
+class Recursion:
+    """Solves the groups of a hierarchy level by level, the lowest first.
+
+    Attributes
+    ----------
+    hierarchy : Hierarchy
+    knobs : Knobs
+    deadline : Deadline
+        Each level gets the share of the time left that its ops have of the ops still to do.
+    executor : Executor, optional
+        Runs the sub-problems of a level beside each other. None: processes of this machine where there are several CPUs
+        and what the first sub-problems take says that it pays; otherwise they are solved here.
+    workers : int, optional
+        How many at a time; default: as many as this process has CPUs. 1: never elsewhere.
+    store : Store, optional
+        What was found before, and where to put what is found.
+    on_progress : callable, optional
+        Receives "level 2 of 3, 5 of 8 groups" after each sub-problem.
+    on_note : callable, optional
+        Receives remarks.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> problem = Problem(unit_chain(8), 7)
+    >>> parts = tuple(Group(str(k), np.arange(k, k + 2), np.arange(15 - k, 17 - k)) for k in (0, 2, 4, 6))
+    >>> root = Group("all", np.arange(9), np.arange(9, 17), parts)
+    >>> recursion = Recursion(Hierarchy(problem, root), Knobs(leaf=Effort(("eviction",))), workers=1)
+    >>> [(each.name, len(each.options)) for each in recursion.run()], recursion.classes
+    ([('0', 4), ('2', 4), ('4', 4), ('6', 4)], 3)
+    """
+
+    hierarchy: Hierarchy
+    knobs: Knobs = field(default_factory=Knobs)
+    deadline: Deadline = field(default_factory=Deadline)
+    executor: Executor | None = None
+    workers: int | None = None
+    store: Store | None = None
+    on_progress: Callable[[str], None] = lambda _: None
+    on_note: Callable[[str], None] = lambda _: None
+    classes: int = 0
+    """Classes of identical groups so far."""
+
+    def __post_init__(self) -> None:
+        self._found: dict[str, list[Measured]] = {}
+        self._parts: dict[int, tuple[SubProblem, str]] = {}
+        """Sub-problem and class of each group that can be run alone, by its identity."""
+
+    def run(self) -> list[Composite]:
+        """The composites of the highest level, in the numbers of the graph, but for groups that cannot be run alone."""
+        levels = self._levels()
+        sizes = [sum(group.num_ops for group in level) for level in levels]
+        for number, level in enumerate(levels):
+            share = sizes[number] / max(1, sum(sizes[number:]) + sizes[number])
+            remaining = self.deadline.remaining
+            self._level(level, f"level {number + 1} of {len(levels)}", self.deadline.earlier(share * remaining))
+        return self.composites(self.hierarchy.root, None)
+
+    def _levels(self) -> list[list[Group]]:
+        """Groups below the root by height: the lowest first."""
+        levels: dict[int, list[Group]] = {}
+        for group in self.hierarchy.groups():
+            if group is not self.hierarchy.root:
+                levels.setdefault(group.height, []).append(group)
+        return [levels[height] for height in sorted(levels)]
+
+    def composites(self, group: Group, part: SubProblem | None) -> list[Composite]:
+        """The groups in a group as composites, in the numbers of its sub-problem, or else of the graph."""
+        problem = self.hierarchy.problem if part is None else part.problem
+        children = [child for child in group.children if id(child) in self._parts and len(child.forward)]
+        counts = shared_out(self.knobs.total, [child.num_ops for child in children])
+        place: np.ndarray | None = None
+        if part is not None:
+            place = np.full(len(self.hierarchy.graph.ops), -1, dtype=np.int64)
+            inside = np.flatnonzero(part.ops >= 0)
+            place[part.ops[inside]] = inside
+        made = []
+        for child, count in zip(children, counts, strict=True):
+            below, key = self._parts[id(child)]
+            options = farthest_first(self._found[key], min(count, self.knobs.options))
+            to_flat = below.ops
+
+            def moved(option: Option, to_flat: np.ndarray = to_flat) -> Option:
+                flat = translated(option, to_flat)
+                return flat if place is None else translated(flat, place)
+
+            forward, backward = child.forward, child.backward
+            if place is not None:
+                forward, backward = place[forward], place[backward]
+            if problem.order is OrderRule.FIXED and not (together(problem, forward) and together(problem, backward)):
+                self.on_note("groups that are not together in the reference order, which is fixed, are no composites")
+                continue
+            made.append(Composite(child.name, forward, backward, [moved(one.option) for one in options]))
+        return made
+
+    # -- one level ---------------------------------------------------------------------------------------------------
+
+    def _level(self, groups: list[Group], title: str, deadline: Deadline) -> None:
+        tasks: dict[str, Task] = {}
+        members: dict[str, int] = {}
+        for group in groups:
+            try:
+                part = SubProblem.of(self.hierarchy.problem, group)
+            except ProblemError as error:
+                self.on_note(f"{error}; its ops stand alone")
+                continue
+            composites = tuple(self.composites(group, part)) if group.children else ()
+            effort = self.knobs.upper if group.children else self.knobs.leaf
+            task = Task(alone(part), self.knobs.budgets, effort, composites)
+            self._parts[id(group)] = part, task.key
+            members[task.key] = members.get(task.key, 0) + 1
+            tasks.setdefault(task.key, task)
+        new = {key: task for key, task in tasks.items() if key not in self._found}
+        done = 0
+
+        def tell(key: str) -> None:
+            nonlocal done
+            done += members[key]
+            self.on_progress(f"{title}, {done} of {sum(members.values())} groups")
+
+        for key in [key for key in tasks if key not in new]:
+            tell(key)
+        for key, task in list(new.items()):
+            stored = None if self.store is None else self.store.read(key, len(task.part.ops))
+            if stored is not None:
+                self._take(key, task, stored)
+                del new[key]
+                tell(key)
+        keys = list(new)
+        for number, found in self._run([new[key] for key in keys], deadline):
+            key = keys[number]
+            self._take(key, new[key], found)
+            if self.store is not None and not self.deadline.expired:
+                self.store.write(key, found)
+            tell(key)
+
+    def _take(self, key: str, task: Task, found: list[Sequences]) -> None:
+        """Options from elsewhere, measured anew: what is no option of the group falls away."""
+        self._found[key] = undominated(measured(task.part, as_options(found)))
+        self.classes += 1
+
+    def _run(self, tasks: list[Task], deadline: Deadline) -> Iterator[tuple[int, list[Sequences]]]:
+        """The answers of tasks, here or elsewhere."""
+        workers = self.workers or available_cpus()
+        if self.executor is not None and len(tasks) > 1:
+            yield from run_elsewhere(tasks, deadline, self.executor, workers, self.on_note)
+            return
+        number, begun = -1, deadline.elapsed
+        for number, found in run_here(tasks, deadline):
+            yield number, found
+            left = len(tasks) - number - 1
+            if workers > 1 and left > 1 and (deadline.elapsed - begun) / (number + 1) * left > PAYS:
+                break
+        rest = tasks[number + 1 :]
+        if rest:
+            with WorkerPool(min(workers, len(rest))) as pool:
+                for other, found in run_elsewhere(rest, deadline, pool, workers, self.on_note):
+                    yield number + 1 + other, found
+
+
+def together(problem: Problem, ops: Int) -> bool:
+    """Whether ops follow one another in the reference order without any other between."""
+    position = problem.graph.arrays.position[ops]
+    return not len(ops) or int(position.max() - position.min()) < len(ops)

@@ -1,0 +1,111 @@
+"""A folder of options that were found before, one JSON document for each class of identical groups."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from remat.errors import FormatError, ProblemError
+from remat.hierarchy.tasks import Sequences
+from remat.io.documents import Document, check_header, decoded
+from remat.io.files import read_json, write_atomic
+
+NAME = "remat-options"
+VERSION = 1
+
+Op = Annotated[int, Field(ge=0)]
+
+
+class OptionDocument(Document):
+    """One option: ops of the sub-problem, by number, in the sequence in which they are computed."""
+
+    forward: list[Op]
+    backward: list[Op] | None = None
+    """None: it cannot be run backward."""
+
+
+class OptionsDocument(Document):
+    """The options of a class of identical groups."""
+
+    format: Literal["remat-options"]
+    version: Literal[1]
+    key: str
+    """Hash of the sub-problem, of the options of the groups in it, and of who solved it."""
+    options: list[OptionDocument]
+
+
+class Store:
+    """Options by key, in a folder; what a run has found before it was stopped, the next one reads.
+
+    Parameters
+    ----------
+    folder : path
+        Made if it does not exist.
+
+    Raises
+    ------
+    ProblemError
+        If it is no folder and cannot become one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(folder)
+    ...     before = store.read("a1", 3)
+    ...     store.write("a1", [([0, 1], None), ([0, 1], [0, 2])])
+    ...     before, store.read("a1", 3)
+    (None, [([0, 1], None), ([0, 1], [0, 2])])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ProblemError(f"{folder}: cannot be a folder of options: {error.strerror}") from None
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+    def read(self, key: str, num_ops: int) -> list[Sequences] | None:
+        """The options of a sub-problem of `num_ops` ops; None where there are none.
+
+        Raises
+        ------
+        FormatError
+            Naming the file, if it is not what :meth:`write` writes for this key.
+        """
+        path = self._path(key)
+        if not path.exists():
+            return None
+        document = read_json(path)
+        try:
+            check_header(document, NAME, VERSION)
+            found = decoded(OptionsDocument, document)
+            if found.key != key:
+                raise FormatError(f"key is {found.key[:80]!r}, not {key!r}")
+            for number, option in enumerate(found.options):
+                for op in (*option.forward, *(option.backward or ())):
+                    if op >= num_ops:
+                        raise FormatError(f"options[{number}] computes op {op}, and there are {num_ops}")
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
+        return [(option.forward, option.backward) for option in found.options]
+
+    def write(self, key: str, options: Sequence[Sequences]) -> None:
+        """Remember options; the file is written whole or not at all."""
+        document = {
+            "format": NAME,
+            "version": VERSION,
+            "key": key,
+            "options": [{"forward": forward, "backward": backward} for forward, backward in options],
+        }
+        with contextlib.suppress(FileExistsError):
+            write_atomic(self._path(key), json.dumps(document, separators=(",", ":")) + "\n")

@@ -1,0 +1,171 @@
+"""The sub-problem of one group as a task that any executor can run, in this process or elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import RematError
+from remat.formulations.hierarchical import Composite, Option
+from remat.hierarchy.options import Budgets, Effort, options_of
+from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.tree import Group
+
+#: Seconds between two looks at the clock while others work.
+LOOK = 0.2
+
+#: Forward and backward sequence of an option, in the numbers of the sub-problem's ops.
+Sequences = tuple[list[int], list[int] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Find the options of one group.
+
+    Attributes
+    ----------
+    part : SubProblem
+        In its own numbers (:func:`alone`), so that nothing else of the graph travels with it.
+    budgets : Budgets
+    effort : Effort
+    composites : tuple of Composite
+        The groups below with their options, in the same numbers.
+    """
+
+    part: SubProblem
+    budgets: Budgets
+    effort: Effort
+    composites: tuple[Composite, ...] = field(default=())
+
+    @cached_property
+    def key(self) -> str:
+        """A hash (hex) of everything that the answer depends on but the time: equal for identical groups."""
+        below = [
+            [c.forward.tolist(), c.backward.tolist(), [[o.forward.tolist(), _listed(o.backward)] for o in c.options]]
+            for c in self.composites
+        ]
+        effort = self.effort
+        methods = [method if isinstance(method, str) else repr(method) for method in effort.methods]
+        how = [self.budgets.peaks, self.budgets.saved, methods, effort.seconds, effort.seed, effort.backend]
+        text = json.dumps([signature(self.part), below, how], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _listed(ops: np.ndarray | None) -> list[int] | None:
+    return None if ops is None else ops.tolist()
+
+
+def signature(part: SubProblem) -> str:
+    """A hash (hex) of a sub-problem without its names: two that agree are the same problem, op by op.
+
+    It has the type, cost and workspace of each op in order, what it reads and writes, the tensors' sizes, which of them
+    are given or kept, and how often each op may be computed.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.problem import Problem
+    >>> chain = Problem(unit_chain(8))
+    >>> groups = [Group(str(k), np.arange(k, k + 2), np.arange(15 - k, 17 - k)) for k in (1, 3, 5)]
+    >>> len({signature(SubProblem.of(chain, group)) for group in groups})
+    1
+    """
+    graph = part.problem.graph
+    number: dict[str, int] = {}
+    for op in graph.ops:
+        for name in (*op.inputs, *op.outputs):
+            number.setdefault(name, len(number))
+    kept, given = set(graph.outputs), set(graph.inputs)
+    sizes = graph.tensor_index
+    ops = [
+        [
+            op.type, op.cost, op.workspace, op.phase, limit, [number[t] for t in op.inputs],
+            [number[t] for t in op.outputs],
+        ]
+        for op, limit in zip(graph.ops, part.problem.compute_limits, strict=True)
+    ]  # fmt: skip
+    tensors = [[graph.tensors[sizes[name]].size, name in given, name in kept] for name in number]
+    text = json.dumps([ops, tensors, part.outside], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def alone(part: SubProblem) -> SubProblem:
+    """The same sub-problem in its own numbers, without the whole graph."""
+    size, outside = len(part.ops), part.outside
+    ops = np.arange(size)
+    if outside is None:
+        return SubProblem(part.problem, Group("group", ops), part.problem, ops)
+    group = Group("group", ops[:outside], ops[outside + 1 :])
+    return SubProblem(part.problem, group, part.problem, np.where(ops == outside, -1, ops))
+
+
+def run_task(task: Task, seconds: float) -> list[Sequences]:
+    """The options of the task's group, within so many seconds; what a worker runs."""
+    found = options_of(task.part, task.budgets, task.effort, Deadline.after(seconds), task.composites)
+    return [(one.option.forward.tolist(), _listed(one.option.backward)) for one in found]
+
+
+def as_options(sequences: Sequence[Sequences]) -> list[Option]:
+    """Options from what a worker or a file gave; whether they are any is for others to find out."""
+    return [Option(forward, backward) for forward, backward in sequences]
+
+
+def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, list[Sequences]]]:
+    """Run tasks one after the other in this process, each with its share of the time left; (number, options) of each.
+
+    After the deadline those that are left give what needs no search.
+    """
+    for number, task in enumerate(tasks):
+        yield number, run_task(task, deadline.remaining / (len(tasks) - number))
+
+
+def run_elsewhere(
+    tasks: Sequence[Task], deadline: Deadline, executor: Executor, workers: int, on_fault: Callable[[str], None]
+) -> Iterator[tuple[int, list[Sequences]]]:
+    """Run tasks by an executor; (number, options) of each as they come.
+
+    What an executor loses (a worker that was killed, a cluster that is gone) or does not give back by the deadline is
+    done here, where after the deadline it is what needs no search.
+
+    Parameters
+    ----------
+    workers : int
+        How many tasks run beside each other, about; the time left is shared out accordingly.
+    on_fault : callable
+        Receives a remark on what was lost.
+    """
+    rounds = -(-len(tasks) // max(1, workers))
+    seconds = deadline.remaining / rounds
+    left = dict(enumerate(tasks))
+    futures: dict[Future[list[Sequences]], int] = {}
+    try:
+        for number, task in left.items():
+            futures[executor.submit(run_task, task, seconds)] = number
+        pending = set(futures)
+        while pending and not deadline.expired:
+            done, pending = wait(pending, timeout=min(LOOK, deadline.remaining), return_when=FIRST_COMPLETED)
+            for future in done:
+                found = future.result()
+                del left[futures[future]]
+                yield futures[future], found
+    except (BrokenExecutor, CancelledError, OSError, RuntimeError) as error:
+        if isinstance(error, RematError):
+            raise
+        on_fault(f"the executor failed ({type(error).__name__}); the rest was done in this process")
+    finally:
+        for future in futures:
+            with contextlib.suppress(Exception):
+                future.cancel()
+    yield from ((number, run_task(task, _fair(deadline, len(left)))) for number, task in list(left.items()))
+
+
+def _fair(deadline: Deadline, count: int) -> float:
+    return deadline.remaining / max(1, count)

@@ -1,0 +1,153 @@
+"""The method `hierarchical`: from groups to a certified schedule, resumable, on any executor."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from remat import Problem, solve
+from remat.deadline import Deadline
+from remat.errors import FormatError, ProblemError
+from remat.graphs.families import unit_chain
+from remat.hierarchy import Group, Hierarchy
+from remat.hierarchy.method import Hierarchical, HierarchicalOptions
+from remat.hierarchy.options import Effort, options_of
+from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.store import Store
+from remat.problem import Objective
+from remat.solving.progress import Progress
+
+EVICTION = ("eviction",)
+QUICK = HierarchicalOptions(leaf_methods=EVICTION, group_methods=EVICTION, top_methods=EVICTION, polish=False)
+
+
+def three_levels() -> Hierarchy:
+    """A chain of 8 ops forward and 8 backward: four groups of two, in two groups of two."""
+    problem = Problem(unit_chain(8), 7)
+    pairs = [Group(str(k), np.arange(k, k + 2), np.arange(15 - k, 17 - k)) for k in (0, 2, 4, 6)]
+    halves = [
+        Group("low", np.arange(4), np.arange(13, 17), tuple(pairs[:2])),
+        Group("high", np.arange(4, 8), np.arange(9, 13), tuple(pairs[2:])),
+    ]
+    return Hierarchy(problem, Group("all", np.arange(9), np.arange(9, 17), tuple(halves)))
+
+
+def knobs() -> Knobs:
+    effort = Effort(EVICTION)
+    return Knobs(leaf=effort, upper=effort)
+
+
+def listed(recursion: Recursion) -> list[Any]:
+    return [
+        (each.name, o.forward.tolist(), None if o.backward is None else o.backward.tolist())
+        for each in recursion.run()
+        for o in each.options
+    ]  # fmt: skip
+
+
+def test_levels_are_solved_from_below_and_progress_counts_groups() -> None:
+    told: list[str] = []
+    recursion = Recursion(three_levels(), knobs(), workers=1, on_progress=told.append)
+    assert {name for name, *_ in listed(recursion)} == {"low", "high"}
+    assert told[0].startswith("level 1 of 2, ")
+    assert told[-1] == "level 2 of 2, 2 of 2 groups"
+    assert "level 1 of 2, 4 of 4 groups" in told
+    assert recursion.classes < 6  # the two in the middle are one problem
+
+
+def test_an_executor_gives_what_is_found_here() -> None:
+    here = listed(Recursion(three_levels(), knobs(), workers=1))
+    with ThreadPoolExecutor(2) as pool:
+        assert listed(Recursion(three_levels(), knobs(), executor=pool)) == here
+
+
+class Failing(ThreadPoolExecutor):
+    """Loses every other task."""
+
+    lost = 0
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        self.lost += 1
+        if self.lost % 2:
+            future: Future[Any] = Future()
+            future.set_exception(RuntimeError("a worker is gone"))
+            return future
+        return super().submit(task, *arguments, **more)
+
+
+def test_what_an_executor_loses_is_done_here() -> None:
+    notes: list[str] = []
+    with Failing(1) as pool:
+        found = listed(Recursion(three_levels(), knobs(), executor=pool, on_note=notes.append))
+    assert found == listed(Recursion(three_levels(), knobs(), workers=1))
+    assert notes and "done in this process" in notes[0]
+
+
+def test_after_the_deadline_there_are_the_options_that_need_no_search() -> None:
+    found = listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1))
+    assert len(found) == 6  # of each half everything saved, everything recomputed, and fast-forward
+
+
+def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
+    files = sorted(tmp_path.iterdir())
+    assert files and all(json.loads(file.read_text())["format"] == "remat-options" for file in files)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("it is solved again")
+
+    monkeypatch.setattr("remat.hierarchy.tasks.options_of", never)
+    assert listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path))) == first
+    monkeypatch.setattr("remat.hierarchy.tasks.options_of", options_of)
+    listed(Recursion(three_levels(), Knobs(), workers=1, store=Store(tmp_path)))
+    assert len(list(tmp_path.iterdir())) > len(files)  # other methods are another question
+
+
+def test_a_stored_option_that_is_none_falls_away_and_a_broken_file_is_named(tmp_path: Path) -> None:
+    first = listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
+    for file in tmp_path.iterdir():
+        document = json.loads(file.read_text())
+        document["options"].append({"forward": [0], "backward": [1, 0]})  # misses ops, and reads what is not there
+        file.write_text(json.dumps(document))
+    assert listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path))) == first
+    broken = min(tmp_path.iterdir())
+    document = json.loads(broken.read_text())
+    document["options"].append({"forward": [99]})
+    broken.write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=rf"{broken.name}: options\[\d+\] computes op 99"):
+        listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
+
+
+def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went() -> None:
+    told: list[Progress] = []
+    results = [solve(Problem(unit_chain(24), 9), Hierarchical(QUICK), stop=60, on_progress=told.append) for _ in "ab"]
+    assert results[0].schedule == results[1].schedule
+    assert results[0].certificate is not None and results[0].certificate.accepted
+    assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options"]
+    assert any(news.phase.startswith("options: level 1 of ") for news in told)
+    assert "groups" in results[0].message
+
+
+def test_it_finds_the_least_peak_too() -> None:
+    problem = Problem(unit_chain(10), objective=Objective.LEAST_PEAK)
+    assert solve(problem, Hierarchical(QUICK), backend=None, stop=3).objective == solve(problem, stop=3).objective
+
+
+def test_depth_one_makes_no_groups_and_options_are_checked() -> None:
+    flat = HierarchicalOptions(depth=1, top_methods=EVICTION, polish=False)
+    result = solve(Problem(unit_chain(24), 9), Hierarchical(flat), stop=60)
+    assert "partition" not in [step.name for step in result.steps]
+    with pytest.raises(ProblemError, match="options must be at least 1, not 0"):
+        HierarchicalOptions(options=0)
+    with pytest.raises(ProblemError, match="seconds must be more than 0"):
+        HierarchicalOptions(seconds=0)
+
+
+def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProblemError, match="cannot be a folder of options"):
+        Store(tmp_path / "file")
