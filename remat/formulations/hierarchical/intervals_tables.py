@@ -1,0 +1,259 @@
+"""What the hierarchical retention intervals know of nodes: segments of runs, and what they read, make and fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.hierarchical.composite import CompositeProblem
+from remat.formulations.hierarchical.runs import Run
+from remat.formulations.sequence import standing_buffers
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: The code of the set of all runs of a node. Others: one run by its place, then the sets in `NodeTables.sets`.
+EVERY = -1
+Profile = Literal["exact", "peak"]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A run cut where one of its interfaces comes or goes; of the sub-steps in between the one that holds most counts.
+
+    Attributes
+    ----------
+    demand : int64 array, shape (segments,)
+        Bytes besides interfaces.
+    begin, last : int64 arrays, shape (interfaces of the run,)
+        Segment in which each is made (0 where it is there before), and the last that touches it.
+    of_step : int64 array, shape (sub-steps,)
+    memory : int64 array, shape (sub-steps,)
+        Bytes besides interfaces at each sub-step.
+    """
+
+    demand: Int
+    begin: Int
+    last: Int
+    of_step: Int
+    memory: Int
+
+    @classmethod
+    def of(cls, run: Run, size: Int, is_buffer: Bool, profile: Profile) -> Segments:
+        """Of a run.
+
+        What a run makes more than once counts as an interface from the last time on, as its own before.
+        """
+        steps = len(run.ops)
+        memory = run.memory.copy()
+        begin = np.zeros(len(run.tensor), dtype=np.int64)
+        for place, tensor in enumerate(run.tensor.tolist()):
+            if not run.makes[place]:
+                continue
+            gaps = run.absent_tensor == tensor
+            begin[place] = run.absent_until[gaps].max(initial=0)
+            if is_buffer[tensor] or not begin[place]:
+                continue
+            there = np.zeros(steps, dtype=np.bool_)
+            there[: begin[place]] = True
+            for start, end in zip(run.absent_from[gaps].tolist(), run.absent_until[gaps].tolist(), strict=True):
+                there[start:end] = False
+            memory[there] += size[tensor]
+        if profile == "peak" or steps <= 1:
+            marks = np.zeros(1, dtype=np.int64)
+        else:
+            heavy = size[run.tensor] > 0
+            marks = np.unique(np.concatenate([[0], begin[heavy], run.last[heavy] + 1]))
+            marks = marks[marks < steps]
+        of_step = np.searchsorted(marks, np.arange(steps), side="right") - 1
+        demand = np.maximum.reduceat(memory, marks) if steps else np.zeros(1, dtype=np.int64)
+        if not steps:
+            return cls(demand, begin, begin, of_step, memory)
+        return cls(demand, of_step[begin], of_step[run.last], of_step, memory)
+
+
+@dataclass
+class _Table:
+    """Rows (node, tensor, first segment, last segment, set of runs), gathered one after the other."""
+
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+
+    def columns(self) -> tuple[Int, Int, Int, Int, Int]:
+        table = np.array(self.rows, dtype=np.int64).reshape(-1, 5)
+        return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4]
+
+
+@dataclass(frozen=True)
+class Touches:
+    """Who touches which tensor, when in its window, and in which of its runs.
+
+    Attributes
+    ----------
+    node, tensor, begin, last, runs : int64 arrays of one shape
+        `begin` and `last` are segments; `runs` is the code of a set of runs of the node.
+    """
+
+    node: Int
+    tensor: Int
+    begin: Int
+    last: Int
+    runs: Int
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class NodeTables:
+    """Nodes, their runs, and how these touch the tensors that cross borders.
+
+    A *phantom* is a tensor of its own here, numbered after those of the graph: made at the end of a forward run, read
+    before the first sub-step of the backward run with the same option.
+
+    Attributes
+    ----------
+    run_first : int64 array, shape (nodes + 1,)
+        Runs ``run_first[k]:run_first[k + 1]`` are those of node k.
+    run_node, run_option, run_cost : int64 arrays, shape (runs,)
+    run_segments : int64 array, shape (runs,)
+        How many each has.
+    piece_run, piece_begin, piece_end, piece_demand : int64 arrays of one shape
+        Bytes that a run holds besides interfaces in the segments ``begin <= segment < end``.
+    reads, makes : Touches
+        Of tensors with one writer, and phantoms.
+    fills, uses : Touches
+        Of accumulation buffers: contributions, and reads.
+    set_node : int64 array, shape (sets,)
+    sets : tuple of tuple of int
+        Places of runs within their node, for sets of more than one run and fewer than all.
+    size : int64 array, shape (tensors and phantoms,)
+    buffers : int64 array
+        Accumulation buffers that cross borders and are read or kept.
+    """
+
+    run_first: Int
+    run_node: Int
+    run_option: Int
+    run_cost: Int
+    run_segments: Int
+    piece_run: Int
+    piece_begin: Int
+    piece_end: Int
+    piece_demand: Int
+    reads: Touches
+    makes: Touches
+    fills: Touches
+    uses: Touches
+    set_node: Int
+    sets: tuple[tuple[int, ...], ...]
+    size: Int
+    buffers: Int
+
+    @property
+    def width(self) -> int:
+        """Most segments of a run: events are as many units of time apart."""
+        return int(self.run_segments.max(initial=1))
+
+    @classmethod
+    def of(cls, whole: CompositeProblem, profile: Profile) -> NodeTables:
+        """Of a problem with composites."""
+        return _Gatherer(whole, profile).tables()
+
+
+class _Gatherer:
+    """Goes through the nodes and notes what their runs touch."""
+
+    def __init__(self, whole: CompositeProblem, profile: Profile) -> None:
+        self.whole, self.profile = whole, profile
+        arrays = whole.arrays
+        self.size = arrays.size
+        self.is_buffer = standing_buffers(whole.problem)[0] & ~whole.border.internal
+        self.reads, self.makes, self.fills, self.uses = _Table(), _Table(), _Table(), _Table()
+        self.codes: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.sets_of: dict[int, int] = {}
+
+    def tables(self) -> NodeTables:
+        whole = self.whole
+        runs: list[Run] = []
+        nodes, pieces, counts = [], [], []
+        phantom: dict[tuple[int, int], int] = {}
+        saved: list[int] = []
+        for number, layer in enumerate(whole.layers):
+            for run in whole.runs(layer[1]):
+                phantom[number, run.option] = len(self.size) + len(saved)
+                saved.append(next(f.saved for f in whole.runs(layer[0]) if f.option == run.option))
+        ends = {layer[side]: (number, side) for number, layer in enumerate(whole.layers) for side in (0, 1)}
+        segments_of = []
+        for node in range(len(whole.nodes)):
+            own = whole.runs(node)
+            counts.append(len(own))
+            segments = [Segments.of(run, self.size, self.is_buffer, self.profile) for run in own]
+            for run, cut in zip(own, segments, strict=True):
+                pieces += [(len(runs), begin, end, most) for begin, end, most in _pieces(cut.demand)]
+                runs.append(run)
+                nodes.append(node)
+                segments_of.append(len(cut.demand))
+            self._touches(node, own, segments)
+            if node in ends:
+                number, side = ends[node]
+                for place, (run, cut) in enumerate(zip(own, segments, strict=True)):
+                    tensor = phantom.get((number, run.option))
+                    if tensor is None:
+                        continue
+                    code = EVERY if len(own) == 1 else place
+                    if side:
+                        self.reads.rows.append((node, tensor, 0, -1, code))
+                    else:
+                        self.makes.rows.append((node, tensor, len(cut.demand), len(cut.demand) - 1, code))
+        piece = np.array(pieces, dtype=np.int64).reshape(-1, 4)
+        return NodeTables(
+            run_first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            run_node=np.array(nodes, dtype=np.int64),
+            run_option=np.array([run.option for run in runs], dtype=np.int64),
+            run_cost=np.array([run.cost for run in runs], dtype=np.int64),
+            run_segments=np.array(segments_of, dtype=np.int64),
+            piece_run=piece[:, 0], piece_begin=piece[:, 1], piece_end=piece[:, 2], piece_demand=piece[:, 3],
+            **{name: Touches(*getattr(self, name).columns()) for name in ("reads", "makes", "fills", "uses")},
+            set_node=np.array([node for node, _ in self.codes], dtype=np.int64),
+            sets=tuple(members for _, members in self.codes),
+            size=np.concatenate([self.size, np.array(saved, dtype=np.int64)]),
+            buffers=np.flatnonzero(self.is_buffer),
+        )  # fmt: skip
+
+    def _touches(self, node: int, runs: tuple[Run, ...], segments: list[Segments]) -> None:
+        """Interfaces of a node, those alike in several runs taken together."""
+        alike: dict[tuple[str, int, int, int], list[int]] = {}
+        for place, (run, cut) in enumerate(zip(runs, segments, strict=True)):
+            for i, tensor in enumerate(run.tensor.tolist()):
+                begin, last = int(cut.begin[i]), int(cut.last[i])
+                if self.is_buffer[tensor]:
+                    if run.makes[i]:
+                        alike.setdefault(("fills", tensor, 0 if run.needs[i] else begin, last), []).append(place)
+                    if run.needs[i]:
+                        alike.setdefault(("uses", tensor, 0, last), []).append(place)
+                elif run.makes[i]:
+                    alike.setdefault(("makes", tensor, begin, last), []).append(place)
+                elif run.needs[i]:
+                    alike.setdefault(("reads", tensor, 0, last), []).append(place)
+        for (table, tensor, begin, last), places in alike.items():
+            getattr(self, table).rows.append((node, tensor, begin, last, self._code(node, tuple(places), len(runs))))
+
+    def _code(self, node: int, places: tuple[int, ...], count: int) -> int:
+        if len(places) == count:
+            return EVERY
+        if len(places) == 1:
+            return places[0]
+        if (node, places) not in self.codes:
+            self.codes[node, places] = count + self.sets_of.get(node, 0)
+            self.sets_of[node] = self.sets_of.get(node, 0) + 1
+        return self.codes[node, places]
+
+
+def _pieces(demand: Int) -> list[tuple[int, int, int]]:
+    """(begin, end, bytes) of neighbouring segments that hold the same, if anything."""
+    marks = np.flatnonzero(np.append(True, demand[1:] != demand[:-1])).tolist()
+    ends = [*marks[1:], len(demand)]
+    return [(begin, end, int(demand[begin])) for begin, end in zip(marks, ends, strict=True) if demand[begin] > 0]

@@ -1,0 +1,161 @@
+"""Variables of the hierarchical retention intervals, and the literals and times that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.base import Values
+from remat.formulations.hierarchical.intervals_layout import CopiedTouches, IntervalsLayout
+from remat.formulations.hierarchical.intervals_tables import EVERY
+from remat.modeling import ALWAYS, Model, Vars
+from remat.modeling.rows import expand
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class IntervalBlocks:
+    """The blocks of variables, in the order in which they are made."""
+
+    start: Vars
+    active: Vars
+    option: Vars
+    some: Vars
+    tick: Vars
+    end: Vars
+    buffer_start: Vars
+    buffer_end: Vars
+    masked: Vars
+    transient: Vars
+    keep: Vars
+    cover: Vars
+
+
+class IntervalVariables:
+    """The variables of one model.
+
+    Parameters
+    ----------
+    layout : IntervalsLayout
+    model : Model
+        They are made in it.
+    """
+
+    def __init__(self, layout: IntervalsLayout, model: Model) -> None:
+        self.layout, self.model = layout, model
+        self.blocks = self._make(model)
+
+    def _make(self, model: Model) -> IntervalBlocks:
+        at, horizon = self.layout, self.layout.horizon
+        copies = len(at.copy_node)
+        copy, tick = np.nonzero(self.tick_table >= 0)
+        buffers, again = len(at.tables.buffers), self.contributions
+        return IntervalBlocks(
+            start=model.integers("start", copies, at.first, at.last),
+            active=model.booleans("active", copies, lower=(at.copy_rank == 0).astype(np.int64)),
+            option=model.booleans("option", int(self.choice_counts.sum())),
+            some=model.booleans("some", int(self.set_counts.sum())),
+            tick=model.integers("tick", len(copy), at.first[copy] + tick, at.last[copy] + tick),
+            end=model.integers("end", len(at.made), at.first[at.made.copy] + at.made.begin, horizon + 1),
+            buffer_start=model.integers("buffer_start", buffers, 1, horizon),
+            buffer_end=model.integers("buffer_end", buffers, 2, horizon + 1),
+            masked=model.booleans("masked", len(again)),
+            transient=model.booleans("transient", len(again)),
+            keep=model.booleans("keep", len(self.kept)),
+            cover=model.booleans("cover", len(self.covered)),
+        )
+
+    @cached_property
+    def choice_first(self) -> Int:
+        """Place of the first option variable of each copy; copies of nodes with one run have none."""
+        counts = self.choice_counts
+        return np.cumsum(counts) - counts
+
+    @cached_property
+    def choice_counts(self) -> Int:
+        """Option variables of each copy."""
+        runs = np.diff(self.layout.tables.run_first)[self.layout.copy_node]
+        return np.where(runs > 1, runs, 0)
+
+    @cached_property
+    def set_counts(self) -> Int:
+        """Sets of options of each copy that have a variable."""
+        nodes = len(self.layout.copy_first)
+        return np.bincount(self.layout.tables.set_node, minlength=nodes)[self.layout.copy_node].astype(np.int64)
+
+    @cached_property
+    def tick_table(self) -> Int:
+        """Place among the ticks of each (copy, units after its start); -1: none. Shape (copies, width + 1)."""
+        at = self.layout
+        needed = np.zeros((len(at.copy_node), at.width + 1), dtype=np.bool_)
+        tables = at.tables
+        run, rank = expand(at.copies[tables.run_node[tables.piece_run]])
+        copy = at.copy_first[tables.run_node[tables.piece_run[run]]] + rank
+        needed[copy, tables.piece_begin[run]] = needed[copy, tables.piece_end[run]] = True
+        needed[at.made.copy, at.made.begin] = True
+        again = self.contributions
+        needed[again.copy, again.begin] = needed[again.copy, again.last + 1] = True
+        needed[:, 0] = False  # that is the start
+        table = np.full(needed.shape, -1, dtype=np.int64)
+        table[needed] = np.arange(int(needed.sum()))
+        return table
+
+    @cached_property
+    def contributions(self) -> CopiedTouches:
+        """Contributions of later copies, to buffers that are there already or for themselves."""
+        at = self.layout
+        return at.filled.only(at.copy_rank[at.filled.copy] > 0)
+
+    @cached_property
+    def kept(self) -> Int:
+        """Instances that can be the one that is kept."""
+        at = self.layout
+        return np.flatnonzero(at.kept[at.made.tensor])
+
+    @cached_property
+    def covered(self) -> Int:
+        """Pairs of a read and an instance that need a literal: all but those of reads without a choice."""
+        at = self.layout
+        choices = np.bincount(at.pair_read, minlength=len(at.read))[at.pair_read]
+        maker = at.made.copy[at.pair_made]
+        sure = (at.copy_rank[maker] == 0) & (at.made.runs[at.pair_made] == EVERY)
+        return np.flatnonzero((choices > 1) | ~sure)
+
+    def literal(self, copy: Int, runs: Int) -> Int:
+        """The literal by which a copy runs with one of a set of its options."""
+        x = self.blocks
+        active = np.where(self.layout.copy_rank[copy] == 0, ALWAYS, x.active.index[copy])
+        own = self.choice_counts[copy]
+        option = self.choice_first[copy] + runs
+        some = (np.cumsum(self.set_counts) - self.set_counts)[copy] + runs - own
+        one = (runs >= 0) & (runs < own)
+        several = (runs >= own) & (runs >= 0)
+        result = active.copy()
+        result[one] = x.option.index[option[one]]
+        result[several] = x.some.index[some[several]]
+        return result
+
+    def time(self, copy: Int, units: Int) -> Int:
+        """The variable of the time so many units after the start of a copy."""
+        x, place = self.blocks, self.tick_table[copy, units]
+        return np.where(units == 0, x.start.index[copy], x.tick.index[place] if len(x.tick) else x.start.index[copy])
+
+    def chosen(self, values: Values) -> Int:
+        """The run of each copy (its place among all runs), or -1 where it does not run; shape (copies,)."""
+        at, x = self.layout, self.blocks
+        run = np.where(values[x.active.index] > 0.5, at.tables.run_first[at.copy_node], -1)
+        copy, place = expand(self.choice_counts)
+        taken = values[x.option.index] > 0.5
+        run[copy[taken]] = at.tables.run_first[at.copy_node[copy[taken]]] + place[taken]
+        return run
+
+    def holds(self, values: Values, copy: Int, runs: Int) -> Bool:
+        """Whether copies run with one of a set of their options, by the values."""
+        literal = self.literal(copy, runs)
+        sure = literal == ALWAYS
+        return sure | (values[np.where(sure, 0, literal)] > 0.5)
