@@ -51,7 +51,7 @@ def effort_for(backend, formulation=""):
     little = Effort(deadline=1.0, grace=10.0)
     if backend.partition(":")[0] in SLOW_FAMILIES:
         return replace(little, most_ops=4, cases=2 if backend == "minizinc:gecode" else 1)
-    if formulation == "retention-intervals" and backend != "cp-sat":
+    if formulation in {"retention-intervals", "h-intervals"} and backend != "cp-sat":
         return replace(little, most_ops=4, cases=3)
     return little
 
@@ -88,7 +88,7 @@ def made(name):
 
 def test_nothing_that_is_required_has_gone():
     assert set(BACKENDS) >= REQUIRED
-    assert {"checkmate", "retention-intervals", "stages", *ORDERS} <= set(FORMULATIONS)
+    assert {"checkmate", "h-intervals", "retention-intervals", "stages", *ORDERS} <= set(FORMULATIONS)
 
 
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
@@ -134,8 +134,21 @@ QUICK_CP_SAT = {
 }  # fmt: skip
 
 
+#: Composites. Without any `h-intervals` states what retention intervals do, and gives the same records.
+QUICK_COMPOSITES = {
+    "h-intervals": {
+        "cp-sat": {"full_graphs", "accumulation_buffers_in_any_order", "least_peak_of_accumulation_buffers",
+                   "hints_are_taken"},
+        "highs": {"accumulation_buffers"},
+        "minizinc:gecode": {"full_graphs"},
+    },
+}  # fmt: skip
+
+
 def quick_pair(formulation, backend, check):
     """`stages` has linear rows like `checkmate`, whose way to these backends is tried."""
+    if formulation in QUICK_COMPOSITES:
+        return check.__name__ in QUICK_COMPOSITES[formulation].get(backend, ())
     if formulation in ORDERS:
         return check.__name__ in QUICK_ORDERS.get(backend, ())
     if backend == "minizinc:cp-sat" and check.__name__ not in QUICK_CP_SAT:
@@ -231,7 +244,7 @@ def thorough_effort(backend, formulation=""):
     """The deadline of five seconds that is promised; fewer models where each starts a program or two."""
     if backend.partition(":")[0] in SLOW_FAMILIES:
         return Effort(most_ops=4, cases=5, deadline=5.0)
-    if formulation == "retention-intervals" and backend != "cp-sat":
+    if formulation in {"retention-intervals", "h-intervals"} and backend != "cp-sat":
         return Effort(most_ops=4, cases=8, deadline=5.0)
     return THOROUGH
 

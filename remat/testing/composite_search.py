@@ -128,8 +128,8 @@ class _State(NamedTuple):
     """Computes of each node as far as they matter, first computes done, last slot of the stage, and what is held.
 
     `live` has tensors that cross borders, `filled` pairs (buffer, writer op), `gone` buffers that were dropped,
-    `phantoms` pairs (group, option) whose phantoms are held, `run` what is being done: (node, option, steps done,
-    whether its phantom stays, inner tensors that are live).
+    `phantoms` triples (group, option, whether it was made in this phase) of phantoms that are held, `run` what is being
+    done: (node, option, steps done, whether its phantom stays, inner tensors that are live).
     """
 
     runs: tuple[int, ...]
@@ -137,7 +137,7 @@ class _State(NamedTuple):
     live: frozenset[str]
     filled: frozenset[tuple[str, int]]
     gone: frozenset[str]
-    phantoms: frozenset[tuple[int, int]]
+    phantoms: frozenset[tuple[int, int, bool]]
     run: tuple[int, int, int, bool, frozenset[str]] | None
 
 
@@ -173,7 +173,8 @@ class CompositeSearch:
     refill : bool
         Whether accumulation buffers that cross borders may be dropped and filled again.
     one_phantom : bool
-        Whether a group holds the phantom of its latest forward run that made one, and no other.
+        Whether a group holds the phantom of its latest forward run that made one, and no other; and holds it at least
+        until the end of the phase, or its backward part's turn.
     copies : int or None
         Most runs of each node.
     """
@@ -206,6 +207,7 @@ class CompositeSearch:
         ]
         self.unread = {t for t in self.parts if not any(t in reads for reads in self.reads) and t not in self.kept}
         self.limits = problem.compute_limits
+        self.backward = {node.group: j for j, node in enumerate(self.nodes) if node.is_backward}
 
     def cheapest(self, budget: int | None = None, most_states: int = 200_000) -> CompositeOptimum | None:
         """The least cost within `budget` (default: the problem's); None: there is no schedule.
@@ -252,7 +254,8 @@ class CompositeSearch:
     def _starts(self, state: _State) -> Iterator[tuple[int, _State]]:
         """Which node runs next, with which option; a phantom may be dropped before."""
         for one in state.phantoms:
-            yield 0, state._replace(phantoms=state.phantoms - {one})
+            if not (self.one_phantom and one[2] and state.slot < self.backward[one[0]]):
+                yield 0, state._replace(phantoms=state.phantoms - {one})
         done = next((j for j, count in enumerate(state.runs) if not count), len(self.nodes))
         for j, node in enumerate(self.nodes):
             if self.staged and (j > done or j <= state.slot or done == len(self.nodes)):
@@ -265,7 +268,7 @@ class CompositeSearch:
             for option in node.options:
                 stays: tuple[bool, ...] = (False,)
                 if node.group is not None and node.is_backward:
-                    if (node.group, option) not in state.phantoms:
+                    if not {(node.group, option, False), (node.group, option, True)} & state.phantoms:
                         continue
                     stays = (False, True)
                 for stay in stays:
@@ -288,7 +291,7 @@ class CompositeSearch:
         during = state.live | (self.writes[op] - inner)
         held = self.base + sum(self.size[t] for t in during) + sum(self.size[t] for t in inside)
         held += self.graph.ops[op].workspace
-        for group, other in state.phantoms:
+        for group, other, _ in state.phantoms:
             if (group, other) != (node.group, option) or not node.is_backward or stay:
                 held += sum(self.size[t] for t in self.phantom[group][other])
         if held > limit:
@@ -330,16 +333,20 @@ class CompositeSearch:
         node = self.nodes[j]
         phantoms = state.phantoms
         if node.group is not None and option in self.phantom[node.group]:
+            mine = {(node.group, option, False), (node.group, option, True)}
             if not node.is_backward:
-                phantoms |= {(node.group, option)}
+                phantoms = (phantoms - mine) | {(node.group, option, self.staged)}
                 if self.one_phantom:
                     phantoms = frozenset(x for x in phantoms if x[0] != node.group or x[1] == option)
             elif not stay:
-                phantoms -= {(node.group, option)}
+                phantoms -= mine
         first = not state.runs[j]
         count = 1 if self.copies is None else state.runs[j] + 1
         runs = (*state.runs[:j], count, *state.runs[j + 1 :])
-        return state._replace(runs=runs, slot=-1 if first or not self.staged else j, phantoms=phantoms, run=None)
+        if not first and self.staged:
+            return state._replace(runs=runs, slot=j, phantoms=phantoms, run=None)
+        old = frozenset((group, o, False) for group, o, _ in phantoms)
+        return state._replace(runs=runs, slot=-1, phantoms=old, run=None)
 
     def _read_before_written(self, sequence: Sequence[int]) -> set[str]:
         found: set[str] = set()

@@ -237,8 +237,8 @@ class HierarchicalIntervals(Formulation):
             found.append(Step(int(at.copy_node[copy]), option, np.concatenate([live, full])))
         return found
 
-    def claimed_memory(self, values: Values) -> list[tuple[int, int, Int]]:
-        """What the model says is held: (node, option, bytes at each sub-step) of each run, in sequence."""
+    def claims(self, values: Values) -> list[Int]:
+        """Bytes that the model says are held at each sub-step of each of :meth:`steps`."""
         at, x = self.layout, self.statement.blocks
         use = self.rows(self.statement).memory()
         sure = use.presence == ALWAYS
@@ -247,11 +247,11 @@ class HierarchicalIntervals(Formulation):
         run, start = self.statement.chosen(values), values[x.start.index]
         is_buffer = np.isin(np.arange(len(self.problem.kept)), at.tables.buffers)
         found = []
-        for copy in sorted(np.flatnonzero(run >= 0).tolist(), key=lambda copy: start[copy]):
+        for copy in sorted(np.flatnonzero(run >= 0).tolist(), key=lambda copy: float(start[copy])):
             node, number = int(at.copy_node[copy]), int(run[copy])
             own = self.whole.runs(node)[number - int(at.tables.run_first[node])]
             cut = Segments.of(own, at.tables.size, is_buffer, self.options.profile)
             time = start[copy] + cut.of_step
             load = ((begin <= time[:, None]) & (time[:, None] < end)) @ demand
-            found.append((node, own.option, self.held + self.unit * load - cut.demand[cut.of_step] + cut.memory))
+            found.append(self.held + self.unit * load - cut.demand[cut.of_step] + cut.memory)
         return found

@@ -1,0 +1,195 @@
+"""Both hierarchical formulations on random hierarchies, against composite schedules in plain Python.
+
+What the model claims is held is never less than what the expanded schedule holds, at any step; and on tiny hierarchies
+the optimum is that of an exhaustive search over all decisions.
+"""
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from remat import registry
+from remat.backends.base import SolveOptions, Status
+from remat.backends.cp_sat import CpSat
+from remat.deadline import Deadline
+from remat.formulations.hierarchical import Composite, Option
+from remat.modeling import violations
+from remat.problem import Problem
+from remat.schedule import Schedule, validate
+from remat.testing.composite_search import CompositeSearch, memory_of
+from remat.testing.hierarchies import RandomHierarchy, RandomOption, random_hierarchy
+
+
+def composites(h):
+    return tuple(
+        Composite(g.name, g.forward, g.backward, [Option(o.forward, o.backward or None) for o in g.options])
+        for g in h.groups
+    )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A formulation and what it is tried with."""
+
+    name: str
+    backend: type
+    options: tuple = ()
+    search: tuple = ()
+    order: str = "fixed"
+
+    def of(self, h, problem, **more):
+        kind = registry.load("formulations", self.name)
+        return kind(problem, kind.options_type(composites=composites(h), **dict(self.options), **more))
+
+    def __str__(self):
+        return f"{self.name} in {self.order} order"
+
+
+INTERVALS = Subject("h-intervals", CpSat, (("copies", 20),))
+SUBJECTS = [
+    INTERVALS,
+    Subject("h-intervals", CpSat, (("copies", 2),), (("copies", 2),), "free"),
+]
+
+
+def budget_of(h, seed):
+    """Between the least that any op needs and what the reference order holds."""
+    least, most = h.graph.structural_bound.peak, h.graph.reference_peak
+    return random.Random(seed).randint(least, max(least, most))
+
+
+def answer(formulation, backend):
+    model = formulation.build()
+    raw = backend().solve(model, SolveOptions(deadline=Deadline.after(120), threads=1, relative_gap=0.0))
+    assert raw.status in (Status.OPTIMAL, Status.INFEASIBLE), (raw.status, raw.stop)
+    return model, raw
+
+
+def checked(formulation, values, objective):
+    """All that a solution promises; what is claimed at each step, and the certificate of what is decoded."""
+    problem, model = formulation.problem, formulation.build()
+    assert violations(model, values) == []
+    steps, claims = formulation.steps(values), formulation.claims(values)
+    runs = [next(r for r in formulation.whole.runs(s.node) if r.option == s.option) for s in steps]
+    assert [len(run.ops) for run in runs] == [len(claim) for claim in claims]
+    sequence = [op for run in runs for op in run.ops.tolist()]
+    claimed = [int(held) for claim in claims for held in claim]
+    held = memory_of(problem.graph, sequence, problem.keep)
+    under = [(step, real, said) for step, (real, said) in enumerate(zip(held, claimed, strict=True)) if real > said]
+    assert not under, f"(step, held, claimed): {under}"
+    whole = validate(problem.graph, Schedule.of_computes(problem.graph, sequence), problem.rules)
+    assert whole.cost == objective
+    certificate = validate(problem.graph, formulation.decode(values), problem.rules)
+    for each in (whole, certificate):
+        assert each.accepted, each.first
+    assert certificate.cost <= objective
+    return claimed, certificate
+
+
+def returns(formulation, values, cost):
+    """What is decoded can be encoded, fits the model, and comes back at its cost."""
+    problem = formulation.problem
+    again = formulation.encode(formulation.decode(values))
+    assert violations(formulation.build(), again) == []
+    assert validate(problem.graph, formulation.decode(again), problem.rules).cost == cost
+
+
+def tried(subject, seed, most_ops):
+    """One random hierarchy: the optimum by both, or None where there is no schedule or too much to search."""
+    h = random_hierarchy(seed, most_ops)
+    problem = Problem(h.graph, budget_of(h, seed), subject.order)
+    formulation = subject.of(h, problem)
+    _, raw = answer(formulation, subject.backend)
+    if raw.values is not None:
+        claimed, certificate = checked(formulation, raw.values, raw.objective)
+        assert max(claimed) <= problem.budget_bytes
+        returns(formulation, raw.values, certificate.cost)
+    try:
+        best = CompositeSearch(h, problem, **dict(subject.search)).cheapest(most_states=20_000 * (most_ops - 2))
+    except OverflowError:
+        return None
+    assert raw.objective == (best and best.cost), (seed, best)
+    return best and best.cost - h.graph.base_cost
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_claims_and_optimum(subject):
+    """A few of the slow ones."""
+    extra = [tried(subject, seed, 3) for seed in range(16)]
+    assert sum(each is not None for each in extra) >= 8
+    assert any(extra)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_claims_and_optimum_of_many(subject, part):
+    most_ops = 3 if subject.order == "free" else 4
+    extra = [tried(subject, seed, most_ops) for seed in range(1000 * part, 1000 * part + 120)]
+    assert sum(each is not None for each in extra) >= 40
+    assert sum(bool(each) for each in extra) >= 5
+
+
+def with_recomputation(h, rng):
+    """The reference order; some ops run again in order before others do, at most once in all."""
+    graph = h.graph
+    single = [(graph.arrays.producers.counts[graph.arrays.op_outputs[op]] == 1).all() for op in range(len(graph.ops))]
+    sequence, again = [], set()
+    for op in graph.arrays.order.tolist():
+        chosen = [p for p in dict.fromkeys(sequence) if single[p] and graph.ops[p].recomputable and rng.random() < 0.2]
+        sequence += [p for p in chosen if p not in again]
+        again |= set(chosen)
+        sequence.append(op)
+    return sequence
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_claims_are_exact_for_ops_alone(subject):
+    """Without composites what is claimed of an encoded schedule is what it holds, to the byte."""
+    again = 0
+    for seed in range(25):
+        h = random_hierarchy(seed, 5, leaves=True)
+        formulation = subject.of(h, Problem(h.graph, None, subject.order))
+        values = formulation.encode(Schedule.of_computes(h.graph, with_recomputation(h, random.Random(seed))))
+        assert violations(formulation.build(), values) == []
+        claimed = [int(held) for claim in formulation.claims(values) for held in claim]
+        decoded = [h.graph.op_index[name] for name in formulation.decode(values).computes()]
+        assert claimed == memory_of(h.graph, decoded), seed
+        again += len(decoded) > len(h.graph.ops)
+    assert again >= 10
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_claims_are_exact_where_everything_is_kept(subject):
+    """The reference order by composites whose only option keeps all: interfaces come and go inside of runs."""
+    composite = 0
+    for seed in range(25):
+        h = random_hierarchy(seed, 6)
+        groups = tuple(replace(g, options=(RandomOption(g.forward, g.backward),)) for g in h.groups)
+        h = RandomHierarchy(h.graph, groups)
+        formulation = subject.of(h, Problem(h.graph, None, subject.order))
+        values = formulation.encode(Schedule.reference(h.graph))
+        assert violations(formulation.build(), values) == []
+        claimed = [int(held) for claim in formulation.claims(values) for held in claim]
+        assert claimed == memory_of(h.graph, h.graph.arrays.order.tolist()), seed
+        composite += len(h.groups) > 1
+    assert composite >= 6
+
+
+@pytest.mark.slow
+def test_one_segment_claims_more():
+    """``profile="peak"``: a smaller model that never claims less, and so is never cheaper."""
+    more = 0
+    for seed in range(40):
+        h = random_hierarchy(seed, 4)
+        problem = Problem(h.graph, budget_of(h, seed))
+        _, exact = answer(INTERVALS.of(h, problem), CpSat)
+        _, coarse = answer(INTERVALS.of(h, problem, profile="peak"), CpSat)
+        if coarse.values is None:
+            more += exact.values is not None
+            continue
+        checked(INTERVALS.of(h, problem, profile="peak"), coarse.values, coarse.objective)
+        assert exact.objective <= coarse.objective
+        more += exact.objective < coarse.objective
+    assert more >= 2
