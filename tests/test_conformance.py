@@ -94,7 +94,7 @@ def test_nothing_that_is_required_has_gone():
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_formulation(formulation, check):
-    check(registry.load("formulations", formulation))
+    check(registry.load("formulations", formulation), Effort(cases=2 if formulation in QUICK_COMPOSITES else 4))
 
 
 def quick(backend, check):
@@ -137,10 +137,8 @@ QUICK_CP_SAT = {
 #: Composites. Without any `h-intervals` states what retention intervals do, and gives the same records.
 QUICK_COMPOSITES = {
     "h-intervals": {
-        "cp-sat": {"full_graphs", "accumulation_buffers_in_any_order", "least_peak_of_accumulation_buffers",
-                   "hints_are_taken"},
+        "cp-sat": {"full_graphs", "least_peak_of_accumulation_buffers_in_any_order"},
         "highs": {"accumulation_buffers"},
-        "minizinc:gecode": {"full_graphs"},
     },
 }  # fmt: skip
 

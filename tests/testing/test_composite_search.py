@@ -66,7 +66,7 @@ def test_all_kinds_of_hierarchies_come():
 def test_leaves_alone_are_ops(order):
     """Without groups the search finds what the exhaustive search over ops finds."""
     tight = 0
-    for seed in range(40):
+    for seed in range(25):
         graph = random_graph(seed, 5, buffers=seed % 3 == 0)
         problem = Problem(graph, random_budget(graph, seed), order)
         scope = Scope(problem.order, order == "fixed", None if order == "fixed" else 2, (FILLED_ONCE,))
@@ -74,7 +74,7 @@ def test_leaves_alone_are_ops(order):
         found = CompositeSearch(RandomHierarchy(graph, ()), problem, copies=scope.max_computes).cheapest()
         assert (best and best.cost) == (found and found.cost), seed
         tight += best is not None and best.cost > graph.base_cost
-    assert tight >= 2
+    assert tight >= 1
 
 
 def test_what_is_found_holds_no_more_than_the_budget():
@@ -85,7 +85,7 @@ def test_what_is_found_holds_no_more_than_the_budget():
         budget = random_budget(h.graph, seed)
         problem = Problem(h.graph, budget)
         try:
-            best = CompositeSearch(h, problem).cheapest(most_states=3000)
+            best = CompositeSearch(h, problem).cheapest(most_states=2000)
         except OverflowError:
             continue
         if best is None:
