@@ -125,6 +125,18 @@ def test_frontier_has_what_is_not_beaten_and_every_budget_gets_its_best():
     assert validate(graph, below).peak == frontier[0].peak
 
 
+def test_drops_go_on_from_plans():
+    """Above the least budget drops from a plan over the budget are cheaper, at it from the plan itself."""
+    graph = gpt(layers=6)
+    least = BlockCheckpointing().frontier(Problem(graph))[0].peak
+    for budget in (least, "80%"):
+        problem = Problem(graph, budget)
+        by_hand = validate(graph, BlockCheckpointing().run(problem, RUN), problem.rules)
+        polished = validate(graph, BlockCheckpointing(BlockOptions(drops=True)).run(problem, RUN), problem.rules)
+        assert by_hand.accepted and polished.accepted
+        assert polished.cost < by_hand.cost
+
+
 def test_another_problem_is_measured_anew():
     heuristic, graph = BlockCheckpointing(), gpt(layers=2)
     assert heuristic.frontier(Problem(graph)) != heuristic.frontier(Problem(graph, max_computes=1))

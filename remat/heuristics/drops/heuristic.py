@@ -194,9 +194,9 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
     at = position[given]
     first = np.zeros(len(at), dtype=np.bool_)
     first[np.unique(at, return_index=True)[1]] = True
-    stage = np.cumsum(first) - first
+    stage: Int = np.cumsum(first) - first
     again = np.flatnonzero(~first)
-    same = np.diff(stage) == 0
+    same: NDArray[np.bool_] = np.diff(stage) == 0
     if not np.array_equal(at[first], np.arange(len(order))) or (np.diff(at)[same] <= 0).any():
         return None
     limits = np.array([MOST_RUNS if limit is None else limit for limit in problem.compute_limits])
