@@ -18,7 +18,7 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.heuristics.options import check_types
 from remat.hierarchy.blocks.cuts import all_cuts, last_forward_reads
-from remat.hierarchy.blocks.plans import EVERY, FAMILIES, Int, Plan, first_backward_of, near
+from remat.hierarchy.blocks.plans import FAMILIES, Int, Plan, few, first_backward_of, near
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
 
@@ -259,7 +259,7 @@ class BlockCheckpointing(Heuristic):
     def _refined(self, step: TrainingStep, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
         """Of many blocks: what plans near the best one are better, in steps that are halved when none is."""
         num_blocks, reach = len(best.ends), 0.5
-        if num_blocks <= EVERY or self.options.k is not None:
+        if few(num_blocks, len(step.problem.graph.ops)) or self.options.k is not None:
             return best
         measure, ends = Measure(step), np.array(best.ends, dtype=np.int64)
         looking = deadline.earlier(LOOKING * deadline.remaining)
@@ -278,7 +278,8 @@ class BlockCheckpointing(Heuristic):
         which = list(FAMILIES) if self.options.which == "all" else [self.options.which]
         for family in which:
             for ends in chains:
-                for plan in FAMILIES[family](len(ends), self.options.k):
+                every = few(len(ends), len(step.problem.graph.ops))
+                for plan in FAMILIES[family](len(ends), every, self.options.k):
                     yield plan, ends
 
     def _schedule(self, step: TrainingStep, found: Measured) -> Schedule:
