@@ -35,6 +35,8 @@ MOST = 1.25
 LOOKS = 6
 #: Ways to cut that are tried at the least, the most promising by their programmes.
 LEVELS = 4
+#: Ops from which on one way is enough, the finest one.
+LARGE = 10_000
 #: Leanings of the drops that polish.
 LEANINGS = (2.0, 6.0)
 
@@ -182,7 +184,14 @@ class _Search:
         """
         reads = Reads.of(step)
         cuts = levels(reads, self.options.blocks)
-        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in range(len(cuts))]
+        ways = [level for level, places in enumerate(cuts) if len(places) <= self.options.blocks]
+        if len(self.problem.graph.ops) > LARGE:
+            for level in ways:
+                self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
+                if not self.rank[0]:
+                    break
+            return
+        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways]
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
         for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
             if tried < LEVELS or self.rank[0]:  # or nothing fits
