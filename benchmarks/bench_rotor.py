@@ -41,7 +41,8 @@ def run(heuristic: Heuristic, problem: Problem, seconds: float, start: Schedule 
     heuristic.prepared()
     began = time.monotonic()
     schedule = heuristic.run(problem, HeuristicRun(SolveOptions(Deadline.after(seconds), threads=1), start=start))
-    assert schedule is not None
+    if schedule is None:
+        return "none", Schedule.reference(problem.graph)
     return said(problem, schedule, time.monotonic() - began), schedule
 
 

@@ -13,9 +13,9 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.heuristics.drops import heuristic as drops
+from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.heuristics.options import check_types
-from remat.hierarchy.rotor import polish, programme
+from remat.hierarchy.rotor import programme
 from remat.hierarchy.rotor.blocks import Blocks
 from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, levels
@@ -102,7 +102,7 @@ class Rotor(Heuristic):
 
     name = "rotor"
     options_type = RotorOptions
-    kernels = (programme.KERNELS, drops.KERNELS, polish.KERNELS)
+    kernels = (*Drops.kernels, programme.KERNELS)
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         step = TrainingStep.of(problem)
@@ -234,7 +234,7 @@ class _Search:
             if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
                 continue  # over the budget, and costs more already than what fits
             for leaning in LEANINGS if found[0] else LEANINGS[:1]:
-                better = polish.polished(self.problem, seen[number][1], leaning, self.on.deadline)
+                better = Drops(DropsOptions((leaning,))).mended(self.problem, seen[number][1], self.on.deadline)
                 if better is not None:
                     self._simulate(better)
                 self._go_on()
