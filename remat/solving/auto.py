@@ -54,8 +54,8 @@ WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
 #: no schedule yet, ops and seconds.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
 WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
-#: Ops up to which models for bounds and of neighbourhoods fit into memory.
-BOUND_OPS = 5000
+#: Ops up to which neighbourhoods are searched by models.
+LNS_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
 #: Shares of the time that steps begin with once they take turns; what they bring moves them.
@@ -217,7 +217,7 @@ class Auto:
 
         Without a deadline nothing comes later, so it is waited for.
         """
-        if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > BOUND_OPS):
+        if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > LNS_OPS):
             return False
         session, kind = self.session, load("heuristics", name)
         if name not in self.kept:
@@ -279,9 +279,6 @@ class Auto:
         if self._over() or self.problem.budget_bytes is None:
             return False
         session = self.session
-        if self.num_ops > BOUND_OPS:
-            session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
-            return False
 
         def take(bound: Bound) -> bool:
             if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
