@@ -13,10 +13,6 @@ from remat.heuristics.checkpointing.step import TrainingStep
 Int = NDArray[np.int64]
 
 
-#: A level has at most this share of the blocks of the finer one.
-LEAST_STEP = 0.8
-
-
 @dataclass(frozen=True, eq=False)
 class Reads:
     """When each tensor is written and read, in positions of the reference order; all of shape (tensors,).
@@ -95,12 +91,11 @@ class Reads:
 
 
 def levels(reads: Reads, most_blocks: int) -> list[Int]:
-    """Ways to cut the forward part, from fine to coarse; the last ones have at most `most_blocks` blocks.
+    """Ways to cut the forward part, from fine to coarse, each with at most `most_blocks` blocks.
 
     A cut lies where fewer bytes pass than anywhere within some distance; the distance doubles from one level to the
     next. Cuts are no nearer to each other than that distance, so plateaus are cut evenly. What passes by for long, such
-    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter. Where
-    there are too many blocks, every k-th cut of the last such level makes another one, so that blocks are alike.
+    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter.
 
     Returns
     -------
@@ -114,8 +109,6 @@ def levels(reads: Reads, most_blocks: int) -> list[Int]:
     >>> reads = Reads.of(TrainingStep.of(Problem(unit_chain(6))))
     >>> [cuts.tolist() for cuts in levels(reads, 8)]
     [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
-    >>> [cuts.tolist() for cuts in levels(reads, 3)]
-    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
     """
     num_forward = reads.step.num_forward
     found: list[Int] = []
@@ -124,14 +117,10 @@ def levels(reads: Reads, most_blocks: int) -> list[Int]:
         cuts = _cuts(reads.crossing, num_forward, distance)
         if len(cuts) < 2:
             break
-        if found and len(found[-1]) > most_blocks >= len(cuts):
-            found.append(found[-1][:: -(-len(found[-1]) // most_blocks)])
-        if not found or len(cuts) <= LEAST_STEP * len(found[-1]):
+        if len(cuts) <= most_blocks and not (found and len(found[-1]) == len(cuts)):
             found.append(cuts)
         distance = 2 * distance if distance else 1
-    if not found or len(found[-1]) > most_blocks:
-        found.append(np.zeros(1, dtype=np.int64))
-    return found
+    return found or [np.zeros(1, dtype=np.int64)]
 
 
 def _cuts(crossing: Int, num_forward: int, distance: int) -> Int:

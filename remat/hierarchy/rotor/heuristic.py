@@ -13,30 +13,26 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.heuristics.drops.heuristic import Drops, DropsOptions
+from remat.heuristics.drops import heuristic as drops
 from remat.heuristics.options import check_types
-from remat.hierarchy.rotor import programme
+from remat.hierarchy.rotor import polish, programme
 from remat.hierarchy.rotor.blocks import Blocks
 from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.programme import Programme
 from remat.problem import Problem
-from remat.schedule import Schedule, simulate
+from remat.schedule import Schedule, Verdict, validate
 
 Int = NDArray[np.int64]
 Rank = tuple[bool, int, int]
 
 #: Shares of the budget that the programme is allowed in excess of what is there: it over-estimates what plans hold, and
 #: drops remove some more.
-EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2)
+EXCESSES = (0.0, 0.04, 0.1, 0.2)
 #: The largest of them and some room.
 MOST = 1.25
 #: Looks for the most slots whose schedule fits.
 LOOKS = 6
-#: Ways to cut that are tried at the least, the most promising by their programmes.
-LEVELS = 4
-#: Ops from which on one way is enough, the finest one.
-LARGE = 10_000
 #: Leanings of the drops that polish.
 LEANINGS = (2.0, 6.0)
 
@@ -102,7 +98,7 @@ class Rotor(Heuristic):
 
     name = "rotor"
     options_type = RotorOptions
-    kernels = (*Drops.kernels, programme.KERNELS)
+    kernels = (programme.KERNELS, drops.KERNELS, polish.KERNELS)
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         step = TrainingStep.of(problem)
@@ -142,7 +138,7 @@ class Table:
         budget = max(1, problem.budget_bytes - reads.held)
         most = int(MOST * budget) + 1
         while True:
-            unit = _unit(chain, -(-most // options.slots))
+            unit = -(-most // options.slots)
             programme = Programme.solve(chain, most // unit + 1, unit, deadline)
             if len(programme.steps_in_cost) or most >= MOST * problem.reference_peak:
                 return cls(blocks, chain, programme, budget // unit)
@@ -152,17 +148,6 @@ class Table:
         """What the programme says with so many slots."""
         sequence = self.blocks.sequence(self.chain, self.programme.plan(slots))
         return useful_schedule(self.blocks.reads.step.problem, sequence, Rotor.name)
-
-
-def _unit(chain: Chain, unit: int) -> int:
-    """Bytes in a slot, near to `unit`: what blocks mostly pass on is a whole number of them, and so not rounded up."""
-    first = np.arange(chain.num_blocks - 1)
-    passed, times = np.unique(chain.between[first, first + 1, first + 1], return_counts=True)
-    if not len(passed):
-        return unit
-    usual = int(passed[times.argmax()])
-    parts = round(usual / unit)
-    return -(-usual // parts) if parts else unit
 
 
 class _Search:
@@ -184,18 +169,10 @@ class _Search:
         """
         reads = Reads.of(step)
         cuts = levels(reads, self.options.blocks)
-        ways = [level for level, places in enumerate(cuts) if len(places) <= self.options.blocks]
-        if len(self.problem.graph.ops) > LARGE:
-            for level in ways:
-                self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
-                if not self.rank[0]:
-                    break
-            return
-        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways]
+        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in range(len(cuts))]
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
-        for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
-            if tried < LEVELS or self.rank[0]:  # or nothing fits
-                self._search(tables[number])
+        for number in np.argsort(nominal, kind="stable").tolist():
+            self._search(tables[number])
 
     def _search(self, table: Table) -> None:
         """The most slots whose schedule fits, and what drops make of it and of some with more slots."""
@@ -207,7 +184,7 @@ class _Search:
         def look(number: int) -> Rank:
             if number not in seen:
                 schedule = table.schedule(int(steps[number]))
-                seen[number] = self._simulate(schedule), schedule
+                seen[number] = self._certify(schedule), schedule
                 self._go_on()
             return seen[number][0]
 
@@ -234,9 +211,9 @@ class _Search:
             if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
                 continue  # over the budget, and costs more already than what fits
             for leaning in LEANINGS if found[0] else LEANINGS[:1]:
-                better = Drops(DropsOptions((leaning,))).mended(self.problem, seen[number][1], self.on.deadline)
+                better = polish.polished(self.problem, seen[number][1], leaning, self.on.deadline)
                 if better is not None:
-                    self._simulate(better)
+                    self._certify(better)
                 self._go_on()
 
     def _go_on(self) -> None:
@@ -245,13 +222,9 @@ class _Search:
             raise OverdueError("it is enough")
         self.on.deadline.check()
 
-    def _simulate(self, schedule: Schedule) -> Rank:
-        problem = self.problem
-        assert problem.budget_bytes is not None
-        found = simulate(
-            problem.graph, schedule, keep=problem.keep, count_constant_memory=problem.count_constant_memory
-        )
-        this = rank(not found.violations and found.peak <= problem.budget_bytes, found.cost, found.peak)
+    def _certify(self, schedule: Schedule) -> Rank:
+        found = validate(self.problem.graph, schedule, self.problem.rules)
+        this = rank(found.verdict is Verdict.VALID, found.cost, found.peak)
         if self.best is None or this < self.rank:
             self.best, self.rank = schedule, this
             self.done = not this[0] and self.on.tell(schedule)
