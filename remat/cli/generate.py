@@ -32,6 +32,10 @@ def command(
     layers: Annotated[int | None, typer.Option("--layers", min=1, help="Layers of a transformer (gpt).")] = None,
     heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads of a transformer.")] = None,
     sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens of a sample.")] = None,
+    accumulation: Annotated[
+        str | None,
+        typer.Option("--accumulation", metavar="sums|buffers", help="How a training graph op by op adds gradients up."),
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a random graph.")] = None,
 ) -> None:
     """Write the graph NAME to a file."""
@@ -41,6 +45,7 @@ def command(
     given = {
         "batch": batch, "image": None if image is None else _shape(image), "n": ops, "width": width, "seed": seed,
         "layers": layers, "heads": heads, "sequence": sequence,
+        "accumulation": accumulation,
     }  # fmt: skip
     write_graph(make(name, {key: value for key, value in given.items() if value is not None}), output)
 

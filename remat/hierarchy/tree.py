@@ -192,8 +192,9 @@ class Hierarchy:
         lacking = np.setdiff1d(np.arange(len(name)), self.root.ops)
         if len(lacking):
             raise ProblemError(f"the hierarchy of graph {self.graph.name!r} lacks op {name[lacking[0]]!r}")
-        for group in self.groups():
-            _check_parts(group, arrays)
+        if not _parts_agree(self, arrays):
+            for group in self.groups():
+                _check_parts(group, arrays)
         for number, level in enumerate(self.levels()):
             if number and (fault := cycle_fault(arrays, level)):
                 raise ProblemError(f"graph {self.graph.name!r}: {fault}")
@@ -268,6 +269,27 @@ def _label_name(labels: Int, op: int, groups: tuple[Group, ...] | list[Group]) -
     number, backward = divmod(int(labels[op]) - len(labels), 2)
     group = groups[number]
     return f"group {group.name!r}" + (" (its backward ops)" if backward else "")
+
+
+def _parts_agree(hierarchy: Hierarchy, arrays: GraphArrays) -> bool:
+    """Whether all groups are in order, and children disjoint parts of their parents; without saying what is wrong."""
+    above = np.full(len(arrays.cost), -1, dtype=np.int64)
+    parent = np.zeros(1, dtype=np.int64)
+    for number, level in enumerate(hierarchy.levels()):
+        parts = [ops for group in level for ops in (group.forward, group.backward)]
+        lengths = np.array([len(ops) for ops in parts])
+        ops, label = np.concatenate(parts), np.repeat(np.arange(len(parts)), lengths)
+        neighbours = label[1:] == label[:-1]
+        if (lengths[::2] + lengths[1::2] == 0).any() or (np.bincount(ops, minlength=1) > 1).any():
+            return False
+        if (np.diff(arrays.position[ops])[neighbours] <= 0).any():
+            return False
+        if number and (above[ops] != 2 * np.repeat(parent, 2)[label] + label % 2).any():
+            return False
+        above = np.full(len(arrays.cost), -1, dtype=np.int64)
+        above[ops] = label
+        parent = np.repeat(np.arange(len(level)), [len(group.children) for group in level])
+    return True
 
 
 def _check_parts(group: Group, arrays: GraphArrays) -> None:

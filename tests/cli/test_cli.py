@@ -112,6 +112,7 @@ def test_show_takes_a_zoo_name_where_there_is_no_such_file(
         (["randwire-cifar10-coarse", "--seed", "3"], 74),
         (["gpt", "--layers", "2", "--heads", "2", "--width", "8", "--sequence", "3", "--batch", "1"], 75),
         (["uno", "--batch", "1"], 267),
+        (["resnet50-ops", "--batch", "1", "--image", "32x32", "--accumulation", "buffers"], 222),
     ],
 )
 def test_generate(arguments: list[str], ops: int, tmp_path: Path) -> None:

@@ -13,6 +13,10 @@ from remat.heuristics.checkpointing.step import TrainingStep
 Int = NDArray[np.int64]
 
 
+#: A level has at most this share of the blocks of the finer one.
+LEAST_STEP = 0.8
+
+
 @dataclass(frozen=True, eq=False)
 class Reads:
     """When each tensor is written and read, in positions of the reference order; all of shape (tensors,).
@@ -117,7 +121,7 @@ def levels(reads: Reads, most_blocks: int) -> list[Int]:
         cuts = _cuts(reads.crossing, num_forward, distance)
         if len(cuts) < 2:
             break
-        if len(cuts) <= most_blocks and not (found and len(found[-1]) == len(cuts)):
+        if len(cuts) <= most_blocks and not (found and len(cuts) > LEAST_STEP * len(found[-1])):
             found.append(cuts)
         distance = 2 * distance if distance else 1
     return found or [np.zeros(1, dtype=np.int64)]

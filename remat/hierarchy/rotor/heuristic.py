@@ -21,18 +21,20 @@ from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.programme import Programme
 from remat.problem import Problem
-from remat.schedule import Schedule, Verdict, validate
+from remat.schedule import Schedule, simulate
 
 Int = NDArray[np.int64]
 Rank = tuple[bool, int, int]
 
 #: Shares of the budget that the programme is allowed in excess of what is there: it over-estimates what plans hold, and
 #: drops remove some more.
-EXCESSES = (0.0, 0.04, 0.1, 0.2)
+EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2)
 #: The largest of them and some room.
 MOST = 1.25
 #: Looks for the most slots whose schedule fits.
 LOOKS = 6
+#: Ways to cut that are tried at the least, the most promising by their programmes.
+LEVELS = 4
 #: Leanings of the drops that polish.
 LEANINGS = (2.0, 6.0)
 
@@ -138,7 +140,7 @@ class Table:
         budget = max(1, problem.budget_bytes - reads.held)
         most = int(MOST * budget) + 1
         while True:
-            unit = -(-most // options.slots)
+            unit = _unit(chain, -(-most // options.slots))
             programme = Programme.solve(chain, most // unit + 1, unit, deadline)
             if len(programme.steps_in_cost) or most >= MOST * problem.reference_peak:
                 return cls(blocks, chain, programme, budget // unit)
@@ -148,6 +150,17 @@ class Table:
         """What the programme says with so many slots."""
         sequence = self.blocks.sequence(self.chain, self.programme.plan(slots))
         return useful_schedule(self.blocks.reads.step.problem, sequence, Rotor.name)
+
+
+def _unit(chain: Chain, unit: int) -> int:
+    """Bytes in a slot, near to `unit`: what blocks mostly pass on is a whole number of them, and so not rounded up."""
+    first = np.arange(chain.num_blocks - 1)
+    passed, times = np.unique(chain.between[first, first + 1, first + 1], return_counts=True)
+    if not len(passed):
+        return unit
+    usual = int(passed[times.argmax()])
+    parts = round(usual / unit)
+    return -(-usual // parts) if parts else unit
 
 
 class _Search:
@@ -171,8 +184,9 @@ class _Search:
         cuts = levels(reads, self.options.blocks)
         tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in range(len(cuts))]
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
-        for number in np.argsort(nominal, kind="stable").tolist():
-            self._search(tables[number])
+        for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
+            if tried < LEVELS or self.rank[0]:  # or nothing fits
+                self._search(tables[number])
 
     def _search(self, table: Table) -> None:
         """The most slots whose schedule fits, and what drops make of it and of some with more slots."""
@@ -184,7 +198,7 @@ class _Search:
         def look(number: int) -> Rank:
             if number not in seen:
                 schedule = table.schedule(int(steps[number]))
-                seen[number] = self._certify(schedule), schedule
+                seen[number] = self._simulate(schedule), schedule
                 self._go_on()
             return seen[number][0]
 
@@ -213,7 +227,7 @@ class _Search:
             for leaning in LEANINGS if found[0] else LEANINGS[:1]:
                 better = polish.polished(self.problem, seen[number][1], leaning, self.on.deadline)
                 if better is not None:
-                    self._certify(better)
+                    self._simulate(better)
                 self._go_on()
 
     def _go_on(self) -> None:
@@ -222,9 +236,13 @@ class _Search:
             raise OverdueError("it is enough")
         self.on.deadline.check()
 
-    def _certify(self, schedule: Schedule) -> Rank:
-        found = validate(self.problem.graph, schedule, self.problem.rules)
-        this = rank(found.verdict is Verdict.VALID, found.cost, found.peak)
+    def _simulate(self, schedule: Schedule) -> Rank:
+        problem = self.problem
+        assert problem.budget_bytes is not None
+        found = simulate(
+            problem.graph, schedule, keep=problem.keep, count_constant_memory=problem.count_constant_memory
+        )
+        this = rank(not found.violations and found.peak <= problem.budget_bytes, found.cost, found.peak)
         if self.best is None or this < self.rank:
             self.best, self.rank = schedule, this
             self.done = not this[0] and self.on.tell(schedule)

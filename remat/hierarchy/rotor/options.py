@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Int = NDArray[np.int64]
 
+#: Values up to which what to drop next is found out exactly.
+EXACT = 60
 #: Shares of the bytes a backward part reads that options save, besides what inner cuts make.
 SHARES = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
 
@@ -41,6 +43,7 @@ class Maker:
         writer = np.full(len(arrays.size), -1, dtype=np.int64)
         writer[arrays.producers.rows] = arrays.producers.indices
         self.writer = writer.tolist()
+        self._known: dict[tuple[object, ...], tuple[BlockOption, ...]] = {}
 
     def sweep(self, block: int) -> tuple[int, int]:
         """Cost and peak of running it forward for the blocks after it alone."""
@@ -79,9 +82,31 @@ class Maker:
         return peak
 
     def options(self, block: int) -> tuple[BlockOption, ...]:
-        """The options of a block, those left out that another one beats in everything."""
-        found: dict[tuple[float, ...], BlockOption] = {}
+        """The options of a block, those left out that another one beats in everything.
+
+        Blocks that are wired the same, with the same sizes and costs, have the same ones, which are made once.
+        """
         facts = _Facts.of(self, block)
+        ops = np.array([*facts.forward, *facts.backward], dtype=np.int64)
+        above = int(self.blocks.above[block + 1])
+        key = facts.key()
+        if key not in self._known:
+            place = {int(op): number for number, op in enumerate(ops.tolist())}
+            self._known[key] = tuple(
+                replace(
+                    option,
+                    backward_peak=option.backward_peak - above,
+                    backward=np.array([place[op] for op in option.backward.tolist()], dtype=np.int64),
+                )
+                for option in self._made(block, facts)
+            )
+        return tuple(
+            replace(option, backward_peak=option.backward_peak + above, backward=ops[option.backward])
+            for option in self._known[key]
+        )
+
+    def _made(self, block: int, facts: _Facts) -> list[BlockOption]:
+        found: dict[tuple[float, ...], BlockOption] = {}
         for saved in facts.saved_sets():
             option = self._option(block, facts, saved)
             key = option.saved, option.forward_peak, option.backward_peak, option.cost
@@ -91,7 +116,7 @@ class Maker:
             for key, option in found.items()
             if not any(key != other and all(x >= y for x, y in zip(key, other, strict=True)) for other in found)
         ]
-        return tuple(sorted(kept, key=lambda option: (option.cost, option.saved)))
+        return sorted(kept, key=lambda option: (option.cost, option.saved))
 
     def _option(self, block: int, facts: _Facts, wanted: set[int]) -> BlockOption:
         """The option that saves `wanted`, as far as it is read."""
@@ -198,41 +223,114 @@ class _Facts:
         start = end - len(backward)
         return cls(maker, forward, backward, own, own & read, late, fixed, start, end, [cuts for cuts in inner if cuts])
 
+    def key(self) -> tuple[object, ...]:
+        """Equal for blocks whose options are the same but for the names of ops."""
+        maker, start = self.maker, self.backward_start
+        number: dict[int, int] = {}
+        wiring: list[object] = []
+        for op in (*self.forward, -1, *self.backward):
+            if op < 0:
+                wiring.append("backward")
+                continue
+            touched = [number.setdefault(t, len(number)) for t in (*maker.inputs[op], *maker.outputs[op])]
+            wiring.append((maker.cost[op], maker.workspace[op], len(maker.inputs[op]), *touched))
+        end = maker.position[self.forward[-1]] + 1 if self.forward else 0
+        tensors = [
+            (
+                maker.size[t], t in self.own, t in self.passed_on, t in self.fixed, maker.last_forward[t] >= end,
+                maker.last_read[t] < self.backward_end, end <= maker.first_write[t] < start,
+            )
+            for t in number
+        ]  # fmt: skip
+        begin = end - len(self.forward)
+        return (*wiring, *tensors, *(tuple(cut - begin for cut in cuts) for cuts in self.inner))
+
     def saved_sets(self) -> list[set[int]]:
         """Sets of values to save, from everything to nothing."""
         maker = self.maker
         read = {t for op in self.backward for t in maker.inputs[op] if t in self.own} | set(self.late)
-        total = sum(maker.size[t] for t in read)
-        found = [read | self.fixed]
-        if not total:
-            return found
-        by_price = sorted(read - self.fixed, key=self._price)
-        left = total
-        kept = set(read)
-        shares = list(SHARES)
-        for t in by_price:
-            kept.discard(t)
-            left -= maker.size[t]
-            if shares and left <= shares[0] * total:
-                found.append(kept | self.fixed)
-                while shares and left <= shares[0] * total:
-                    shares.pop(0)
-        found.append(set(self.fixed))
+        always = self.fixed | {t for t in read if not maker.size[t]}
+        some = sorted(read - always)
+        found = [read | always, set(always)]
+        found += [saved | always for saved in (self._greedy if len(some) <= EXACT else self._by_price)(some)]
         for cuts in self.inner:
             passing = {
                 t
                 for t in self.own
                 if bisect_right(cuts, maker.first_write[t]) < bisect_right(cuts, maker.last_forward[t])
             }
-            found.append(passing | self.fixed)
-        unique: dict[frozenset[int], None] = {}
-        for saved in found:
-            unique.setdefault(frozenset(saved), None)
-        return [set(saved) for saved in unique]
+            found.append(passing | always)
+        unique = {frozenset(saved): saved for saved in found}
+        return list(unique.values())
+
+    def _greedy(self, some: list[int]) -> list[set[int]]:
+        """Values, or all that an op writes, are dropped one by one, the cheapest for its bytes first; and the reverse.
+
+        What has no bytes is saved.
+        """
+        maker = self.maker
+        bit = {t: 1 << number for number, t in enumerate(sorted(self.own))}
+        wanted = sum(bit[t] for t in some)
+        ops = [
+            (maker.cost[op], sum(bit[t] for t in maker.outputs[op]), sum(bit[t] for t in maker.inputs[op] if t in bit))
+            for op in reversed(self.forward)
+        ]
+        always = sum(bit[t] for t in self.own if t in self.fixed or not maker.size[t])
+
+        def cost(saved: int) -> int:
+            total, needed = 0, wanted & ~saved
+            for price, outputs, inputs in ops:
+                if outputs & needed:
+                    total += price
+                    needed |= inputs & ~saved
+            return total
+
+        groups = {bit[t] for t in some} | {outputs & wanted for _, outputs, _ in ops if outputs & wanted & ~always}
+        found: list[set[int]] = []
+        for adding in (False, True):
+            saved = always if adding else wanted | always
+            now = cost(saved)
+            while True:
+                best: tuple[float, int, int] | None = None
+                for group in groups:
+                    after = saved | group if adding else saved & ~(group & ~always)
+                    if after == saved:
+                        continue
+                    then = cost(after)
+                    size = sum(maker.size[t] for t in some if bit[t] & (after ^ saved))
+                    rank = ((then - now) / max(size, 1), after, then)
+                    if best is None or rank < best:
+                        best = rank
+                if best is None:
+                    break
+                saved, now = best[1:]
+                found.append({t for t in some if bit[t] & saved})
+        return found
+
+    def _by_price(self, some: list[int]) -> list[set[int]]:
+        """What costs little for its bytes is dropped first; a set for each share of the bytes that is left."""
+        maker = self.maker
+        left = total = sum(maker.size[t] for t in some)
+        kept, shares = set(some), list(SHARES)
+        found: list[set[int]] = []
+        for t in sorted(some, key=self._price):
+            kept.discard(t)
+            left -= maker.size[t]
+            if shares and left <= shares[0] * total:
+                found.append(set(kept))
+                while shares and left <= shares[0] * total:
+                    shares.pop(0)
+        return found
 
     def _price(self, tensor: int) -> tuple[float, int]:
         """Cost of recomputing a value, and what is never saved before it, for its bytes."""
         maker = self.maker
-        op = maker.writer[tensor]
-        size = sum(maker.size[t] for t in maker.outputs[op])
-        return maker.cost[op] / max(size, 1), tensor
+        read = {t for op in self.backward for t in maker.inputs[op]}
+        todo, again = [maker.writer[tensor]], set()
+        while todo:
+            op = todo.pop()
+            if op not in again:
+                again.add(op)
+                todo += [maker.writer[t] for t in maker.inputs[op] if t in self.own and t not in read | self.fixed]
+        size = sum(maker.size[t] for t in maker.outputs[maker.writer[tensor]])
+        return sum(maker.cost[op] for op in again) / max(size, 1), tensor

@@ -1,0 +1,80 @@
+"""Groups lie between articulation points: ops that all later ones depend on the earlier ones through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.heuristics.options import check_types
+from remat.hierarchy.labels import articulation_labels
+from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.partition.runs import groups_of, in_runs, joined
+from remat.hierarchy.tree import Group, Int
+from remat.problem import Problem
+
+#: Levels of articulation points within what others hold together: a U-Net has one for each skip.
+MAX_DEPTH = 50
+
+
+@dataclass(frozen=True)
+class ArticulationOptions:
+    """Options of a partition by articulation points.
+
+    Attributes
+    ----------
+    max_group : int
+        Groups with more ops than this are looked at for articulation points inside.
+    max_members : int
+        Where a group has more members than this (groups and ops), neighbours are taken together.
+    max_side : int
+        Values that live long and are read by many may pass a cut, up to so many hundredths of the bytes of all values.
+    """
+
+    max_group: int = 20
+    max_members: int = 32
+    max_side: int = 10
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name, least in (("max_group", 2), ("max_members", 2), ("max_side", 0)):
+            if getattr(self, name) < least:
+                raise ProblemError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+
+class Articulation(Partitioner):
+    """Groups between articulation points, and inside large groups again without the value that all of it begins with.
+
+    Groups are runs of the reference order.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo.gpt import gpt
+    >>> [len(group.forward) for group in Articulation().partition(Problem(gpt(layers=3))).root.children]
+    [2, 10, 5, 10, 5, 10, 5]
+    """
+
+    name = "articulation"
+    options_type = ArticulationOptions
+
+    def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
+        return groups_of(in_runs(problem, self._members(problem, ops, deadline, MAX_DEPTH), self.options.max_members))
+
+    def _members(self, problem: Problem, ops: Int, deadline: Deadline, depth: int) -> list[Group | int]:
+        deadline.check()
+        labels = articulation_labels(problem, ops, self.options.max_side).label
+        members: list[Group | int] = []
+        for piece in np.split(ops, np.flatnonzero(np.diff(labels)) + 1):
+            if len(piece) == 1:
+                members.append(int(piece[0]))
+            elif len(piece) <= self.options.max_group or not depth:
+                members.append(joined(problem, piece.tolist()))
+            else:  # without the first op: what it writes may be read all over
+                inside = self._members(problem, piece[1:], deadline, depth - 1)
+                if len(inside) == 1:
+                    inside = list(inside[0].children) if isinstance(inside[0], Group) else []
+                inside = in_runs(problem, inside, self.options.max_members)
+                members.append(Group(joined(problem, piece.tolist()).name, piece, children=tuple(groups_of(inside))))
+        return members

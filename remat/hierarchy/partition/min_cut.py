@@ -1,0 +1,108 @@
+"""Groups are parts of an order between which few bytes are passed on."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.heuristics.options import check_types
+from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.partition.rounds import Level
+from remat.hierarchy.partition.runs import lives
+from remat.hierarchy.tree import Group, Int
+from remat.problem import Problem
+
+
+@dataclass(frozen=True)
+class MinCutOptions:
+    """Options of a partition by cuts.
+
+    Attributes
+    ----------
+    max_group : int
+        Groups with more ops than this are cut.
+    max_members : int
+        Into so many parts at the most.
+    balance : float
+        Share of the ops that each side of a cut has at the least, up to 0.5.
+    """
+
+    max_group: int = 20
+    max_members: int = 20
+    balance: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("max_group", "max_members"):
+            if getattr(self, name) < 2:
+                raise ProblemError(f"{name} must be at least 2, not {getattr(self, name)}")
+        if not 0 < self.balance <= 0.5:
+            raise ProblemError(f"balance must lie between 0 and 0.5, not {self.balance}")
+
+
+class MinCut(Partitioner):
+    """Cuts an order where the fewest bytes are alive, again and again, the largest part first.
+
+    The order is the reference order, or, where the order of first computations is free, one in which ops come soon
+    after what they wait for.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> hierarchy = MinCut(MinCutOptions(max_group=4)).partition(Problem(unit_chain(16)))
+    >>> [group.forward.tolist() for group in hierarchy.root.children]
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    """
+
+    name = "min-cut"
+    options_type = MinCutOptions
+
+    def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
+        arrays = problem.graph.arrays
+        node = np.full(len(arrays.cost), -1, dtype=np.int64)
+        node[ops] = np.arange(len(ops))
+        ops = ops[Level.of(problem, node, None, problem.kept).by_rank]
+        first, last = lives(problem, ops)
+        alive = np.zeros(len(ops) + 1, dtype=np.int64)  # bytes that pass from the ops before each place to it and later
+        passed = np.flatnonzero(last > first)
+        np.add.at(alive, first[passed] + 1, arrays.size[passed])
+        np.add.at(alive, last[passed] + 1, -arrays.size[passed])
+        alive = np.cumsum(alive)
+        names, position = problem.graph.op_names, arrays.position
+        children: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        stack, order = [(0, len(ops))], []
+        while stack:
+            deadline.check()
+            run = stack.pop()
+            order.append(run)
+            children[run] = self._parts(alive, *run)
+            stack += children[run]
+        made: dict[tuple[int, int], Group] = {}
+        for start, stop in reversed(order):
+            mine = ops[start:stop]
+            below = tuple(made[part] for part in children[start, stop] if part in made)
+            if stop - start > 1:
+                name = f"{names[mine[0]]} .. {names[mine[-1]]}"
+                made[start, stop] = Group(name, mine[np.argsort(position[mine])], children=below)
+        whole = made.get((0, len(ops)))
+        return [] if whole is None else list(whole.children)
+
+    def _parts(self, alive: Int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where to cut one run of the order; nowhere if it is small."""
+        options: MinCutOptions = self.options
+        if stop - start <= options.max_group:
+            return []
+        runs = [(start - stop, start, stop)]
+        while len(runs) < options.max_members and -runs[0][0] > options.max_group:
+            _, a, b = heapq.heappop(runs)
+            margin = max(1, int(options.balance * (b - a)))
+            places = np.arange(a + margin, b - margin + 1)
+            best = places[alive[places] == alive[places].min()]
+            cut = int(best[np.abs(2 * best - a - b).argmin()])
+            heapq.heappush(runs, (a - cut, a, cut))
+            heapq.heappush(runs, (cut - b, cut, b))
+        return sorted((a, b) for _, a, b in runs)

@@ -1,0 +1,110 @@
+"""Groups are the modules of the network that the graph was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.heuristics.options import check_types
+from remat.hierarchy.pairing import largest_acyclic
+from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.partition.runs import groups_of, in_runs
+from remat.hierarchy.tree import Group, Int, dependencies
+from remat.problem import Problem
+
+
+@dataclass(frozen=True)
+class ModulesOptions:
+    """Options of a partition by modules.
+
+    Attributes
+    ----------
+    max_members : int
+        Where a module has more members than this (groups and ops), neighbours are taken together.
+    """
+
+    max_members: int = 32
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.max_members < 2:
+            raise ProblemError(f"max_members must be at least 2, not {self.max_members}")
+
+
+class Modules(Partitioner):
+    """Groups by the dotted paths in ``meta["modules"]``: a module's ops are a group, those of its parts its children.
+
+    Modules of one op are left out, and so is what only holds one other module. Where the ops of a module cannot be run
+    as a whole, some of them are left alone at the level above until they can.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo.gpt import gpt
+    >>> hierarchy = Modules().partition(Problem(gpt(layers=2)))
+    >>> [group.name for group in hierarchy.groups()][:4]
+    ['embedding', 'layers.0.attn', 'layers.0.mlp', 'layers.0']
+    """
+
+    name = "modules"
+    options_type = ModulesOptions
+
+    def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
+        modules = problem.graph.meta.get("modules")
+        if not isinstance(modules, Mapping) or not modules:
+            raise ProblemError(f"graph {problem.graph.name!r} has no 'modules' in meta to be grouped by")
+        names = problem.graph.op_names
+        paths = {op: _parts(modules.get(names[op])) for op in ops.tolist()}
+        self._cut(problem, ops, paths, deadline)
+        members = self._members(problem, ops.tolist(), paths, deadline)
+        return groups_of(in_runs(problem, members, self.options.max_members))
+
+    def _cut(self, problem: Problem, ops: Int, paths: dict[int, tuple[str, ...]], deadline: Deadline) -> None:
+        """Shorten paths, level by level, until all modules of a level can be run as wholes."""
+        tails, heads = dependencies(problem)
+        inside = np.zeros(len(problem.graph.ops), dtype=np.bool_)
+        inside[ops] = True
+        edges = inside[tails] & inside[heads]
+        tails, heads = tails[edges], heads[edges]
+        for length in range(1, max(map(len, paths.values())) + 1):
+            deadline.check()
+            codes: dict[tuple[str, ...], int] = {}
+            labels = -1 - np.arange(len(inside))
+            for op, path in paths.items():
+                if len(path) >= length:
+                    labels[op] = codes.setdefault(path[:length], len(codes))
+            keep = largest_acyclic(labels, ops, tails, heads)
+            for op in ops[~keep[ops]].tolist():
+                paths[op] = paths[op][: length - 1]
+
+    def _members(
+        self, problem: Problem, ops: list[int], paths: dict[int, tuple[str, ...]], deadline: Deadline
+    ) -> list[Group | int]:
+        """Groups and ops at the highest level."""
+        by_path: dict[tuple[str, ...], list[int]] = {}
+        for op in ops:
+            for length in range(1, len(paths[op]) + 1):
+                by_path.setdefault(paths[op][:length], []).append(op)
+        below: dict[tuple[str, ...], list[Group | int]] = {(): []}
+        for op in ops:
+            below.setdefault(paths[op], []).append(op)
+        for path in deadline.each(sorted(by_path, key=lambda path: -len(path))):
+            parent = below.setdefault(path[:-1], [])
+            members = below.get(path, [])
+            if len(members) == 1:  # an op, or a module that holds all of it
+                parent.append(members[0])
+            else:
+                members = in_runs(problem, members, self.options.max_members)
+                children = tuple(
+                    sorted(groups_of(members), key=lambda group: problem.graph.arrays.position[group.forward[0]])
+                )
+                parent.append(Group(".".join(path), np.array(by_path[path]), children=children))
+        position = problem.graph.arrays.position
+        return sorted(below[()], key=lambda m: int(position[m.forward[0] if isinstance(m, Group) else m]))
+
+
+def _parts(text: object) -> tuple[str, ...]:
+    return tuple(part for part in text.split(".") if part) if isinstance(text, str) else ()

@@ -1,0 +1,354 @@
+"""One round of H-Partition: a graph of nodes, candidates for groups, and which of them are wrapped."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.hierarchy.labels import LONG, MANY
+from remat.hierarchy.partition.base import training_step
+from remat.hierarchy.tree import Int, dependencies
+from remat.problem import Problem
+
+#: Values that live long and are read by many split a graph into classes; where more than so many do, none does.
+MAX_SPLITTING = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A graph of nodes, each a set of ops.
+
+    Attributes
+    ----------
+    rank : list of int
+        Place of each node in a topological order.
+    by_rank : list of int
+        The nodes in that order.
+    predecessors : list of lists
+        Nodes that each node reads, of those in its class.
+    ops : list of int
+        How many ops each node has.
+    reads, writes : list of lists
+        Tensors that cross the border of each node, and that others write; graph inputs are not among them.
+    readers, writers : list of int
+        How many nodes read and write each tensor.
+    leaves : list of bool
+        Tensors that something outside the nodes reads, or that are to be alive at the end.
+    size : list of int
+        Bytes of each tensor.
+    """
+
+    rank: list[int]
+    by_rank: list[int]
+    predecessors: list[list[int]]
+    ops: list[int]
+    reads: list[list[int]]
+    writes: list[list[int]]
+    readers: list[int]
+    writers: list[int]
+    leaves: list[bool]
+    size: list[int]
+
+    @classmethod
+    def of(cls, problem: Problem, node: Int, kinds: Int | None, leaves: NDArray[np.bool_]) -> Level:
+        """The level whose nodes are numbered from 0.
+
+        Parameters
+        ----------
+        node : int64 array, shape (ops,)
+            The node of each op; -1 for ops that are not grouped.
+        kinds : int64 array, shape (ops,), or None
+            The class of each op (:func:`classes`); None: all are of one.
+        leaves : bool array, shape (tensors,)
+            :func:`leaving`.
+        """
+        arrays = problem.graph.arrays
+        count, inside = int(node.max(initial=-1)) + 1, node >= 0
+        width = len(arrays.size)
+        reads = _pairs(node[arrays.consumers.indices], arrays.consumers.rows, width)
+        writes = _pairs(node[arrays.producers.indices], arrays.producers.rows, width)
+        readers, writers = (np.bincount(pairs % width, minlength=width) for pairs in (reads, writes))
+        both = np.intersect1d(reads, writes, assume_unique=True)  # a node that reads what it writes
+        only_writer = writers[both % width] == 1
+        own = both[only_writer]
+        hidden = own[(readers[own % width] == 1) & ~leaves[own % width]]
+        reads = np.setdiff1d(reads, own, assume_unique=True)
+        readers = readers - np.bincount(own % width, minlength=width)
+        writes = np.setdiff1d(writes, hidden, assume_unique=True)
+        reads = reads[writers[reads % width] > 0]
+        tails, heads = dependencies(problem) if kinds is None else (arrays.edge_producer, arrays.edge_consumer)
+        edges = inside[tails] & inside[heads] & (node[tails] != node[heads])
+        tails, heads = tails[edges], heads[edges]
+        first = np.full(count, len(node), dtype=np.int64)
+        np.minimum.at(first, node[inside], arrays.position[inside])
+        by_rank = topological(_distinct(node[tails], node[heads], count), first.tolist())
+        rank = np.empty(count, dtype=np.int64)
+        rank[by_rank] = np.arange(count)
+        if kinds is not None:
+            same = kinds[tails] == kinds[heads]
+            tails, heads = tails[same], heads[same]
+        return cls(
+            rank=rank.tolist(),
+            by_rank=by_rank,
+            predecessors=_distinct(node[heads], node[tails], count),
+            ops=np.bincount(node[inside], minlength=count).tolist(),
+            reads=_lists(reads, width, count),
+            writes=_lists(writes, width, count),
+            readers=readers.tolist(),
+            writers=writers.tolist(),
+            leaves=leaves.tolist(),
+            size=arrays.size.tolist(),
+        )
+
+
+def leaving(problem: Problem) -> NDArray[np.bool_]:
+    """Which tensors the loss reads, or have to be alive at the end.
+
+    What backward ops read of the forward part is not handed on: the group has them, too.
+    """
+    arrays = problem.graph.arrays
+    step, leaves = training_step(problem), problem.kept.copy()
+    if step is not None:
+        loss = np.zeros(len(arrays.cost), dtype=np.bool_)
+        loss[arrays.order[step.num_forward : step.first_backward]] = True
+        leaves[arrays.consumers.rows[loss[arrays.consumers.indices]]] = True
+    return leaves
+
+
+def _pairs(nodes: Int, tensors: Int, width: int) -> Int:
+    """Distinct pairs of node and tensor, as ``node * width + tensor``, ascending."""
+    known = nodes >= 0
+    return np.unique(nodes[known] * width + tensors[known])
+
+
+def _lists(pairs: Int, width: int, count: int) -> list[list[int]]:
+    ends = np.searchsorted(pairs, np.arange(count + 1) * width)
+    flat, bounds = (pairs % width).tolist(), ends.tolist()
+    return [flat[a:b] for a, b in pairwise(bounds)]
+
+
+def _distinct(rows: Int, columns: Int, count: int) -> list[list[int]]:
+    return _lists(np.unique(rows * count + columns), count, count)
+
+
+def topological(successors: list[list[int]], first: list[int]) -> list[int]:
+    """A topological order in which a node comes soon after what it waited for last; else by `first`."""
+    waiting = [0] * len(successors)
+    for following in successors:
+        for node in following:
+            waiting[node] += 1
+    stack = sorted((node for node, count in enumerate(waiting) if not count), key=lambda node: -first[node])
+    order: list[int] = []
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        ready: list[int] = []
+        for later in successors[node]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                ready.append(later)
+        stack.extend(sorted(ready, key=lambda n: -first[n]))
+    return order
+
+
+def classes(problem: Problem, ops: Int) -> Int:
+    """The class of each op, such that what two classes exchange goes one way; shape (ops of the graph,).
+
+    Masks and the output of an encoder are read all over what follows, and would make everything depend on two things.
+    So the ops that lead to such a value are one class and the others another: groups lie within a class, and then
+    dependencies between classes can be left out of account, since no cycle can go through them.
+    """
+    arrays = problem.graph.arrays
+    kinds = np.zeros(len(arrays.cost), dtype=np.int64)
+    place = np.full(len(arrays.cost), -1, dtype=np.int64)
+    place[ops] = np.arange(len(ops))
+    reader = place[arrays.consumers.indices]
+    rows = arrays.consumers.rows[reader >= 0]
+    readers = np.bincount(rows, minlength=len(arrays.size))
+    last = np.full(len(arrays.size), -1, dtype=np.int64)
+    np.maximum.at(last, rows, reader[reader >= 0])
+    first = np.full(len(arrays.size), len(ops), dtype=np.int64)
+    writer = place[arrays.producers.indices]
+    np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
+    special = np.flatnonzero((first < len(ops)) & (last - first >= LONG * len(ops)) & (readers >= MANY))
+    if len(special) > MAX_SPLITTING:
+        return kinds
+    values = [0] * len(kinds)
+    for bit, tensor in enumerate(special.tolist()):
+        for op in arrays.producers[tensor].tolist():
+            values[op] |= 1 << bit
+    predecessors = arrays.op_predecessors.lists()
+    for op in ops[::-1].tolist():
+        if values[op]:
+            for before in predecessors[op]:
+                values[before] |= values[op]
+    return np.array(values, dtype=np.int64)
+
+
+def region_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[list[int]]:
+    """For each node ``x``, what lies between it and ``a(x)``, with either or both or none of these two.
+
+    ``a(x)`` is the closest node that everything before ``x`` in its class comes through. Sets of fewer than two nodes
+    or more than `most` are left out.
+    """
+    for x in deadline.each(level.by_rank):
+        head, between = closest_common_ancestor(level, x, most)
+        if between is None:
+            continue
+        for ends in ([], [x]) if head is None else ([], [x], [head], [head, x]):
+            if 2 <= len(between) + len(ends) <= most:
+                yield [*between, *ends]
+
+
+def closest_common_ancestor(level: Level, x: int, most: int) -> tuple[int | None, list[int] | None]:
+    """``a(x)`` and the nodes between it and `x`; None for these where they are more than `most`.
+
+    No node is ``a(x)`` where paths into `x` begin at several; then all that lead to `x` are between.
+    """
+    rank, predecessors, by_rank = level.rank, level.predecessors, level.by_rank
+    start = predecessors[x]
+    if len(start) == 1:
+        return start[0], []
+    if len(start) > most + 1:
+        return None, None
+    heap = [-rank[u] for u in start]
+    heapq.heapify(heap)
+    seen = set(start)
+    between: list[int] = []
+    several = False
+    while heap:
+        u = by_rank[-heapq.heappop(heap)]
+        if not heap and not several:
+            return u, between
+        between.append(u)
+        several = several or not predecessors[u]
+        for v in predecessors[u]:
+            if v not in seen:
+                seen.add(v)
+                heapq.heappush(heap, -rank[v])
+        if len(between) + len(heap) > most + 1:  # all of these but one are between
+            return None, None
+    return None, between
+
+
+def run_candidates(level: Level, most: int, deadline: Deadline) -> Iterator[list[int]]:
+    """Neighbours in the order, and runs of it from ``a(x)`` to ``x`` with or without these ends."""
+    rank, by_rank = level.rank, level.by_rank
+    for k, x in enumerate(deadline.each(by_rank)):
+        if k:
+            yield by_rank[k - 1 : k + 1]
+        if len(level.predecessors[x]) > 1:
+            head, between = closest_common_ancestor(level, x, most)
+            if between is None:
+                continue
+            begin = rank[head] + 1 if head is not None else min(map(rank.__getitem__, between), default=k)
+            for a in {begin, begin - (head is not None)}:
+                for b in (k, k + 1):
+                    if 2 < b - a <= most:
+                        yield by_rank[a:b]
+
+
+class Wrapping:
+    """Groups that grow: the candidate with the least score is wrapped, and all that meet it take it in.
+
+    The score of a candidate is (bytes that cross its border) x (number of its ops) ** alpha. It is computed again when
+    the candidate comes up, since it may have taken in others by then, and the candidate waits if that made it larger.
+    """
+
+    def __init__(self, level: Level, alpha: float, most: int) -> None:
+        self.level, self.alpha, self.most = level, alpha, most
+        count = len(level.rank)
+        self.above = list(range(count))
+        self.nodes = [1] * count
+        self.ops = list(level.ops)
+        self.reads = [dict.fromkeys(tensors, 1) for tensors in level.reads]
+        self.writes = [dict.fromkeys(tensors, 1) for tensors in level.writes]
+        self.count = count
+
+    def find(self, node: int) -> int:
+        """The group that a node is in by now, as one of its nodes."""
+        above = self.above
+        while above[node] != node:
+            above[node] = above[above[node]]
+            node = above[node]
+        return node
+
+    def score(self, parts: Iterable[int]) -> tuple[float, int]:
+        """Of the groups `parts` together, and their number of ops."""
+        level, ops = self.level, 0
+        reads: list[dict[int, int]] = []
+        writes: list[dict[int, int]] = []
+        for part in parts:
+            ops += self.ops[part]
+            reads.append(self.reads[part])
+            writes.append(self.writes[part])
+        read, written = set().union(*reads), set().union(*writes)
+        crossing = sum(map(level.size.__getitem__, read ^ written))
+        for tensor in read & written:
+            inside = sum(table.get(tensor, 0) for table in writes) == level.writers[tensor]
+            if not inside:
+                crossing += level.size[tensor]
+            if not inside or self._goes_on(tensor, reads):
+                crossing += level.size[tensor]
+        return crossing * ops**self.alpha, ops
+
+    def _goes_on(self, tensor: int, reads: list[dict[int, int]]) -> bool:
+        """Whether others than these read a tensor."""
+        level = self.level
+        return level.leaves[tensor] or sum(table.get(tensor, 0) for table in reads) < level.readers[tensor]
+
+    def wrap(self, parts: list[int]) -> None:
+        """Make one group of several."""
+        root, *others = sorted(parts, key=lambda part: -self.nodes[part])
+        for tables in (self.reads, self.writes):
+            merged = tables[root]
+            for part in others:
+                for tensor, number in tables[part].items():
+                    merged[tensor] = merged.get(tensor, 0) + number
+                tables[part] = {}
+        read, written = self.reads[root], self.writes[root]
+        for tensor in read.keys() & written.keys():
+            if written[tensor] == self.level.writers[tensor] and not self._goes_on(tensor, [read]):
+                del read[tensor], written[tensor]
+        for part in others:
+            self.above[part] = root
+            self.nodes[root] += self.nodes[part]
+            self.ops[root] += self.ops[part]
+        self.count -= len(others)
+
+    def run(self, candidates: Iterable[list[int]], stop_at: int, deadline: Deadline) -> list[list[int]]:
+        """Wrap until there are no more candidates, or no more nodes than `stop_at`; the groups of several nodes."""
+        kept: list[list[int]] = []
+        heap: list[tuple[float, int, int]] = []
+        for candidate in candidates:
+            score, ops = self.score(candidate)
+            heap.append((score, ops, len(kept)))
+            kept.append(candidate)
+        heapq.heapify(heap)
+        rounds = 0
+        while heap and self.count > stop_at:
+            rounds += 1
+            if rounds % 256 == 0:
+                deadline.check()
+            score, ops, number = heap[0]
+            parts = list({self.find(node) for node in kept[number]})
+            if len(parts) < 2 or sum(self.nodes[part] for part in parts) > self.most:
+                heapq.heappop(heap)
+                continue
+            now = self.score(parts) if sum(self.ops[part] for part in parts) != ops else (score, ops)
+            if now > (score, ops):
+                heapq.heapreplace(heap, (*now, number))
+                continue
+            heapq.heappop(heap)
+            self.wrap(parts)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for node in self.level.by_rank:
+            groups[self.find(node)].append(node)
+        return [nodes for nodes in groups.values() if len(nodes) > 1]

@@ -1,0 +1,56 @@
+"""Members of a group in runs, where they are too many to be looked at together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.hierarchy.partition.rounds import Level
+from remat.hierarchy.tree import Group, Int
+from remat.problem import Problem
+
+
+def joined(problem: Problem, members: list[Group | int]) -> Group:
+    """A group of ops and groups, named by its first and last op."""
+    position, names = problem.graph.arrays.position, problem.graph.op_names
+    ops = np.concatenate([m.forward if isinstance(m, Group) else np.array([m], dtype=np.int64) for m in members])
+    ops = ops[np.argsort(position[ops])]
+    children = tuple(member for member in members if isinstance(member, Group))
+    return Group(f"{names[ops[0]]} .. {names[ops[-1]]}", ops, children=children)
+
+
+def in_runs(problem: Problem, members: list[Group | int], limit: int) -> list[Group | int]:
+    """The same members, or groups of neighbours in a topological order, groups of these, ..., no more than `limit`."""
+    if len(members) <= limit:
+        return members
+    node = np.full(len(problem.graph.ops), -1, dtype=np.int64)
+    for number, member in enumerate(members):
+        node[member.forward if isinstance(member, Group) else member] = number
+    order = Level.of(problem, node, None, problem.kept).by_rank
+    members = [members[number] for number in order]
+    while len(members) > limit:
+        runs = np.array_split(np.arange(len(members)), -(-len(members) // limit))
+        members = [
+            joined(problem, [members[k] for k in run.tolist()]) if len(run) > 1 else members[run[0]] for run in runs
+        ]
+    return members
+
+
+def groups_of(members: list[Group | int]) -> list[Group]:
+    """The groups among members."""
+    return [member for member in members if isinstance(member, Group)]
+
+
+def lives(problem: Problem, ops: Int) -> tuple[Int, Int]:
+    """Places in `ops` of the first writer and the last reader or writer of each tensor; shapes (tensors,).
+
+    The first is ``len(ops)`` and the last -1 where there is none.
+    """
+    arrays = problem.graph.arrays
+    place = np.full(len(arrays.cost), -1, dtype=np.int64)
+    place[ops] = np.arange(len(ops))
+    first, last = np.full(len(arrays.size), len(ops)), np.full(len(arrays.size), -1, dtype=np.int64)
+    writer, reader = place[arrays.producers.indices], place[arrays.consumers.indices]
+    np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
+    np.maximum.at(last, arrays.producers.rows, writer)
+    np.maximum.at(last, arrays.consumers.rows, reader)
+    return first, last

@@ -1,0 +1,236 @@
+"""All partitioners: what they make is a hierarchy, within their limits, on any graph and on real ones."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat import registry
+from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError, RematError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.io import load_graph
+from remat.graphs.layered import layered
+from remat.graphs.zoo.gpt import gpt
+from remat.hierarchy import Hierarchy
+from remat.hierarchy.partition.articulation import Articulation, ArticulationOptions
+from remat.hierarchy.partition.base import groupable
+from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
+from remat.hierarchy.partition.min_cut import MinCut, MinCutOptions
+from remat.hierarchy.partition.modules import Modules, ModulesOptions
+from remat.hierarchy.partition.rounds import Level, classes, closest_common_ancestor
+from remat.problem import Problem
+
+OWN = ["articulation", "h-partition", "min-cut", "modules"]
+
+
+def check(hierarchy: Hierarchy) -> None:
+    """That it is one, and in one piece each where the order is fixed."""
+    hierarchy.check()
+    position = hierarchy.graph.arrays.position
+    for group in hierarchy.groups():
+        assert len(group.forward) > 1 or group is hierarchy.root
+        if hierarchy.problem.order == "fixed" and group is not hierarchy.root:
+            for ops in (group.forward, group.backward):
+                assert (np.diff(position[ops]) == 1).all()
+
+
+def members(group) -> int:
+    return len(group.children) + len(group.forward) - sum(len(child.forward) for child in group.children)
+
+
+def random_graph(seed: int, training: bool) -> ComputeGraph:
+    draw = random.Random(seed)
+    b = GraphBuilder("random")
+    names: list[str] = []
+    modules = {}
+    forward = draw.randint(1, 40)
+    for k in range(forward):
+        near = names[-draw.choice([2, 5, 40]) :]
+        inputs = draw.sample(near, min(len(near), draw.choice([0, 1, 1, 1, 2, 3])))
+        name = b.op(f"f{k}", inputs=inputs, size=draw.randint(0, 9), cost=1, phase="forward" if training else "")
+        modules[name] = ".".join(draw.choice("abc") for _ in range(draw.randint(0, 3)))
+        names.append(name)
+    if training:
+        last = b.op("loss", inputs=[names[-1]], size=1, phase="loss")
+        for k in reversed(range(forward)):
+            last = b.op(f"grad_f{k}", inputs=[f"f{k}", last], size=1, cost=1, phase="backward")
+    b.meta["modules"] = modules
+    return b.build()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**9))
+def test_any_graph_is_partitioned(seed: int) -> None:
+    draw = random.Random(seed)
+    graph = random_graph(seed, draw.random() < 0.5)
+    large = draw.randint(2, 8)
+    top = draw.randint(1, 6)
+    made = [
+        HPartition(HPartitionOptions(top, large, draw.choice([0.0, 0.5, 2.0]), draw.randint(2, large))),
+        MinCut(MinCutOptions(large, draw.randint(2, 5), draw.choice([0.1, 0.25, 0.5]))),
+        Articulation(ArticulationOptions(large, draw.randint(2, 6), draw.choice([0, 10]))),
+        Modules(ModulesOptions(draw.randint(2, 6))),
+    ]
+    for order in ("fixed", "free"):
+        problem = Problem(graph, order=order)
+        for partitioner in made:
+            hierarchy = partitioner.partition(problem)
+            check(hierarchy)
+            limit = getattr(partitioner.options, "max_members", large)
+            for group in hierarchy.groups():
+                if group is not hierarchy.root and partitioner.name != "modules":
+                    # the first op of a group between articulation points stands beside the others
+                    most = limit + (partitioner.name == "articulation") if group.children else max(limit, large, 40)
+                    assert members(group) <= most
+            if partitioner.name == "h-partition":
+                inside = [group for group in hierarchy.groups() if group is not hierarchy.root]
+                assert all(members(group) <= large for group in inside)
+                # neighbours can be joined until there are few enough, unless groups are full
+                nodes = len(hierarchy.root.children) + sum(op in groupable(problem) for op in hierarchy.root.alone)
+                assert nodes <= max(top, len(groupable(problem)) - 1) or nodes == len(groupable(problem))
+
+
+@pytest.mark.parametrize("name", sorted(registry.partitioners()))
+def test_registered_partitioners_make_hierarchies(name: str) -> None:
+    for graph in (unit_chain(30), gpt(layers=3), layered(60, 0.3, seed=2)):
+        for order in ("fixed", "free"):
+            try:
+                hierarchy = registry.make("partitioners", name, None).partition(Problem(graph, order=order))
+            except ProblemError as fault:
+                assert graph.name in str(fault)
+                assert name in ("modules", "blocks")
+                continue
+            hierarchy.check()
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("name", ["gpt2l__rotor64k", "resnet50_train", "unet_train", "bert_base_infer", "rl_g3"])
+def test_real_graphs(name: str, order: str, shared) -> None:
+    problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"), order=order)
+    for partitioner in (HPartition(), MinCut(), Articulation()):
+        hierarchy = partitioner.partition(problem)
+        check(hierarchy)
+        assert hierarchy.depth > 1
+    nodes = len(HPartition().partition(problem).root.children)
+    assert 0 < nodes <= 30
+
+
+def test_h_partition_finds_the_layers_of_a_transformer() -> None:
+    """What crosses the borders of groups is least between layers."""
+    graph = gpt(layers=60)
+    hierarchy = HPartition().partition(Problem(graph))
+    leaves = [group for group in hierarchy.groups() if group.is_leaf]
+    ends = [(graph.op_names[group.forward[0]], graph.op_names[group.forward[-1]]) for group in leaves]
+    whole = [first.partition(".ln1")[0] == last.partition(".residual2")[0] for first, last in ends]
+    assert sum(whole) >= 55
+
+
+def test_modules_are_groups_within_groups() -> None:
+    hierarchy = Modules().partition(Problem(gpt(layers=3)))
+    check(hierarchy)
+    assert [group.name for group in hierarchy.root.children] == ["embedding", "layers", "head"]
+    layers = hierarchy.root.children[1]
+    assert [group.name for group in layers.children] == ["layers.0", "layers.1", "layers.2"]
+    assert [group.name for group in layers.children[0].children] == ["layers.0.attn", "layers.0.mlp"]
+    assert (len(layers.children[1].forward), len(layers.children[1].backward)) == (15, 15)
+    with pytest.raises(ProblemError, match="has no 'modules' in meta"):
+        Modules().partition(Problem(unit_chain(3)))
+
+
+def test_many_layers_are_taken_together() -> None:
+    hierarchy = Modules(ModulesOptions(max_members=5)).partition(Problem(gpt(layers=12, width=24, vocabulary=50)))
+    check(hierarchy)
+    layers = hierarchy.root.children[1]
+    assert [len(run.children) for run in layers.children] == [4, 4, 4]
+
+
+def test_masks_do_not_hide_the_layers() -> None:
+    """A value that all layers read would make everything depend on two things; it is a class of its own."""
+    b = GraphBuilder("masked")
+    b.op("mask", size=9)
+    last = b.op("x", size=10)
+    for k in range(12):
+        up = b.op(f"{k}.up", inputs=[last, "mask"], size=40)
+        other = b.op(f"{k}.other", inputs=[last], size=40)
+        last = b.op(f"{k}.sum", inputs=[up, other], size=10)
+    problem = Problem(b.build(), order="free")
+    ops = np.arange(len(problem.graph.ops))
+    kinds = classes(problem, ops)
+    assert [problem.graph.op_names[op] for op in ops if kinds[op] != kinds[-1]] == ["mask"]
+    level = Level.of(problem, ops, kinds, problem.kept)
+    index = problem.graph.op_index
+    assert closest_common_ancestor(level, index["7.sum"], 20)[0] == index["6.sum"]
+    hierarchy = HPartition(HPartitionOptions(max_top=14, max_group=6, min_group=3)).partition(problem)
+    check(hierarchy)
+    assert len(hierarchy.root.children) >= 6
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9))
+def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
+    """``a(x)``: without it, nothing that begins the graph leads to ``x``; and it is the last such node."""
+    graph = random_graph(seed, False)
+    problem, count = Problem(graph, order="free"), len(graph.ops)
+    level = Level.of(problem, np.arange(count), np.zeros(count, dtype=np.int64), problem.kept)
+    before = graph.arrays.op_predecessors.lists()
+
+    def leading(x: int, without: int) -> set[int]:
+        found, stack = set(), [p for p in before[x] if p != without]
+        while stack:
+            u = stack.pop()
+            if u not in found:
+                found.add(u)
+                stack += [p for p in before[u] if p != without]
+        return found
+
+    for x in range(count):
+        heads = [d for d in leading(x, -1) if all(before[u] or u == d for u in leading(x, d))]
+        heads = [d for d in heads if all(before[u] for u in leading(x, d))]
+        head, between = closest_common_ancestor(level, x, 1000)
+        if heads:
+            assert head == max(heads, key=lambda d: level.rank[d])
+            assert set(between) == leading(x, head)
+        else:
+            assert head is None
+            assert set(between) == leading(x, -1)
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda: HPartitionOptions(max_top=0), "max_top must be at least 1"),
+        (lambda: HPartitionOptions(max_group=1), "max_group must be at least 2"),
+        (lambda: HPartitionOptions(alpha=-1), "alpha must lie between"),
+        (lambda: HPartitionOptions(min_group=30), "min_group must lie between 2 and max_group, 20"),
+        (lambda: MinCutOptions(balance=0), "balance must lie between"),
+        (lambda: MinCutOptions(max_group=1), "max_group must be at least 2"),
+        (lambda: ArticulationOptions(max_side=-1), "max_side must be at least 0"),
+        (lambda: ModulesOptions(max_members=1), "max_members must be at least 2"),
+        (lambda: HPartitionOptions(max_top="many"), "max_top must be int"),
+    ],
+)
+def test_options_are_checked(make, fault: str) -> None:
+    with pytest.raises(RematError, match=fault):
+        make()
+
+
+def test_deadlines_are_kept() -> None:
+    problem = Problem(layered(800, 0.1, seed=1))
+    for name in ("h-partition", "min-cut", "articulation"):
+        began = time.monotonic()
+        with pytest.raises(OverdueError):
+            registry.make("partitioners", name, None).partition(problem, Deadline.after(0))
+        assert time.monotonic() - began < 20
+
+
+def test_the_outline_says_what_there_is() -> None:
+    text = str(Modules().partition(Problem(gpt(layers=5))))
+    assert text.splitlines()[4].startswith("    layers.0 × 5")
+    assert text.splitlines()[0].split() == ["group", "ops", "bytes", "in", "bytes", "out"]
+    assert "1 forward and 1 backward ops" in text
