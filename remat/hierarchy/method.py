@@ -17,18 +17,21 @@ from remat.formulations.hierarchical import Composite
 from remat.heuristics.options import check_types
 from remat.heuristics.turns import Turns
 from remat.hierarchy.options import Budgets, Effort
+from remat.hierarchy.quotient import chosen
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
+from remat.schedule import Schedule
 from remat.scope import covers
 from remat.solving.method import FormulationMethod, HeuristicMethod, Method, make_method
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
 from remat.solving.session import Session
 
-#: Shares of the time left: partition, options of all groups, each answer to the whole problem, bounds.
-PARTITION_SHARE, OPTIONS_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.3, 0.2
+#: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
+#: bounds.
+PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.15, 0.3, 0.2
 #: Seconds for options where there is no deadline, and for each turn of what polishes.
 NO_DEADLINE, TURN, GROWTH = 600.0, 5.0, 1.5
 #: Ops up to which bounds and neighbourhoods fit into memory.
@@ -56,7 +59,7 @@ class HierarchicalOptions:
         Peaks, and limits on what is held between forward and backward part, that each group is solved for.
     leaf_methods, group_methods : tuple of str
         Registered methods that solve groups of ops, and groups with groups in them; the best schedule of each budget
-        is kept.
+        is kept. The first of `group_methods` also answers problems whose ops are groups with an option each.
     seconds : float
         Most seconds of each of them for each budget.
     top_methods : tuple of str
@@ -64,6 +67,8 @@ class HierarchicalOptions:
         ``h-intervals``) are given the groups, others look at the ops alone.
     nodes : int
         Most nodes (parts of groups, and ops in none) of a problem that formulations with composites are asked for.
+    moves : int
+        Changes of options that are tried, for each group of the highest level, besides the first choices.
     polish : bool
         Whether bounds are looked for, and annealing and large neighbourhood search go on from the best schedule for
         the rest of the time.
@@ -85,6 +90,7 @@ class HierarchicalOptions:
     seconds: float = 2.0
     top_methods: tuple[str, ...] = ("drops", "rotor", "h-ilp")
     nodes: int = 60
+    moves: int = 8
     polish: bool = True
     workers: int | None = None
     store: str | None = None
@@ -95,6 +101,8 @@ class HierarchicalOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ProblemError(f"{name} must be at least 1, not {value}")
+        if self.moves < 0:
+            raise ProblemError(f"moves must be at least 0, not {self.moves}")
         if not self.seconds > 0:
             raise ProblemError(f"seconds must be more than 0, not {self.seconds}")
 
@@ -249,6 +257,12 @@ class _Run:
         session = self.session
         if not composites:
             return
+        with session.step("choices of options"):
+            deadline = self._share(CHOICES_SHARE, NO_DEADLINE)
+            made = self._chosen(composites, deadline)
+            if made is not None:
+                session.incumbents.see(made, "groups with options")
+                session.tell()
         grouped = sum(len(each.forward) + len(each.backward) for each in composites)
         parts = sum(1 + bool(len(each.backward)) for each in composites)
         nodes = parts + len(self.problem.graph.ops) - grouped
@@ -263,6 +277,14 @@ class _Run:
                 session.note(f"{name} was left out: {nodes} nodes are more than {self.options.nodes}")
                 continue
             self._answer(FormulationMethod(kind, kind.options_type(composites=tuple(composites))))
+
+    def _chosen(self, composites: list[Composite], deadline: Deadline) -> Schedule | None:
+        methods = self._known(self.options.group_methods)
+        if self.problem.budget_bytes is None or not methods:
+            return None
+        return chosen(
+            self.problem, composites, deadline, method=methods[0], seed=self.session.call.seed, moves=self.options.moves
+        )
 
     def _flat_methods(self, *, before: bool) -> None:
         """Step 3: methods that look at the ops alone; the first of them `before` anything else, for a start."""

@@ -22,6 +22,9 @@ from remat.solving.method import MethodLike, make_method
 from remat.solving.session import Session
 from remat.solving.warm_start import take_warm_start
 
+#: Changes of options that are tried for each group in a group, for each budget.
+GROUP_MOVES = 1
+
 
 @dataclass(frozen=True)
 class Budgets:
@@ -241,7 +244,8 @@ class Effort:
     Attributes
     ----------
     methods : tuple
-        Names of registered methods, or classes; each answers every budget, and the best certified schedule is kept.
+        Names of registered methods, or classes; each answers every budget, and the best certified schedule is kept. The
+        first one also answers problems whose ops are groups with an option each (:mod:`remat.hierarchy.quotient`).
         Those that do not apply to a sub-problem are left out.
     seconds : float
         For each method and budget.
@@ -258,11 +262,12 @@ class Effort:
 
 def answered(
     problem: Problem, method: MethodLike, effort: Effort, deadline: Deadline, *, start: Schedule | None = None,
-    composites: Sequence[Composite] = (),
+    composites: Sequence[Composite] = (), over: bool = False,
 ) -> Schedule | None:  # fmt: skip
     """The best certified schedule that a method finds for a problem with a budget; None where there is none.
 
-    A formulation that knows composites is given them. A method that does not apply, or fails, finds nothing.
+    A formulation that knows composites is given them. A method that does not apply, or fails, finds nothing. With
+    `over`, the schedule of least peak will do where none is within the budget.
     """
     call = SolveOptions(deadline.earlier(effort.seconds), seed=effort.seed, threads=1)
     try:
@@ -280,7 +285,8 @@ def answered(
                 answerer.run(session)
     except (ProblemError, BackendError):
         return None
-    return None if session.best is None else session.best.schedule
+    best = session.incumbents.least_peak if over and session.best is None else session.best
+    return None if best is None else best.schedule
 
 
 def options_of(
@@ -305,6 +311,14 @@ def options_of(
     options = plain_options(part)
     for problem in budgets.of(part):
         best: tuple[int, Schedule] | None = None
+        if composites and not deadline.expired:
+            from remat.hierarchy.quotient import chosen
+
+            made = chosen(
+                problem, composites, deadline.earlier(effort.seconds), method=effort.methods[0], seed=effort.seed,
+                moves=GROUP_MOVES,
+            )  # fmt: skip
+            best = None if made is None else (part_cost(problem, made), made)
         for method in effort.methods:
             if deadline.expired:
                 break

@@ -88,7 +88,7 @@ class Recursion:
     >>> root = Group("all", np.arange(9), np.arange(9, 17), parts)
     >>> recursion = Recursion(Hierarchy(problem, root), Knobs(leaf=Effort(("eviction",))), workers=1)
     >>> [(each.name, len(each.options)) for each in recursion.run()], recursion.classes
-    ([('0', 4), ('2', 4), ('4', 4), ('6', 4)], 3)
+    ([('0', 4), ('2', 4), ('4', 4), ('6', 4)], 2)
     """
 
     hierarchy: Hierarchy

@@ -15,14 +15,16 @@ from remat.errors import FormatError, ProblemError
 from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, Hierarchy
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
-from remat.hierarchy.options import Effort, options_of
+from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.problem import Objective
 from remat.solving.progress import Progress
 
 EVICTION = ("eviction",)
-QUICK = HierarchicalOptions(leaf_methods=EVICTION, group_methods=EVICTION, top_methods=EVICTION, polish=False)
+QUICK = HierarchicalOptions(
+    leaf_methods=EVICTION, group_methods=EVICTION, top_methods=EVICTION, peaks=2, saved=2, polish=False
+)
 
 
 def three_levels() -> Hierarchy:
@@ -38,7 +40,7 @@ def three_levels() -> Hierarchy:
 
 def knobs() -> Knobs:
     effort = Effort(EVICTION)
-    return Knobs(leaf=effort, upper=effort)
+    return Knobs(Budgets(2, 2), effort, effort)
 
 
 def listed(recursion: Recursion) -> list[Any]:
@@ -103,8 +105,12 @@ def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", never)
     assert listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path))) == first
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", options_of)
-    listed(Recursion(three_levels(), Knobs(), workers=1, store=Store(tmp_path)))
-    assert len(list(tmp_path.iterdir())) > len(files)  # other methods are another question
+    listed(
+        Recursion(
+            three_levels(), Knobs(Budgets(2, 3), Effort(EVICTION), Effort(EVICTION)), workers=1, store=Store(tmp_path)
+        )
+    )
+    assert len(list(tmp_path.iterdir())) > len(files)  # other budgets are another question
 
 
 def test_a_stored_option_that_is_none_falls_away_and_a_broken_file_is_named(tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_a_stored_option_that_is_none_falls_away_and_a_broken_file_is_named(tmp_
 
 def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went() -> None:
     told: list[Progress] = []
-    results = [solve(Problem(unit_chain(24), 9), Hierarchical(QUICK), stop=60, on_progress=told.append) for _ in "ab"]
+    results = [solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), stop=60, on_progress=told.append) for _ in "ab"]
     assert results[0].schedule == results[1].schedule
     assert results[0].certificate is not None and results[0].certificate.accepted
     assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options"]

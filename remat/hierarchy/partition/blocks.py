@@ -25,7 +25,7 @@ class BlocksOptions:
         Most groups in a group, and at the highest level.
     """
 
-    most: int = 10
+    most: int = 20
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -36,7 +36,8 @@ class BlocksOptions:
 class Blocks(Partitioner):
     """The chain of blocks of a graph (:func:`~remat.hierarchy.chain.chain_of_blocks`), where there is one.
 
-    While there are more than `most` groups, neighbours are put together, as evenly as their number allows.
+    Where there are more than `most` blocks, neighbours are put together until there are no more than that, as evenly as
+    their number allows; and so within each group.
 
     Examples
     --------
@@ -58,11 +59,15 @@ class Blocks(Partitioner):
     options_type = BlocksOptions
 
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
-        groups = [Group(block.name, block.forward) for block in chain_of_blocks(problem, deadline=deadline)]
-        while len(groups) > self.options.most:
-            parts = np.array_split(np.arange(len(groups)), -(-len(groups) // self.options.most))
-            groups = [_together([groups[k] for k in part]) for part in parts]
-        return groups
+        blocks = chain_of_blocks(problem, deadline=deadline)
+        return self._split([Group(block.name, block.forward) for block in blocks])
+
+    def _split(self, groups: list[Group]) -> list[Group]:
+        """At most so many groups, each of which has at most so many."""
+        if len(groups) <= self.options.most:
+            return groups
+        parts = np.array_split(np.arange(len(groups)), self.options.most)
+        return [_together(self._split([groups[k] for k in part])) for part in parts]
 
 
 def _together(groups: list[Group]) -> Group:

@@ -1,0 +1,202 @@
+"""Groups with one option each as ops of a smaller graph: what any method can answer, and options chosen by trying."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from remat.deadline import Deadline
+from remat.errors import BackendError, ProblemError
+from remat.formulations.hierarchical import Composite, CompositeProblem, Run, Step, expand
+from remat.graphs import ComputeGraph, Op, Tensor
+from remat.heuristics.base import rank
+from remat.hierarchy.options import Effort, answered
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.solving.incumbents import Incumbents
+from remat.solving.method import MethodLike
+
+#: Shares of the bytes saved at most that the first choices go by.
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
+#: Choices tried from the best one on, for each composite, at most; share of those that change one composite, not two.
+MOVES, ONE = 8, 0.7
+
+
+@dataclass(frozen=True, eq=False)
+class Quotient:
+    """A problem with composites, asked with one option of each.
+
+    Its graph has an op for each node. What an option saves is a tensor that its forward part writes and its backward
+    part reads; what it holds besides is the workspace of the op. A schedule of the quotient is one of the whole graph
+    with at most the same peak: interfaces that are freed inside a node are held until its end here. Nodes that
+    contribute to accumulation buffers are not recomputed.
+
+    Attributes
+    ----------
+    whole : CompositeProblem
+
+    Examples
+    --------
+    >>> from remat.formulations.hierarchical import Option
+    >>> from remat.graphs.families import unit_chain
+    >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 6, 7])])
+    >>> quotient = Quotient(CompositeProblem(Problem(unit_chain(4), 6), [middle]))
+    >>> [(op.name, op.workspace) for op in quotient.problem([0]).graph.ops if "middle" in op.name]
+    [('1 middle', 0), ('5 middle backward', 1)]
+    >>> quotient.schedule(Schedule.reference(quotient.problem([1]).graph), [1]).computes()
+    ['f0', 'f1', 'f2', 'f3', 'loss', 'g3', 'f1', 'g2', 'g1', 'g0']
+    """
+
+    whole: CompositeProblem
+
+    @cached_property
+    def choices(self) -> list[list[int]]:
+        """The options of each composite that can be taken: those with a backward part where it has one."""
+        return [
+            [o for o, option in enumerate(each.options) if option.backward is not None or not len(each.backward)]
+            for each in self.whole.composites
+        ]  # fmt: skip
+
+    @cached_property
+    def _runs(self) -> list[dict[int, Run]]:
+        return [{run.option: run for run in self.whole.runs(node)} for node in range(len(self.whole.nodes))]
+
+    def saved(self, composite: int, option: int) -> int:
+        """Bytes that an option saves."""
+        node = int(self.whole.node_of[self.whole.composites[composite].forward[0]])
+        return self._runs[node][option].saved
+
+    def cheapest(self, composite: int, share: float) -> int:
+        """The cheapest option that saves at most a share of the most that any saves; else the one that saves least."""
+        some = self.choices[composite]
+        saved = {option: self.saved(composite, option) for option in some}
+        allowed = [option for option in some if saved[option] <= share * max(saved.values())]
+        if not allowed:
+            return min(some, key=lambda option: (saved[option], self.cost(composite, option)))
+        return min(allowed, key=lambda option: (self.cost(composite, option), saved[option]))
+
+    def cost(self, composite: int, option: int) -> int:
+        """Cost of both parts of an option."""
+        each = self.whole.composites[composite]
+        nodes = [int(self.whole.node_of[part[0]]) for part in (each.forward, each.backward) if len(part)]
+        return sum(self._runs[node][option].cost for node in nodes)
+
+    def problem(self, options: Sequence[int]) -> Problem:
+        """The quotient with an option of each composite, under the budget of the whole."""
+        whole, problem = self.whole, self.whole.problem
+        graph, arrays = problem.graph, problem.graph.arrays
+        names = graph.tensor_names
+        used: set[int] = set(np.flatnonzero(arrays.is_input | problem.kept).tolist())
+        phantoms: list[Tensor] = []
+        ops = []
+        for number, node in enumerate(whole.nodes):
+            composite = node.composite
+            run = self._runs[number][options[composite] if composite >= 0 else 0]
+            reads = run.tensor[run.needs & ~(run.makes & self._single[run.tensor])]
+            writes = run.tensor[run.makes & ~np.isin(run.tensor, reads)]
+            inputs, outputs = [names[t] for t in reads.tolist()], [names[t] for t in writes.tolist()]
+            used.update(run.tensor.tolist())
+            workspace = run.peak
+            if composite >= 0 and len(whole.composites[composite].backward):
+                size = self.saved(composite, options[composite])
+                phantom = f"saved by composite {composite}"
+                workspace = max(0, workspace - size)
+                if node.is_backward:
+                    inputs.append(phantom)
+                else:
+                    outputs.append(phantom)
+                    phantoms.append(Tensor(phantom, size))
+            once = any(self._once[op] for op in set(run.ops.tolist()))
+            phase = graph.ops[int(node.ops[0])].phase
+            ops.append(
+                Op(f"{number} {node.name}", tuple(inputs), tuple(outputs), run.cost, workspace, "", phase, not once)
+            )
+        tensors = [graph.tensors[t] for t in sorted(used)] + phantoms
+        small = ComputeGraph(
+            f"{graph.name}: {len(ops)} nodes", tensors, ops, graph.inputs,
+            [names[t] for t in np.flatnonzero(problem.kept & ~arrays.is_input).tolist()], cost_unit=graph.cost_unit,
+        )  # fmt: skip
+        return Problem(small, problem.budget_bytes)
+
+    @cached_property
+    def _once(self) -> list[bool]:
+        """Ops whose nodes are computed once: those that may be, and those that contribute to a buffer."""
+        arrays = self.whole.problem.graph.arrays
+        found = np.array([limit == 1 for limit in self.whole.problem.compute_limits], dtype=np.bool_)
+        found[arrays.op_outputs.rows[~self._single[arrays.op_outputs.indices]]] = True
+        return found.tolist()
+
+    @cached_property
+    def _single(self) -> np.ndarray:
+        """Tensors with one writer."""
+        return self.whole.problem.graph.arrays.producers.counts == 1
+
+    def schedule(self, schedule: Schedule, options: Sequence[int]) -> Schedule:
+        """The schedule of the whole graph that one of the quotient stands for."""
+        whole = self.whole
+        node_of = {op: number for number, op in enumerate(schedule.op_names)}
+        steps = []
+        for name in schedule.computes():
+            node = node_of[name]
+            composite = whole.nodes[node].composite
+            steps.append(Step(node, options[composite] if composite >= 0 else 0))
+        return expand(whole, steps, "groups with options")
+
+
+def chosen(
+    problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, method: MethodLike = "drops",
+    seed: int = 0, moves: int = MOVES,
+) -> Schedule | None:  # fmt: skip
+    """The best schedule over choices of an option for each composite; None where there is none within the budget.
+
+    The first choices take of each composite the cheapest option that saves at most a share of the most it can; then the
+    best choice is changed at random, composite by composite, and what is no worse is kept.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a budget.
+    composites : sequence of Composite
+    deadline : Deadline
+    method : str or class
+        Answers each quotient.
+    seed : int
+    moves : int
+        Changes that are tried, for each composite.
+    """
+    try:
+        quotient = Quotient(CompositeProblem(problem, tuple(composites)))
+    except ProblemError:
+        return None
+    effort, incumbents = Effort((method,), 2.0, seed), Incumbents(problem)
+    best: tuple[tuple[bool, int, int], list[int]] | None = None
+
+    def look(options: list[int]) -> None:
+        """Try a choice; it is the best where no other one is better."""
+        nonlocal best
+        with contextlib.suppress(ProblemError, BackendError):
+            found = answered(quotient.problem(options), method, effort, deadline, over=True)
+            if found is not None:
+                seen = incumbents.see(quotient.schedule(found, options), "groups with options")
+                mine = rank(seen.fits, seen.certificate.cost, seen.certificate.peak)
+                best = (mine, options) if best is None or mine <= best[0] else best
+
+    for share in SHARES:
+        look([quotient.cheapest(number, share) for number in range(len(composites))])
+        if deadline.expired:
+            break
+    rng = random.Random(seed)
+    free = [number for number, some in enumerate(quotient.choices) if len(some) > 1]
+    for _ in range(moves * len(free)):
+        if best is None or deadline.expired:
+            break
+        options = list(best[1])
+        for number in rng.sample(free, min(len(free), 1 if rng.random() < ONE else 2)):
+            options[number] = rng.choice([o for o in quotient.choices[number] if o != options[number]])
+        look(options)
+    return None if incumbents.best is None else incumbents.best.schedule

@@ -1,0 +1,70 @@
+"""Groups with an option each as ops of a smaller graph: what the small one holds, the whole one does not exceed."""
+
+import random
+
+import numpy as np
+
+from remat import Problem
+from remat.deadline import Deadline
+from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.formulations.hierarchical.expand import needed_computes
+from remat.hierarchy.quotient import Quotient, chosen
+from remat.schedule import Schedule
+from remat.schedule.validate import validate
+from remat.testing.hierarchies import RandomHierarchy, random_hierarchy
+
+
+def composites(hierarchy: RandomHierarchy) -> list[Composite]:
+    return [
+        Composite(
+            group.name, group.forward, group.backward,
+            [Option(o.forward, o.backward if o.backward or not group.backward else None) for o in group.options]
+            if group.backward else [Option(o.forward) for o in group.options],
+        )
+        for group in hierarchy.groups
+    ]  # fmt: skip
+
+
+def test_a_schedule_of_the_quotient_is_one_of_the_whole_with_at_most_its_peak_and_cost() -> None:
+    looked = again = 0
+    for seed in range(120):
+        rng = random.Random(seed)
+        hierarchy = random_hierarchy(seed, 8)
+        whole = Problem(hierarchy.graph)
+        quotient = Quotient(CompositeProblem(whole, composites(hierarchy)))
+        if not all(quotient.choices):
+            continue
+        options = [rng.choice(some) for some in quotient.choices]
+        small = quotient.problem(options).graph
+        order = list(range(len(small.ops)))
+        spread = []
+        buffers, can = small.arrays.producers.counts > 1, small.arrays.recomputable
+        for op in order:
+            spread.append(op)
+            before = [b for b in order[: op + 1] if can[b] and not buffers[small.arrays.op_outputs[b]].any()]
+            if before and rng.random() < 0.4:
+                spread.append(rng.choice(before))
+        useful = np.array(spread)[needed_computes(Problem(small), np.array(spread))]
+        for sequence in (order, useful.tolist()):
+            schedule = Schedule.of_computes(small, sequence)
+            claimed = validate(small, schedule, Problem(small).rules)
+            certificate = validate(whole.graph, quotient.schedule(schedule, options), whole.rules)
+            assert certificate.accepted, certificate.first
+            assert certificate.peak <= claimed.peak, seed
+            assert certificate.cost <= claimed.cost
+            looked += 1
+            again += claimed.cost > certificate.base_cost
+    assert looked > 100 and again > 30
+
+
+def test_options_are_chosen_so_that_the_whole_fits() -> None:
+    found = 0
+    for seed in range(20):
+        hierarchy = random_hierarchy(seed, 8, training=True)
+        peak = hierarchy.graph.reference_peak
+        problem = Problem(hierarchy.graph, max(hierarchy.graph.structural_bound.peak, peak - max(1, peak // 8)))
+        schedule = chosen(problem, composites(hierarchy), Deadline.after(5), method="eviction", moves=1)
+        if schedule is not None:
+            assert validate(problem.graph, schedule, problem.rules).accepted
+            found += 1
+    assert found > 5
