@@ -88,7 +88,7 @@ def made(name):
 
 def test_nothing_that_is_required_has_gone():
     assert set(BACKENDS) >= REQUIRED
-    assert {"checkmate", "h-intervals", "retention-intervals", "stages", *ORDERS} <= set(FORMULATIONS)
+    assert {"checkmate", "h-ilp", "h-intervals", "retention-intervals", "stages", *ORDERS} <= set(FORMULATIONS)
 
 
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
@@ -134,8 +134,15 @@ QUICK_CP_SAT = {
 }  # fmt: skip
 
 
-#: Composites. Without any `h-intervals` states what retention intervals do, and gives the same records.
+#: Composites. Without any `h-intervals` states what retention intervals do, and gives the same records; and `h-ilp` has
+#: linear rows like `checkmate`.
 QUICK_COMPOSITES = {
+    "h-ilp": {
+        "cp-sat": {"accumulation_buffers"},
+        "highs": {"full_graphs", "limited_computes", "accumulation_buffers", "hints_are_taken"},
+        "minizinc:gecode": {"accumulation_buffers"},
+        "pyomo:cbc": {"accumulation_buffers"},
+    },
     "h-intervals": {
         "cp-sat": {"full_graphs", "least_peak_of_accumulation_buffers_in_any_order"},
         "highs": {"accumulation_buffers"},

@@ -20,6 +20,10 @@ from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import EVERY_SCHEDULE, covers
 
+#: Ops beyond which the stage bound comes before the other bounds on cost: it begins with a few events, so that its
+#: programme stays small, while the others may not end in time.
+MANY_OPS = 5_000
+
 
 def bounds(
     problem: Problem,
@@ -36,7 +40,7 @@ def bounds(
     The structural bound and the cut bound on the peak come first. Where there is a budget that the structural bound
     leaves open, the bounds on cost follow: for a fixed order both interval relaxations and the stage bound, for either
     order the joint bound. What is left of the time is shared out among those still to come, the stage bound having
-    half of it.
+    half of it; beyond 5,000 ops it comes first, as its programmes stay small.
 
     Parameters
     ----------
@@ -109,6 +113,7 @@ def bounds_in_turn(
         return
     first = structural_bound(problem)
     yield first
+    stage = partial(stage_bounds, problem, enough=enough, threads=threads, memory_limit=memory_limit)
     once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
     some = problem.budget_bytes is not None and not first.infeasible
     fixed = some and problem.order is OrderRule.FIXED
@@ -122,11 +127,14 @@ def bounds_in_turn(
         once += [
             partial(lp_relaxation, problem, name, threads=threads, memory_limit=memory_limit) for name in relaxations
         ]
-    weight = len(once) * (2 if fixed else 1)
+    large = len(problem.graph.ops) > MANY_OPS
+    if fixed and large:
+        yield from stage(deadline=clock.earlier(clock.remaining / 2))
+    weight = len(once) * (2 if fixed and not large else 1)
     for left, make in zip(range(weight, 0, -1), once, strict=False):
         yield make(deadline=clock.earlier(clock.remaining / left))
-    if fixed:
-        yield from stage_bounds(problem, enough=enough, deadline=clock, threads=threads, memory_limit=memory_limit)
+    if fixed and not large:
+        yield from stage(deadline=clock)
 
 
 def best_bound(

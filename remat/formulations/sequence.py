@@ -25,6 +25,20 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
         If the schedule names an unknown op, misses one, or frees an accumulation buffer and fills it again to keep
         the budget: formulations hold it from its first contribution to its last read.
     """
+    sequence = computed_ops(problem, schedule)
+    useful = sequence[useful_computes(problem, sequence)]
+    _check_buffers(problem, schedule, useful)
+    return useful
+
+
+def computed_ops(problem: Problem, schedule: Schedule) -> Int:
+    """The computed ops by number, in sequence.
+
+    Raises
+    ------
+    ProblemError
+        If the schedule names an unknown op or misses one.
+    """
     index = problem.graph.op_index
     names = schedule.computes()
     unknown = next((name for name in names if name not in index), None)
@@ -34,9 +48,7 @@ def op_sequence(problem: Problem, schedule: Schedule) -> Int:
     missing = np.flatnonzero(np.bincount(sequence, minlength=len(index)) == 0)
     if len(missing):
         raise ProblemError(f"the schedule never computes op {problem.graph.ops[missing[0]].name!r}")
-    useful = sequence[useful_computes(problem, sequence)]
-    _check_buffers(problem, schedule, useful)
-    return useful
+    return sequence
 
 
 def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:

@@ -239,7 +239,7 @@ class ComputeGraph:
         """Number of distinct (producer op, consumer op) pairs, the *m* of the literature."""
         return len(self.arrays.op_predecessors.indices)
 
-    @property
+    @cached_property
     def base_cost(self) -> int:
         """Cost of computing each op once, in the cost unit."""
         return sum(o.cost for o in self.ops)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from remat.backends.base import Backend, StopReason
@@ -24,6 +25,7 @@ from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError
+from remat.solving.chain_starts import BLOCKS, OPTIONS, ROTOR, chain_start, chain_starts
 from remat.solving.model_method import ModelMethod
 from remat.solving.order_start import OrderStart
 from remat.solving.session import Session
@@ -32,6 +34,8 @@ from remat.solving.session import Session
 AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
+#: Shares of the time left for block checkpointing and for Rotor.
+CHAIN_SHARE = {BLOCKS: 0.1, ROTOR: 0.1}
 #: Share of the time left for orders without recomputation.
 ORDER_SHARE = 0.1
 #: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends
@@ -50,8 +54,8 @@ WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
 #: no schedule yet, ops and seconds.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
 WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
-#: Ops up to which models for bounds and of neighbourhoods fit into memory.
-BOUND_OPS = 5000
+#: Ops up to which neighbourhoods are searched by models.
+LNS_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
 MODEL_OPS = {OrderRule.FIXED: 600, OrderRule.FREE: 60}
 #: Shares of the time that steps begin with once they take turns; what they bring moves them.
@@ -73,8 +77,9 @@ class Auto:
 
     0. Where the order is free, one without recomputation that fits, by rules and a search for the order of least peak:
        nothing costs less. If none fits, the others begin from the order of least peak that was found.
-    1. Quick heuristics: drops, and for some hundred ops eviction and greedy rematerialization (fixed order only). What
-       has to be compiled first is tried again later.
+    1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs Rotor, and for some
+       hundred ops eviction and greedy rematerialization (fixed order only). What has to be compiled first is tried
+       again later.
     2. Exhaustive search, where there are few ops.
     3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
        every schedule the problem allows. Bounds come again later, with more time, if they are open.
@@ -93,6 +98,7 @@ class Auto:
         self.problem, self.clock = session.problem, session.call.deadline
         self.fixed = self.problem.order is OrderRule.FIXED
         self.num_ops = len(self.problem.graph.ops)
+        self.chains = chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []
         self.small = self.num_ops <= MODEL_OPS[OrderRule(self.problem.order)]
         self.seeds = 0
         self.kept: dict[str, Heuristic] = {}
@@ -137,9 +143,11 @@ class Auto:
     def _quick(self) -> None:
         """Find a first schedule: by drops, and by what needs no compiled code."""
         tiny = self.num_ops <= EXHAUSTIVE_OPS  # what is compiled would be waited for longer than the search takes
+        self._chain(BLOCKS)
         others_can = self.num_ops <= max(ops for ops, _ in WITHOUT_DROPS.values())
         wait = 0.0 if tiny else self._patience("drops") if others_can else None
         self._heuristic("drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=wait)
+        self._chain(ROTOR)
         others, share = (WITHOUT_DROPS, FIRST_SHARE) if "drops" in self.waiting else (BESIDE_DROPS, QUICK_SHARE)
         for name, (ops, seconds) in others.items():
             if self.num_ops <= ops and (self.fixed or name != "greedy"):
@@ -147,6 +155,12 @@ class Auto:
         if self.session.best is None and self.num_ops > EXHAUSTIVE_OPS:
             wait = FIRST_SHARE * self.clock.remaining
             self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
+
+    def _chain(self, name: str) -> None:
+        """Find a schedule by a heuristic on chains of blocks, where the graph is that of a training step."""
+        if name in self.chains:
+            deadline = self._share(CHAIN_SHARE[name], max(LEAST, PER_OP * self.num_ops))
+            self._heuristic(name, deadline, wait=self._patience(name))
 
     def _in_turns(self) -> None:
         """Give turns to those that bring the most, until time is up."""
@@ -189,8 +203,12 @@ class Auto:
         problems, drops find the first schedule of large ones.
         """
         names = ("annealing", "drops") if self.small else ("drops", "annealing")
-        first, *others = ([*load("heuristics", name).kernels] if name in heuristics() else [] for name in names)
-        begin(*first, flow.KERNELS, *others[0], processes=max(1, available_cpus() - 1))
+        sets = {name: load("heuristics", name).kernels for name in (*names, *self.chains) if name in heuristics()}
+        first, second, *chains = (sets.get(name, ()) for name in (*names, *self.chains))
+        blocks = [] if not chains else chains.pop(0)
+        begin(
+            *first, *blocks, flow.KERNELS, *second, *chain.from_iterable(chains), processes=max(1, available_cpus() - 1)
+        )
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -199,11 +217,12 @@ class Auto:
 
         Without a deadline nothing comes later, so it is waited for.
         """
-        if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > BOUND_OPS):
+        if self._over() or name not in heuristics() or (name == "lns" and self.num_ops > LNS_OPS):
             return False
         session, kind = self.session, load("heuristics", name)
         if name not in self.kept:
-            self.kept[name] = kind(self._options_of_lns(kind) if name == "lns" else None)
+            lns = self._options_of_lns(kind) if name == "lns" else None
+            self.kept[name] = chain_start(name) if name in OPTIONS else kind(lns)
         heuristic = self.kept[name]
         if wait is None:
             remaining = self.clock.remaining
@@ -260,9 +279,6 @@ class Auto:
         if self._over() or self.problem.budget_bytes is None:
             return False
         session = self.session
-        if self.num_ops > BOUND_OPS:
-            session.note(f"bounds and neighbourhoods are left out beyond {BOUND_OPS:,} ops")
-            return False
 
         def take(bound: Bound) -> bool:
             if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):

@@ -23,6 +23,7 @@ from remat.registry import heuristics, load
 from remat.schedule import OrderRule, Schedule
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError, call_backend
+from remat.solving.chain_starts import BLOCKS, chain_start, chain_starts
 from remat.solving.incumbents import Certified, Reader, lower_bound
 from remat.solving.warm_start import best_hint
 
@@ -37,6 +38,8 @@ ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left: the bounds, loading a heuristic, eviction and greedy (each), annealing, the solver.
 BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
+#: Share of the time left for each heuristic on chains of blocks, and for drops at the least peak.
+CHAIN_SHARE = 0.15
 #: Share of the time left for the search over orders, also where nothing else may be changed, and for that over
 #: everything; seconds where there is no deadline.
 ORDERING_SHARE, ONLY_ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.6, 0.3, 60.0
@@ -108,6 +111,7 @@ class MinPeakSearch:
                 self._bounds(self._share(BOUND_SHARE))
         if compiled and not self._only_orders:  # what needs no recomputation is found soonest
             self._order()
+        self._chains(quick=quick)
         for quick_one in ("eviction", "greedy"):
             self._descend(quick_one, self._share(GREEDY_SHARE))
         if not compiled:
@@ -242,6 +246,20 @@ class MinPeakSearch:
                     step, rounds, seconds = first, rounds + 1, 2 * seconds
                 seed = (seed + 1) % (MOST + 1)
 
+    def _chains(self, *, quick: bool = False, cheaper: bool = False) -> None:
+        """Ask heuristics on chains of blocks for the least peak, or for a lower cost at the one that is known."""
+        for name in chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []:
+            if self.session.reached is not None or (self.proved and not cheaper) or (quick and name != BLOCKS):
+                return
+            with self.session.timed(name):
+                heuristic = chain_start(name)
+                if not heuristic.prepared(self._share(PREPARE_SHARE)):
+                    self.session.note(f"{name} was not compiled in time")
+                    continue
+                with contextlib.suppress(ProblemError):
+                    budget = self.peak if cheaper else self.bound
+                    self._attempt(heuristic, budget, self._share(CHAIN_SHARE), self.call.seed)
+
     def _ready(self, name: str) -> Heuristic | None:
         """The heuristic, loaded and compiled; None if that takes too long."""
         heuristic: Heuristic = load("heuristics", name)()
@@ -266,7 +284,7 @@ class MinPeakSearch:
 
     def _cheapen(self) -> None:
         """Among schedules of the least peak known, look for cheaper ones."""
-        if self.best.certificate.cost <= self.session.cost_bound:
+        if self.best.certificate.cost <= self.session.cost_bound or self.session.reached is not None:
             return
         with self.session.timed("cost"):
             if self.num_ops <= EXHAUSTIVE_OPS:
@@ -278,6 +296,11 @@ class MinPeakSearch:
                         self._see(found.schedule, "exhaustive search")
                     if self.best.certificate.cost <= self.session.cost_bound:
                         return
+            self._chains(cheaper=True)
+            if self.num_ops > EXHAUSTIVE_OPS and "drops" in heuristics():
+                drops = self._ready("drops")
+                if drops is not None:
+                    self._attempt(drops, self.peak, self._share(CHAIN_SHARE), self.call.seed)
             if "annealing" in heuristics():
                 seconds = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
                 limited = math.isfinite(self.call.deadline.seconds)

@@ -160,8 +160,10 @@ class CompositeSearch:
     """Least cost over all decisions of which node runs with which option in which phase, and what is held.
 
     Tensors that cross borders are freed after any step that touches them, inner ones after their last read in the
-    run. A backward part runs with the option of a phantom that is held; it may hold it on for another run, and then
-    it counts beside what the run itself holds. A phantom stays, if it is to, while the forward part runs anew.
+    run. Those that cross borders are made for others by the part that their op is in; what a backward part computes
+    anew of its forward part is for itself alone. A backward part runs with the option of a phantom that is held; it may
+    hold it on for another run, and then it counts beside what the run itself holds. A phantom stays, if it is to, while
+    the forward part runs anew.
 
     Parameters
     ----------
@@ -285,10 +287,12 @@ class CompositeSearch:
         own = self.phantom[node.group].get(option, frozenset()) if node.group is not None else frozenset()
         if node.is_backward and place == 0:
             inside = own
-        if not all(t in inside if t in inner else self._ready(t, state) for t in self.reads[op]):
+        if not all(t in inside or (t not in inner and self._ready(t, state)) for t in self.reads[op]):
             return
-        inside |= self.writes[op] & inner
-        during = state.live | (self.writes[op] - inner)
+        taken = self.reads[op] - inner - inside
+        made = self.writes[op] - inner if op in node.ops else frozenset()
+        inside |= self.writes[op] - made
+        during = state.live | made
         held = self.base + sum(self.size[t] for t in during) + sum(self.size[t] for t in inside)
         held += self.graph.ops[op].workspace
         for group, other, _ in state.phantoms:
@@ -299,8 +303,8 @@ class CompositeSearch:
         later = self._read_before_written(sequence[place + 1 :])
         after = frozenset(t for t in inside if t in later or (not node.is_backward and t in own
                           and not self._written(t, sequence[place + 1 :])))  # fmt: skip
-        touched = [t for t in (self.reads[op] | self.writes[op]) & during if t not in inner]
-        filled = state.filled | {(t, op) for t in self.writes[op] if t in self.parts}
+        touched = list(taken | made)
+        filled = state.filled | {(t, op) for t in made if t in self.parts}
         cost = self.graph.ops[op].cost
         for count in range(len(touched) + 1):
             for freed in map(frozenset, itertools.combinations(touched, count)):

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from remat.errors import ProblemError
+from remat.errors import ProblemError, RematError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option, Step, expand
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
@@ -94,6 +94,16 @@ def test_what_an_option_needs_is_its_own():
     assert again.rows[0].freed.tolist() == []
     schedule = expand(whole, [Step(0), Step(1), Step(2, 1, np.array([0]))])
     assert schedule.computes() == ["f", "g", "loss", "back"]  # x is there all the time
+
+
+def test_composites_in_files():
+    from remat.config.method_options import make_options
+
+    table = {"name": "m", "forward": [1, 2], "backward": [6, 7], "options": [{"forward": [1, 2], "backward": [6, 7]}]}
+    options = make_options("h-ilp", {"composites": [table]})
+    assert repr(options.composites) == "(Composite('m', 2 + 2 ops, 1 options),)"
+    with pytest.raises(RematError, match=r"formulations\.h-ilp\.composites\.0\.forward\.0"):
+        make_options("h-ilp", {"composites": [{**table, "forward": ["f1"]}]})
 
 
 def test_plain_rows_are_what_the_simulation_holds():

@@ -12,6 +12,7 @@ import pytest
 from remat import registry
 from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
+from remat.backends.highs import Highs
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite, Option
 from remat.modeling import violations
@@ -49,6 +50,7 @@ class Subject:
 INTERVALS = Subject("h-intervals", CpSat, (("copies", 20),))
 SUBJECTS = [
     INTERVALS,
+    Subject("h-ilp", Highs, (), (("refill", True), ("one_phantom", True))),
     Subject("h-intervals", CpSat, (("copies", 2),), (("copies", 2),), "free"),
 ]
 

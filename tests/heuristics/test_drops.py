@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from remat import registry
 from remat.backends.base import SolveOptions
 from remat.compiled import kernel
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo.gpt import gpt
 from remat.heuristics.base import HeuristicRun
-from remat.heuristics.drops.heuristic import MANY, Drops, DropsOptions, descend, orders, sequence, tables
+from remat.heuristics.drops.heuristic import (
+    MANY,
+    Drops,
+    DropsOptions,
+    descend,
+    orders,
+    recomputations,
+    sequence,
+    tables,
+)
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
@@ -55,6 +68,58 @@ def test_memory_is_that_of_the_simulation() -> None:
             assert not run.violations
             assert memory[:-1].max() + problem.graph.arrays.input_bytes == run.peak
             assert state.number[EXCESS] == np.maximum(memory - state.number[BUDGET], 0).sum()
+
+
+def test_a_start_is_taken_as_it_is() -> None:
+    """Its recomputations, its memory, and answers that are no worse."""
+    from remat.heuristics.drops.stages_kernel import EXCESS
+
+    recomputed = kept = 0
+    for seed in SEEDS:
+        problem = problem_of(seed)
+        order = problem.graph.arrays.order
+        start = Drops().run(problem, RUN)
+        again = recomputations(problem, order, start)
+        assert again is not None
+        recomputed += len(again[0])
+        net, state = tables(problem, order, again)
+        made = Schedule.of_computes(problem.graph, sequence(net, state))
+        assert made.computes() == start.computes()
+        before = simulate(problem.graph, start)
+        memory = state.memory + np.repeat(state.lazy, 256)[: len(state.memory)]
+        assert memory[:-1].max() + problem.graph.arrays.input_bytes == before.peak
+        if state.number[EXCESS] == 0:
+            after = simulate(problem.graph, Drops().mended(problem, start, RUN.deadline))
+            assert after.cost <= before.cost
+            assert after.peak <= problem.budget_bytes
+            kept += 1
+    assert recomputed > 50
+    assert kept > 20
+
+
+def test_what_is_not_staged_is_no_start() -> None:
+    problem = Problem(unit_chain(3), 5)
+    order = problem.graph.arrays.order
+    backwards = ("f0", "f1", "f2", "loss", "g2", "f1", "f0", "g1", "g0")
+    assert recomputations(problem, order, Schedule.from_steps([("compute", op) for op in backwards])) is None
+    assert recomputations(problem, order[::-1], Schedule.reference(problem.graph)) is None
+    once = replace(problem, max_computes=1)
+    steps = [("compute", op) for op in ("f0", "f1", "f2", "loss", "g2", "f0", "f1", "g1", "g0")]
+    assert recomputations(problem, order, Schedule.from_steps(steps)) is not None
+    assert recomputations(once, order, Schedule.from_steps(steps)) is None
+
+
+def test_drops_begin_with_a_start_where_that_is_better() -> None:
+    """Block checkpointing on a transformer near its least budget: drops alone do not come so low."""
+    graph = gpt(layers=6)
+    blocks = registry.load("heuristics", "block-checkpointing")()
+    start = blocks.run(Problem(graph, "49%"), RUN)
+    problem = Problem(graph, simulate(graph, start).peak)
+    alone, begun = Drops().run(problem, RUN), Drops().run(problem, dataclasses.replace(RUN, start=start))
+    assert simulate(graph, alone).peak > problem.budget_bytes
+    found = simulate(graph, begun)
+    assert found.peak <= problem.budget_bytes
+    assert found.cost < simulate(graph, start).cost
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])

@@ -23,7 +23,7 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.hierarchy.blocks import BlockCheckpointing, BlockOptions
 from remat.hierarchy.blocks.cuts import all_cuts, crossing_bytes, valleys
 from remat.hierarchy.blocks.heuristic import Measure
-from remat.hierarchy.blocks.plans import FAMILIES, Plan, spread
+from remat.hierarchy.blocks.plans import FAMILIES, Plan, few, spread
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 
@@ -58,8 +58,8 @@ def training_graph(seed, length=14):
     return b.output("g0") or b.build()
 
 
-def all_plans(num_blocks):
-    return [plan for family in FAMILIES.values() for plan in family(num_blocks)]
+def all_plans(num_blocks, every=True):
+    return [plan for family in FAMILIES.values() for plan in family(num_blocks, every)]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -125,6 +125,18 @@ def test_frontier_has_what_is_not_beaten_and_every_budget_gets_its_best():
     assert validate(graph, below).peak == frontier[0].peak
 
 
+def test_drops_go_on_from_plans():
+    """Above the least budget drops from a plan over the budget are cheaper, at it from the plan itself."""
+    graph = gpt(layers=6)
+    least = BlockCheckpointing().frontier(Problem(graph))[0].peak
+    for budget in (least, "80%"):
+        problem = Problem(graph, budget)
+        by_hand = validate(graph, BlockCheckpointing().run(problem, RUN), problem.rules)
+        polished = validate(graph, BlockCheckpointing(BlockOptions(drops=True)).run(problem, RUN), problem.rules)
+        assert by_hand.accepted and polished.accepted
+        assert polished.cost < by_hand.cost
+
+
 def test_another_problem_is_measured_anew():
     heuristic, graph = BlockCheckpointing(), gpt(layers=2)
     assert heuristic.frontier(Problem(graph)) != heuristic.frontier(Problem(graph, max_computes=1))
@@ -146,7 +158,9 @@ def test_sources_of_blocks():
 
 
 def test_plans_of_many_blocks_are_few():
-    assert len(all_plans(5_000)) < 400
+    assert len(all_plans(5_000, every=False)) < 400
+    assert len(all_plans(100)) > 1_000
+    assert few(100, 3_000) and not few(100, 100_000) and not few(300, 1_000)
     assert spread(1000, 12)[-1] == 1000
     plan = Plan(4, 10, offset=1)
     assert plan.segments(12) == [(0, 1), (1, 5), (5, 9), (9, 10)]

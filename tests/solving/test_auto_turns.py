@@ -7,9 +7,10 @@ import pytest
 
 import remat.solving.auto
 from remat import Problem, layered, solve
-from remat.backends.base import SolveOptions
+from remat.backends.base import SolveOptions, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.deadline import Deadline
+from remat.graphs.zoo.gpt import gpt
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Heuristic
 from remat.heuristics.drops import Drops
@@ -35,6 +36,14 @@ def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
     assert "greedy" not in names
     assert result.objective is not None
     assert result.objective <= result.steps[0].objective
+
+
+def test_graphs_of_five_thousand_ops_have_a_bound() -> None:
+    """They had none beyond the cost of computing each op once."""
+    problem = Problem(gpt(layers=180, width=64, heads=4, sequence=64), "50%")
+    result = solve(problem, stop=60, options=SolveOptions(threads=1, relative_gap=0.02))
+    assert result.stop is StopReason.GAP
+    assert result.bound > 1.1 * problem.graph.base_cost
 
 
 def test_what_is_not_loaded_yet_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem, Node, Option
 from remat.formulations.hierarchical.expand import Step, expand
+from remat.formulations.hierarchical.formulation import HIlp
+from remat.formulations.hierarchical.layout import HIlpOptions
 from remat.formulations.hierarchical.runs import Row, Run
 
-__all__ = ["Composite", "CompositeProblem", "Node", "Option", "Row", "Run", "Step", "expand"]
+__all__ = ["Composite", "CompositeProblem", "HIlp", "HIlpOptions", "Node", "Option", "Row", "Run", "Step", "expand"]

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.hierarchical.runs import Border, Run, make_run
+from remat.formulations.hierarchical.tables import numbers, table_schema
 from remat.graphs.arrays import Csr, GraphArrays
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -63,6 +64,11 @@ class Option:
         object.__setattr__(self, "backward", None if backward is None else _ops(backward))
         object.__setattr__(self, "name", name)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> object:
+        backward = {"type": "nullable", "schema": numbers()}
+        return table_schema(cls, cls, {"forward": numbers()}, {"backward": backward, "name": {"type": "str"}})
+
     def __repr__(self) -> str:
         back = "fast-forward" if self.backward is None else f"{len(self.backward)} backward"
         return f"Option({len(self.forward)} computes forward, {back})"
@@ -91,6 +97,12 @@ class Composite:
         object.__setattr__(self, "forward", _ops(forward))
         object.__setattr__(self, "backward", _ops(backward))
         object.__setattr__(self, "options", tuple(options))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> object:
+        options = {"type": "list", "items_schema": Option.__get_pydantic_core_schema__(Option, handler)}
+        required = {"name": {"type": "str"}, "forward": numbers(), "options": options}
+        return table_schema(cls, cls, required, {"backward": numbers()})
 
     def __repr__(self) -> str:
         return f"Composite({self.name!r}, {len(self.forward)} + {len(self.backward)} ops, {len(self.options)} options)"

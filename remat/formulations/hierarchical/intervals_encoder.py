@@ -39,6 +39,7 @@ class IntervalsEncoder:
         places = [[run.option for run in whole.runs(step.node)].index(step.option) for step in steps]
         self.place = np.array(places, dtype=np.int64)
         self.run = np.array([first[step.node] for step in steps], dtype=np.int64) + self.place
+        self.live = [step.live for step in steps]
         self.copy = self._copies()
         self.start = self._starts()
 
@@ -142,6 +143,13 @@ class IntervalsEncoder:
             raise ProblemError(f"the schedule has {node!r} read what no run before it makes for others")
         serves = good & (maker == latest[at.pair_read])
         np.maximum.at(end, at.pair_made[serves], (reader + read.last[at.pair_read] + 1)[serves])
+        for step, tensors in enumerate(self.live):  # there throughout, so that they need not be made inside
+            start = self.start[self.copy[step]]
+            for tensor in tensors.tolist():
+                mine = np.flatnonzero(is_made & (made.tensor == tensor) & (self.start[made.copy] < start))
+                if len(mine):
+                    last = mine[np.argmax(self.start[made.copy[mine]])]
+                    end[last] = max(end[last], start + at.tables.run_segments[self.run[step]])
         kept = formulation.statement.kept
         final = np.full(len(at.tables.size), -1, dtype=np.int64)
         time = np.where(is_made[kept], self.start[made.copy[kept]], -1)

@@ -17,17 +17,19 @@ Int = NDArray[np.int64]
 
 @dataclass
 class _Found:
-    """A run: its node, the options that it may be, and the place of the forward run that it goes with."""
+    """A run: its node, the options that it may be, and the computes of it that the schedule has."""
 
     node: int
     options: list[int]
+    ops: Int
 
 
 def recognise(whole: CompositeProblem, schedule: Schedule) -> list[Step]:
     """The runs that make up a schedule, in sequence; recomputations may have been left out of them.
 
-    The longest run that fits is taken, again and again. Where several options look alike, it is the one of the backward
-    run that follows; a forward run without one is a fast-forward, or else what saves least.
+    The longest run that fits is taken, again and again, one of which nothing is left out before others. Where several
+    options look alike, it is the one of the backward run that follows; a forward run without one is a fast-forward, or
+    else what saves least. A step's `live` is what it reads that an op left out of it would have made.
 
     Raises
     ------
@@ -50,18 +52,20 @@ def recognise(whole: CompositeProblem, schedule: Schedule) -> list[Step]:
                 possible = {o for run in found if run.node == layer_of[node][0] for o in run.options}
             for run in whole.runs(each):
                 if possible is None or run.option in possible:
-                    until, left_out = _fits(run.ops, sequence, place, done)
+                    until, left_out = _fits(whole, run.ops, sequence, place, done)
                     if until > place:
-                        candidates.append((-until, left_out, each, run.option))
+                        candidates.append((left_out > 0, -until, left_out, each, run.option))
         if not candidates:
             raise ProblemError(
                 f"compute {place} of the schedule, op {graph.ops[op].name!r}, begins no run of "
                 f"{whole.nodes[node].name!r} that there is an option for"
             )
-        until, left_out, best, _ = min(candidates)
-        found.append(_Found(best, [o for u, left, each, o in candidates if (u, left, each) == (until, left_out, best)]))
-        done[sequence[place:-until]] = True
-        place = -until
+        chosen = min(candidates)
+        until, best = -chosen[1], chosen[3]
+        alike = [each[-1] for each in candidates if each[:-1] == chosen[:-1]]
+        found.append(_Found(best, alike, sequence[place:until]))
+        done[sequence[place:until]] = True
+        place = until
     return _settled(whole, found)
 
 
@@ -79,16 +83,26 @@ def _sequence(whole: CompositeProblem, schedule: Schedule) -> Int:
     return sequence[needed_computes(whole.problem, sequence)]
 
 
-def _fits(ops: Int, sequence: Int, place: int, done: NDArray[np.bool_]) -> tuple[int, int]:
-    """How far the sequence from `place` is the run `ops`, and how many of these are left out; 0, 0: it is not."""
+def _fits(whole: CompositeProblem, ops: Int, sequence: Int, place: int, done: NDArray[np.bool_]) -> tuple[int, int]:
+    """How far the sequence from `place` is the run `ops`, and how many of these are left out; 0, 0: it is not.
+
+    Left out may be what ran before, unless it is the only one to make what the run reads later.
+    """
+    arrays, internal = whole.arrays, whole.border.internal
     at, left_out = place, 0
     here: set[int] = set()
+    unmade: set[int] = set()
     for op in ops.tolist():
+        outputs = arrays.op_outputs[op].tolist()
         if at < len(sequence) and sequence[at] == op:
+            if unmade and any(t in unmade and internal[t] for t in arrays.op_inputs[op].tolist()):
+                return 0, 0
             at += 1
             here.add(op)
+            unmade.difference_update(outputs)
         elif done[op] or op in here:
             left_out += 1
+            unmade.update(outputs)
         else:
             return 0, 0
     return at, left_out
@@ -110,7 +124,24 @@ def _settled(whole: CompositeProblem, found: list[_Found]) -> list[Step]:
         saved = {run.option: (run.option in _options(whole, backward), run.saved) for run in whole.runs(forward)}
         for run in before:
             run.options[:] = [min(run.options, key=lambda o: saved[o])]
-    return [Step(run.node, run.options[0]) for run in found]
+    return [Step(run.node, run.options[0], _live(whole, run)) for run in found]
+
+
+def _live(whole: CompositeProblem, run: _Found) -> Int:
+    """Tensors that a run reads, and that it would make before if nothing were left out."""
+    arrays = whole.arrays
+    own = next(each for each in whole.runs(run.node) if each.option == run.options[0])
+    live: set[int] = set()
+    left_out: set[int] = set()
+    place = 0
+    for op in own.ops.tolist():
+        if place < len(run.ops) and run.ops[place] == op:
+            place += 1
+            live |= left_out & set(arrays.op_inputs[op].tolist())
+            left_out -= set(arrays.op_outputs[op].tolist())
+        else:
+            left_out |= set(arrays.op_outputs[op].tolist())
+    return np.array(sorted(live), dtype=np.int64)
 
 
 def _options(whole: CompositeProblem, node: int) -> set[int]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.sequence import standing_buffers, useful_schedule
+from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.options import check_types
 from remat.problem import Problem
@@ -75,7 +75,8 @@ class Drops(Heuristic):
     what was expected is checked by its exact effect, and if not it is taken back. The candidates wait on a heap under
     what they would cost at best, and are looked at again when their turn comes. At the end recomputations are taken
     back, the costliest first, where the schedule fits without them. Where the order is free, it is done from the order
-    of the start and from one by list scheduling, too.
+    of the start and from one by list scheduling, too. A start that is staged in the order is one to begin with, besides
+    the order without recomputations: what exceeds the budget is dropped, and what is not needed taken back.
 
     What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
     microseconds: 100,000 ops take a minute or so. Its drops are recomputed in any stage, and as deep as needed. The
@@ -103,6 +104,26 @@ class Drops(Heuristic):
             return None
         return _descents(problem, run, self.options.leanings)
 
+    def mended(self, problem: Problem, start: Schedule, deadline: Deadline) -> Schedule | None:
+        """One descent from `start` alone, in the reference order; it may miss the budget. None: `start` is not staged.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> from remat.heuristics.checkpointing.chen import ChenSqrt
+        >>> problem = Problem(unit_chain(16), 9)
+        >>> start = ChenSqrt().run(problem, HeuristicRun())
+        >>> start.num_computes, Drops().mended(problem, start, Deadline()).num_computes
+        (45, 42)
+        """
+        order = problem.graph.arrays.order.copy()
+        again = recomputations(problem, order, start)
+        if again is None or not self.prepared(deadline):
+            return None
+        net, state = tables(problem, order, again)
+        descend(net, state, self.options.leanings[0], deadline)
+        return useful_schedule(problem, sequence(net, state), self.name)
+
 
 def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) -> Schedule | None:
     """The best schedule of several descents."""
@@ -111,8 +132,12 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
     best: tuple[int, int] | None = None
     schedule = None
     for order in orders(problem, run.start):
-        for leaning in leanings:
-            net, state = tables(problem, order)
+        again = None if run.start is None else recomputations(problem, order, run.start)
+        ways: list[tuple[float, tuple[Int, Int] | None]] = [(leaning, None) for leaning in leanings]
+        if again is not None and len(again[0]):
+            ways.insert(0, (leanings[0], again))
+        for leaning, begin in ways:
+            net, state = tables(problem, order, begin)
             descend(net, state, leaning, run.deadline)
             rank = int(state.number[EXCESS]), int(net.cost @ state.times)
             if best is None or rank < best:
@@ -144,6 +169,40 @@ def orders(problem: Problem, start: Schedule | None) -> list[Int]:
         found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
     found.append(_list_order(problem))
     return found
+
+
+def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, Int] | None:
+    """Ops and stages of the recomputations of a schedule; None where it is not staged in that order.
+
+    Accumulation buffers that it fills again are no matter of drops, nor is an op in more than :data:`MOST_RUNS` stages.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(2), 4)
+    >>> steps = [("compute", op) for op in ("f0", "f1", "loss", "f0", "f1", "g1", "g0")]
+    >>> found = recomputations(problem, problem.graph.arrays.order, Schedule.from_steps(steps))
+    >>> [each.tolist() for each in found]
+    [[0, 1], [3, 3]]
+    """
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    try:
+        given = op_sequence(problem, start)
+    except ProblemError:
+        return None
+    at = position[given]
+    first = np.zeros(len(at), dtype=np.bool_)
+    first[np.unique(at, return_index=True)[1]] = True
+    stage: Int = np.cumsum(first) - first
+    again = np.flatnonzero(~first)
+    same: NDArray[np.bool_] = np.diff(stage) == 0
+    if not np.array_equal(at[first], np.arange(len(order))) or (np.diff(at)[same] <= 0).any():
+        return None
+    limits = np.array([MOST_RUNS if limit is None else limit for limit in problem.compute_limits])
+    if (np.bincount(given, minlength=len(order)) > np.minimum(limits, MOST_RUNS)).any():
+        return None
+    return given[again], stage[again]
 
 
 def _list_order(problem: Problem) -> Int:
@@ -239,8 +298,16 @@ def sequence(net: StageGraph, state: StagedSchedule) -> Int:
     return ops[np.lexsort((net.position[ops], state.runs[there]))]
 
 
-def tables(problem: Problem, order: Int) -> tuple[StageGraph, StagedSchedule]:
-    """The problem and the schedule without recomputations in a topological order, for the compiled functions."""
+def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -> tuple[StageGraph, StagedSchedule]:
+    """The problem, and a schedule in a topological order, for the compiled functions.
+
+    Parameters
+    ----------
+    order : int64 array, shape (ops,)
+        Of the first computes.
+    again : pair of int64 arrays, optional
+        The recomputations: ops and stages (from 0), as :func:`recomputations` gives them.
+    """
     from remat.heuristics.drops.stages_kernel import BLOCK, StagedSchedule, StageGraph, start
 
     assert problem.budget_bytes is not None
@@ -268,17 +335,30 @@ def tables(problem: Problem, order: Int) -> tuple[StageGraph, StagedSchedule]:
     )  # fmt: skip
     degree = int((np.diff(net.in_ptr) + np.diff(net.out_ptr)).max(initial=0))
     blocks = -(-(num_ops + 2) // BLOCK)
-    room = 8 * num_ops + 1024
+    extra = 0 if again is None else len(again[0])
+    room = 8 * num_ops + extra + 1024
     runs = np.zeros((num_ops, MOST_RUNS), dtype=np.int32)
     runs[:, 0] = position
+    times, first = np.ones(num_ops, dtype=np.int64), np.full(num_ops + 2, -1, dtype=np.int64)
+    node_op = np.empty(room, dtype=np.int64)
     budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
     following = np.arange(1, room + 1, dtype=np.int64)
     following[-1] = -1
+    if again is not None:
+        by = np.lexsort((position[again[0]], again[1]))
+        ops, stages = again[0][by], again[1][by]
+        node_op[:extra] = ops
+        starts = np.flatnonzero(np.diff(stages, prepend=-1))
+        first[stages[starts]] = starts
+        following[np.append(starts[1:], extra) - 1] = -1
+        for op, stage in zip(ops.tolist(), stages.tolist(), strict=True):
+            runs[op, times[op]] = stage
+            times[op] += 1
     state = StagedSchedule(
-        runs, np.ones(num_ops, dtype=np.int64), np.zeros(num_ops + 2, dtype=np.int64),
+        runs, times, np.zeros(num_ops + 2, dtype=np.int64),
         np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64),
-        np.zeros(num_ops + 2, dtype=np.int64), np.full(num_ops + 2, -1, dtype=np.int64), np.empty(room, dtype=np.int64),
-        following, np.array([budget, 0, 0, 0], dtype=np.int64), np.empty(num_tensors, dtype=np.int64),
+        np.zeros(num_ops + 2, dtype=np.int64), first, node_op, following,
+        np.array([budget, 0, extra, 0], dtype=np.int64), np.empty(num_tensors, dtype=np.int64),
         np.zeros(num_ops, dtype=np.int64), np.zeros(num_tensors, dtype=np.int64),
         *(np.zeros(degree, dtype=np.int64) for _ in range(3)),
     )  # fmt: skip

@@ -230,7 +230,7 @@ def settle(net, state, stage):
 
 @kernel
 def start(net, state):
-    """Memory of the order without recomputations; `runs`, `times` and the lists are there."""
+    """Memory of the schedule; `runs`, `times` and the lists are there."""
     stages = len(net.order) + 1
     memory = state.memory
     for s in range(len(memory)):
@@ -239,11 +239,14 @@ def start(net, state):
     for tensor in range(len(net.size)):
         if net.writer[tensor] < 0 and net.begin[tensor] < 0:
             continue
-        begin = net.begin[tensor] if net.writer[tensor] < 0 else np.int64(state.runs[net.writer[tensor], 0])
-        end = last_use(net, state, tensor, begin, stages)
-        if end > begin + 1:
-            memory[begin + 1] += net.size[tensor]
-            memory[end] -= net.size[tensor]
+        op = net.writer[tensor]
+        for j in range(1 if op < 0 else state.times[op]):
+            begin = net.begin[tensor] if op < 0 else np.int64(state.runs[op, j])
+            limit: Any = np.int64(state.runs[op, j + 1]) if op >= 0 and j + 1 < state.times[op] else stages
+            end = last_use(net, state, tensor, begin, limit)
+            if end > begin + 1:
+                memory[begin + 1] += net.size[tensor]
+                memory[end] -= net.size[tensor]
     for s in range(1, stages):
         memory[s] += memory[s - 1]
     for s in range(stages):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,9 +15,10 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers
 from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.drops import Drops, DropsOptions
 from remat.heuristics.options import check_types
 from remat.hierarchy.blocks.cuts import all_cuts, last_forward_reads
-from remat.hierarchy.blocks.plans import EVERY, FAMILIES, Int, Plan, first_backward_of, near
+from remat.hierarchy.blocks.plans import FAMILIES, Int, Plan, few, first_backward_of, near
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
 
@@ -25,6 +26,8 @@ from remat.schedule import Schedule, validate
 OFTEN = 2**30
 #: Share of the time for looking at plans; the rest is for the schedule of the best one.
 LOOKING = 0.8
+#: Peaks, as shares of the budget, up to which plans that do not fit are mended by drops, and how these lean.
+ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,15 @@ class BlockOptions:
         the others held), ``nested`` (segments whose parts are dropped again), or ``all``.
     k : int or None
         Blocks in a segment; None: every number is tried.
+    drops : bool
+        Go on with :class:`remat.heuristics.drops.Drops` from the best plan, and from some that are over the budget: no
+        longer block checkpointing as it is done by hand, but cheaper.
     """
 
     blocks: Literal["auto", "modules", "names", "valleys", "articulation", "ops"] = "auto"
     which: Literal["all", "every", "first", "nested"] = "all"
     k: int | None = None
+    drops: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -184,9 +191,27 @@ class BlockCheckpointing(Heuristic):
         frontier = self.frontier(problem, run.deadline)
         if not frontier:
             return None
-        schedule = self._schedule(step, self._refined(step, _best(frontier, budget), budget, run.deadline))
-        if validate(problem.graph, schedule, problem.rules).accepted:
-            run.tell(schedule)
+        best = self._refined(step, _best(frontier, budget), budget, run.deadline)
+        schedule = self._schedule(step, best)
+        certificate = validate(problem.graph, schedule, problem.rules)
+        if (certificate.accepted and run.tell(schedule)) or not self.options.drops or budget is None:
+            return schedule
+        worth = rank(certificate.accepted, certificate.cost, certificate.peak)
+        drops = Drops(DropsOptions(leanings=LEANINGS))
+        if not drops.prepared(run.deadline):
+            return schedule
+        for plan in [best, *_above(frontier, budget)]:
+            if run.deadline.expired:
+                break
+            other = drops.mended(problem, self._schedule(step, plan), run.deadline)
+            if other is None:
+                continue
+            certificate = validate(problem.graph, other, problem.rules)
+            now = rank(certificate.accepted, certificate.cost, certificate.peak)
+            if now < worth:
+                schedule, worth = replace(other, source=self.name), now
+                if certificate.accepted and run.tell(schedule):
+                    break
         return schedule
 
     def frontier(self, problem: Problem, deadline: Deadline | None = None) -> list[Measured]:
@@ -234,7 +259,7 @@ class BlockCheckpointing(Heuristic):
     def _refined(self, step: TrainingStep, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
         """Of many blocks: what plans near the best one are better, in steps that are halved when none is."""
         num_blocks, reach = len(best.ends), 0.5
-        if num_blocks <= EVERY or self.options.k is not None:
+        if few(num_blocks, len(step.problem.graph.ops)) or self.options.k is not None:
             return best
         measure, ends = Measure(step), np.array(best.ends, dtype=np.int64)
         looking = deadline.earlier(LOOKING * deadline.remaining)
@@ -253,7 +278,8 @@ class BlockCheckpointing(Heuristic):
         which = list(FAMILIES) if self.options.which == "all" else [self.options.which]
         for family in which:
             for ends in chains:
-                for plan in FAMILIES[family](len(ends), self.options.k):
+                every = few(len(ends), len(step.problem.graph.ops))
+                for plan in FAMILIES[family](len(ends), every, self.options.k):
                     yield plan, ends
 
     def _schedule(self, step: TrainingStep, found: Measured) -> Schedule:
@@ -264,6 +290,12 @@ class BlockCheckpointing(Heuristic):
 def _best(found: list[Measured], budget: int | None) -> Measured:
     """The cheapest that fits, or else the one of least peak."""
     return min(found, key=lambda one: (*rank(budget is None or one.peak <= budget, one.cost, one.peak), one.plan))
+
+
+def _above(frontier: list[Measured], budget: int) -> list[Measured]:
+    """Plans that miss the budget by less than one of :data:`ABOVE`, each time the one that misses it by the most."""
+    found = [[one for one in frontier if budget < one.peak <= share * budget] for share in ABOVE]
+    return list(dict.fromkeys(some[-1] for some in found if some))
 
 
 def _insert(frontier: list[Measured], found: Measured) -> None:

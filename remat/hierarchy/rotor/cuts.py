@@ -95,11 +95,12 @@ class Reads:
 
 
 def levels(reads: Reads, most_blocks: int) -> list[Int]:
-    """Ways to cut the forward part, from fine to coarse, each with at most `most_blocks` blocks.
+    """Ways to cut the forward part, from fine to coarse; the last ones have at most `most_blocks` blocks.
 
     A cut lies where fewer bytes pass than anywhere within some distance; the distance doubles from one level to the
     next. Cuts are no nearer to each other than that distance, so plateaus are cut evenly. What passes by for long, such
-    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter.
+    as the skips of a U-Net or the output of an encoder, is the same at all places nearby, so it does not matter. Where
+    there are too many blocks, every k-th cut of the last such level makes another one, so that blocks are alike.
 
     Returns
     -------
@@ -113,6 +114,8 @@ def levels(reads: Reads, most_blocks: int) -> list[Int]:
     >>> reads = Reads.of(TrainingStep.of(Problem(unit_chain(6))))
     >>> [cuts.tolist() for cuts in levels(reads, 8)]
     [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
+    >>> [cuts.tolist() for cuts in levels(reads, 3)]
+    [[0, 1, 2, 3, 4, 5], [0, 2, 4], [0, 3]]
     """
     num_forward = reads.step.num_forward
     found: list[Int] = []
@@ -121,10 +124,14 @@ def levels(reads: Reads, most_blocks: int) -> list[Int]:
         cuts = _cuts(reads.crossing, num_forward, distance)
         if len(cuts) < 2:
             break
-        if len(cuts) <= most_blocks and not (found and len(cuts) > LEAST_STEP * len(found[-1])):
+        if found and len(found[-1]) > most_blocks >= len(cuts):
+            found.append(found[-1][:: -(-len(found[-1]) // most_blocks)])
+        if not found or len(cuts) <= LEAST_STEP * len(found[-1]):
             found.append(cuts)
         distance = 2 * distance if distance else 1
-    return found or [np.zeros(1, dtype=np.int64)]
+    if not found or len(found[-1]) > most_blocks:
+        found.append(np.zeros(1, dtype=np.int64))
+    return found
 
 
 def _cuts(crossing: Int, num_forward: int, distance: int) -> Int:

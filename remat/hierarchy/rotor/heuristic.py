@@ -13,9 +13,9 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.heuristics.drops import heuristic as drops
+from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.heuristics.options import check_types
-from remat.hierarchy.rotor import polish, programme
+from remat.hierarchy.rotor import programme
 from remat.hierarchy.rotor.blocks import Blocks
 from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, levels
@@ -35,6 +35,8 @@ MOST = 1.25
 LOOKS = 6
 #: Ways to cut that are tried at the least, the most promising by their programmes.
 LEVELS = 4
+#: Ops from which on one way is enough, the finest one.
+LARGE = 10_000
 #: Leanings of the drops that polish.
 LEANINGS = (2.0, 6.0)
 
@@ -100,7 +102,7 @@ class Rotor(Heuristic):
 
     name = "rotor"
     options_type = RotorOptions
-    kernels = (programme.KERNELS, drops.KERNELS, polish.KERNELS)
+    kernels = (*Drops.kernels, programme.KERNELS)
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         step = TrainingStep.of(problem)
@@ -182,7 +184,14 @@ class _Search:
         """
         reads = Reads.of(step)
         cuts = levels(reads, self.options.blocks)
-        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in range(len(cuts))]
+        ways = [level for level, places in enumerate(cuts) if len(places) <= self.options.blocks]
+        if len(self.problem.graph.ops) > LARGE:
+            for level in ways:
+                self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
+                if not self.rank[0]:
+                    break
+            return
+        tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways]
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
         for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
             if tried < LEVELS or self.rank[0]:  # or nothing fits
@@ -225,7 +234,7 @@ class _Search:
             if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
                 continue  # over the budget, and costs more already than what fits
             for leaning in LEANINGS if found[0] else LEANINGS[:1]:
-                better = polish.polished(self.problem, seen[number][1], leaning, self.on.deadline)
+                better = Drops(DropsOptions((leaning,))).mended(self.problem, seen[number][1], self.on.deadline)
                 if better is not None:
                     self._simulate(better)
                 self._go_on()

@@ -313,7 +313,8 @@ class _Facts:
         left = total = sum(maker.size[t] for t in some)
         kept, shares = set(some), list(SHARES)
         found: list[set[int]] = []
-        for t in sorted(some, key=self._price):
+        saved = self.fixed | {t for op in self.backward for t in maker.inputs[op]}
+        for t in sorted(some, key=lambda t: self._price(t, saved)):
             kept.discard(t)
             left -= maker.size[t]
             if shares and left <= shares[0] * total:
@@ -322,15 +323,14 @@ class _Facts:
                     shares.pop(0)
         return found
 
-    def _price(self, tensor: int) -> tuple[float, int]:
+    def _price(self, tensor: int, saved: set[int]) -> tuple[float, int]:
         """Cost of recomputing a value, and what is never saved before it, for its bytes."""
         maker = self.maker
-        read = {t for op in self.backward for t in maker.inputs[op]}
         todo, again = [maker.writer[tensor]], set()
         while todo:
             op = todo.pop()
             if op not in again:
                 again.add(op)
-                todo += [maker.writer[t] for t in maker.inputs[op] if t in self.own and t not in read | self.fixed]
+                todo += [maker.writer[t] for t in maker.inputs[op] if t in self.own and t not in saved]
         size = sum(maker.size[t] for t in maker.outputs[maker.writer[tensor]])
         return sum(maker.cost[op] for op in again) / max(size, 1), tensor

@@ -1,0 +1,230 @@
+"""Which variables the hierarchical program has, by phase, and tables of their columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.hierarchical.layout import Tables
+from remat.modeling import Vars
+from remat.modeling.rows import NONE, ONE, expand
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+class Phases:
+    """What may run, be kept and be read in each phase, numbered.
+
+    Parameters
+    ----------
+    tables : Tables
+    may : bool array, shape (T, T)
+        [t, k]: whether node k may run in phase t.
+
+    Attributes
+    ----------
+    run_phase, run_node : int64 arrays, shape (slots,)
+        Every (phase, node) that may run, phase after phase, by node.
+    slot : int64 array, shape (T, T)
+        Number of the slot, or NONE.
+    until : int64 array, shape (data,)
+        Last phase into which it can be of use to keep it; T where it is kept to the end.
+    """
+
+    def __init__(self, tables: Tables, may: Bool) -> None:
+        self.at, self.may = tables, may
+        self.run_phase, self.run_node = np.nonzero(may)
+        self.slot = np.full(may.shape, NONE, dtype=np.int64)
+        self.slot[self.run_phase, self.run_node] = np.arange(len(self.run_phase))
+        last_run = tables.T - 1 - may[::-1].argmax(axis=0)  # the first compute is in phase k
+        self.last_run = last_run
+        until = np.full(len(tables.tensor), -1, dtype=np.int64)
+        np.maximum.at(until, tables.read_data, last_run[tables.read_node])
+        until[tables.kept] = tables.T
+        self.until = until
+
+    # -- computes ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def run_table(self) -> tuple[Int, int]:
+        """Column of the first choice of each slot, ONE where it is the only one and must run; and how many columns."""
+        at = self.at
+        count = at.num[self.run_node].copy()
+        sure = (self.run_phase == self.run_node) & (count == 1)
+        count[sure] = 0
+        table = np.cumsum(count) - count
+        table[sure] = ONE
+        return table, int(count.sum())
+
+    def run_column(self, slot: Int, choice: Int) -> Int:
+        """Column of R for a choice of the slot's node; NONE where the slot is NONE."""
+        table, _ = self.run_table
+        if not len(slot):
+            return np.zeros(0, dtype=np.int64)
+        first = table[slot]
+        column = np.where(first == ONE, ONE, first + choice - self.at.first[self.run_node[slot]])
+        return np.where(slot == NONE, NONE, column)
+
+    # -- what is kept between phases ---------------------------------------------------------------------------------
+
+    @cached_property
+    def active(self) -> Bool:
+        """[t, d]: whether a node that may run in phase t reads or makes d; shape (T, data)."""
+        at = self.at
+        table = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
+        for node, data in ((at.read_node, at.read_data), (at.make_node, at.make_data)):
+            for t in range(at.T):
+                table[t, data[self.may[t, node]]] = True
+        return table
+
+    def _numbered(self, from_: Int, to: Int, moves: Bool) -> Int:
+        """Numbers of what is kept into phases ``from_ <= t <= to``, anew where the phase before moves it."""
+        T = self.at.T
+        table = np.full((T + 1, len(from_)), NONE, dtype=np.int64)
+        owner, rank = expand(np.maximum(0, np.minimum(to, T - 1) - from_ + 1))
+        t = from_[owner] + rank
+        fresh = (rank == 0) | moves[t - 1, owner]
+        table[t, owner] = np.cumsum(fresh) - 1
+        return table
+
+    @cached_property
+    def kept(self) -> Int:
+        """[t, d]: number of P, NONE or ONE; shape (T + 1, data)."""
+        table = self._numbered(self.at.maker + 1, self.until, self.active)
+        table[-1, self.at.kept] = ONE
+        return table
+
+    @cached_property
+    def parts(self) -> Int:
+        """Makes that are one of several contributions to an accumulation buffer."""
+        return np.flatnonzero(self.at.makers[self.at.make_data] > 1)
+
+    @cached_property
+    def part_of(self) -> Int:
+        """Place of each make in `parts`, or NONE."""
+        table = np.full(len(self.at.make_data), NONE, dtype=np.int64)
+        table[self.parts] = np.arange(len(self.parts))
+        return table
+
+    @cached_property
+    def contribution_kept(self) -> Int:
+        """[t, place in `parts`]: number of S; shape (T + 1, parts)."""
+        node, data = self.at.make_node[self.parts], self.at.make_data[self.parts]
+        table = self._numbered(node + 1, self.until[data], self.active[:, data])
+        table[-1, self.at.kept[data]] = ONE
+        return table
+
+    @cached_property
+    def contribution(self) -> Int:
+        """[t, place in `parts`]: number of K; shape (T, parts)."""
+        node = self.at.make_node[self.parts]
+        table = np.full((self.at.T, len(node)), NONE, dtype=np.int64)
+        there = np.nonzero(self.may[:, node])
+        table[there] = np.arange(len(there[0]))
+        return table
+
+    @cached_property
+    def phantom_runs(self) -> tuple[Bool, Bool]:
+        """[t, phantom]: whether the forward, and the backward node may run in phase t; shapes (T, phantoms)."""
+        at = self.at
+        return self.may[:, at.node[at.phantom_forward]], self.may[:, at.node[at.phantom_backward]]
+
+    @cached_property
+    def phantom_kept(self) -> Int:
+        """[t, phantom]: number of Sp; shape (T + 1, phantoms)."""
+        at = self.at
+        ahead, back = self.phantom_runs
+        backward = at.node[at.phantom_backward]
+        return self._numbered(at.node[at.phantom_forward] + 1, self.last_run[backward], ahead | back)
+
+    @cached_property
+    def phantom(self) -> tuple[Int, Int]:
+        """[t, phantom]: number of Q where it is a variable, else NONE; and 0: variable, 1: it is Sp[t+1], 2: Sp[t]."""
+        ahead, back = self.phantom_runs
+        kind = np.where(ahead & back, 0, np.where(back, 2, 1))
+        number = np.full(ahead.shape, NONE, dtype=np.int64)
+        there = np.nonzero(kind == 0)
+        number[there] = np.arange(len(there[0]))
+        return number, kind
+
+    # -- reads within a phase ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def reads(self) -> tuple[Int, Int, Bool]:
+        """(phase, read, whether it is the datum's last one in that phase), by phase, then datum, then node."""
+        at = self.at
+        t, read = np.nonzero(self.may[:, at.read_node])
+        data = at.read_data[read]
+        last = np.append((t[1:] != t[:-1]) | (data[1:] != data[:-1]), True)[: len(t)]
+        return t, read, last
+
+    @cached_property
+    def fixed(self) -> Bool:
+        """[t, d]: whether d is there in phase t, from its last maker on, whatever is chosen; shape (T, data)."""
+        at = self.at
+        table = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
+        sure = at.hard
+        table[at.read_node[sure], at.read_data[sure]] = True
+        table[-1, at.kept] = True
+        return table
+
+    @cached_property
+    def read_terms(self) -> tuple[Int, Int]:
+        """(place in `reads`, column of R) for the choices that read."""
+        at = self.at
+        t, read, _ = self.reads
+        place, rank = expand(at.read_count[read])
+        choice = at.read_choice[at.read_first[read[place]] + rank]
+        return place, self.run_column(self.slot[t[place], at.node[choice]], choice)
+
+    # -- makes within a phase ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def makes(self) -> tuple[Int, Int, Bool]:
+        """(phase, make, whether it is the datum's last one in that phase), by phase, then datum, then node."""
+        at = self.at
+        t, make = np.nonzero(self.may[:, at.make_node])
+        data = at.make_data[make]
+        last = np.append((t[1:] != t[:-1]) | (data[1:] != data[:-1]), True)[: len(t)]
+        return t, make, last
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Columns that say how much of each datum is there, as a phase goes on; NONE and ONE where that is no question.
+
+    Attributes
+    ----------
+    P : int64 array, shape (T + 1, data)
+        Before each phase.
+    first : int64 array, shape (T, data)
+        After its last maker's place, up to its first reader.
+    live, following : int64 arrays, shape (reads of `Phases.reads`,)
+        Up to that reader; after it.
+    before, after, over : int64 arrays, shape (makes of `Phases.makes`,)
+        Before that maker; after it; and what must be added to the latter while the maker runs. Where the maker runs
+        for the first time `after` is ONE meanwhile.
+    phantom : int64 array, shape (T, phantoms)
+        After the forward node's place, up to the backward node's.
+    Sp : int64 array, shape (T + 1, phantoms)
+        Before each phase.
+    """
+
+    P: Int
+    first: Int
+    live: Int
+    following: Int
+    before: Int
+    after: Int
+    over: Int
+    phantom: Int
+    Sp: Int
+
+
+def column(block: Vars, number: Int) -> Int:
+    """Columns of a block by number within it; NONE and ONE stay."""
+    return np.where(number >= 0, block.index[0] + number, number) if len(block) else number

@@ -1,0 +1,353 @@
+"""The hierarchical integer program of HiRemate: phases, options, phantoms and corrections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.base import Formulation, Values
+from remat.formulations.hierarchical.choices import Levels, Phases, column
+from remat.formulations.hierarchical.composite import CompositeProblem
+from remat.formulations.hierarchical.dependencies import add_data, add_limits, computes
+from remat.formulations.hierarchical.expand import Step
+from remat.formulations.hierarchical.layout import HIlpOptions, Tables
+from remat.formulations.hierarchical.memory import add_memory
+from remat.formulations.hierarchical.parse import read_steps
+from remat.formulations.hierarchical.plan import Plan, claims_of, schedule_in, steps_in, values_of
+from remat.modeling import Model, Vars
+from remat.modeling.rows import NONE, ONE, expand, rows_from
+from remat.modeling.size import ModelSize
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule
+from remat.scope import Restriction, Scope
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of variables, in the order in which they are made."""
+
+    R: Vars
+    P: Vars
+    S: Vars
+    K: Vars
+    Sp: Vars
+    Q: Vars
+    L: Vars
+    B: Vars
+    over: Vars
+    U: Vars
+
+
+class HIlp(Formulation):
+    r"""H-ILP (HiRemate, appendix B): nodes with options, in phases.
+
+    **Sets.** Nodes k = 0..T−1 in a topological order: ops, and the forward and the backward parts F_j and B_j of
+    composites j (a *layer*). Options o of each node: the runs of :class:`CompositeProblem`. Data d with size s_d: the
+    tensors that cross between nodes or are kept; k → d: node k contributes to d; d → k: some option of k reads d, O(d,
+    k) are those that do. Phases t = 0..T−1: phase t ends with the first compute of node t, and in it every earlier node
+    may run once, in order.
+
+    **Variables**, each only where it can be of use (the paper's A, C and D follow from them, see below)::
+
+        R[t,k,o]  1 if node k runs with option o in phase t; CR[t,k] = sum_o R[t,k,o]
+        P[t,d]    1 if d is there before phase t
+        S[t,k,d]  1 if it has the contribution of k then; with one contributor this is P
+        K[t,k,d]  1 if k contributes to d in phase t, to stay; with one contributor this is CR
+        Sp[t,j,o] 1 if the phantom of option o of layer j is there before phase t
+        Q[t,j,o]  1 if it is there in phase t between F_j and B_j
+        L[t,d,k]  in [0,1]: d is there in phase t after its previous reader, or its last contributor, up to reader k
+        B[t,k,d]  in [0,1]: d is there in phase t after contributor k, of several that may run in that phase
+        V[t,k,d]  in [0,1]: d is there while its contributor k runs; stated as what is there afterwards, plus `over`
+        U[t,k]    memory while k runs, without what is inside k
+
+    **Constraints**, numbered as in the paper where they are there, READ[t,d,k] = sum_{o in O(d,k)} R[t,k,o]::
+
+        minimise  sum_{t,k,o} cost[k,o] R[t,k,o]
+        (5)  CR[t,k] ≤ 1;  CR[t,t] = 1;  CR[t,k] only for k ≤ t
+        (6)  sum_o Q[t,j,o] ≤ 1
+        (7)  Q[t,j,o] ≤ Sp[t,j,o] + R[t,F_j,o]
+        (8)  Q[t,j,o] ≥ Sp[t+1,j,o],  Q[t,j,o] ≥ R[t,F_j,o]
+        (9)  Q[t,j,o] ≥ R[t,B_j,o]
+        (d1) S[t,k,d] ≤ P[t,d]
+        (d2) S[t+1,k,d] ≤ S[t,k,d] + K[t,k,d];   K[t,k,d] ≤ CR[t,k]
+        (d3) READ[t,d,k'] ≤ K[t,k,d] + S[t,k,d]             for all k → d → k'; at the end S = 1 for what is kept
+        (a1) L[t,d,k] ≥ READ[t,d,k];  L[t,d,k_i] ≥ L[t,d,k_{i+1}], after the last reader P[t+1,d] in its place
+        (a2) B[t,k_i,d] ≥ B[t,k_{i−1},d], K[t,k_i,d], P[t,d];  at most the first L
+        (a3) V[t,k,d] ≥ CR[t,k], what is there after k
+        (u)  U[t,k] = sum_d s_d (P, B, V or L: whichever says that d is there) + sum_{j,o} p[j,o] (Sp or Q)
+        (10) U[t,k] + sum_o m[i,k,o] R[t,k,o] − sum_{d in F_i} s_d D[t,k,d] − sum_{d in G_i} s_d C[t,k,d] ≤ budget
+
+    with one contributor k of d, (d2) and (d3) are L[t,d,k'] ≤ CR[t,k] + P[t,d] for the first reader k'.
+
+    **Liveness.** What the paper calls A[t,k,d], d is there after k, are P, B and L; D[t,k,d] = L before − L after
+    reader k (V − L for a contributor), C[t,k,d] = V − P. Where the paper makes D equal to a conjunction, with a large
+    coefficient, (a1) holds a tensor as long as somebody reads it: the same schedules, and a tighter relaxation.
+
+    **Corrections.** (10) is one row for each set of sub-steps i of k's options with the same F_i (interfaces that the
+    sub-step comes after the last use of) and G_i (outputs not made yet); m[i,k,o] is the memory inside, without
+    interfaces, less what U has of it: the phantom of a forward part. For options without such sub-steps m is what their
+    own rows imply; rows that others imply are left out. So every option has its rows, fast-forwards as well, and what
+    is subtracted is a part of U.
+
+    **Options of their own.** What one option of B_j reads, others need not: it stands in O(d,k) and nowhere else.
+    What a forward part saves stays at least until the next phase, or B_j's turn: an option without a backward part is
+    for when nothing is wanted but the outputs.
+
+    Without composites every node is an op, and with one output for each this is the question of `checkmate`; buffers
+    may be dropped and filled again.
+
+    Examples
+    --------
+    >>> from remat.formulations.hierarchical import Composite, Option
+    >>> from remat.graphs.families import unit_chain
+    >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7])])
+    >>> print(HIlp(Problem(unit_chain(4), 5), HIlpOptions((middle,))).build())  # doctest: +ELLIPSIS
+    model h-ilp: ...
+    """
+
+    name = "h-ilp"
+    options_type = HIlpOptions
+
+    def __init__(self, problem: Problem, options: HIlpOptions | None = None) -> None:
+        super().__init__(problem)
+        self.options = options or HIlpOptions()
+        if problem.order is not OrderRule.FIXED and not self.options.composites:
+            raise ProblemError("the h-ilp formulation keeps the reference order of ops; ask for order 'fixed'")
+        self.whole = CompositeProblem(problem, self.options.composites)
+        self.tables = Tables(self.whole, self.options.corrections)
+        self.tables.capacity  # noqa: B018  (a budget below what is always held is refused here)
+        self._limit: int | None = None
+        self.loss = self._find_loss()
+
+    def _find_loss(self) -> int | None:
+        """The node at which no more than `saved` may be held."""
+        if self.options.saved is None:
+            return None
+        graph, name = self.problem.graph, self.options.loss
+        ops = [i for i, op in enumerate(graph.ops) if (op.name == name if name else op.phase == "loss")]
+        if not ops:
+            raise ProblemError(f"graph {graph.name!r} has no op {name!r}" if name else "no op has the phase 'loss'")
+        return int(self.whole.node_of[ops[-1]])
+
+    def leave_out_above(self, cost: int | None) -> None:
+        if cost is not None and (self._limit is None or cost < self._limit):
+            self._limit = cost
+            for name in ("phases", "statement"):
+                self.__dict__.pop(name, None)
+
+    @cached_property
+    def phases(self) -> Phases:
+        """What there are variables for."""
+        extra = None if self._limit is None else max(0, self._limit - self.tables.base)
+        return Phases(self.tables, self.tables.may_run(extra, self.deadline))
+
+    def scope(self) -> Scope:
+        limits = [limit for limit in self.problem.compute_limits if limit is not None]
+        most = max(limits) if len(limits) == len(self.problem.graph.ops) else None
+        if not self.options.composites:
+            return Scope(OrderRule.FIXED, True, most)
+        return Scope(OrderRule(self.problem.order), True, most, (Restriction.COMPOSITES,))
+
+    def estimate(self) -> ModelSize:
+        at, phases = self.tables, self.phases
+        t, read, _ = phases.reads
+        slots = len(phases.run_phase)
+        rows = np.array([len(each) for each in at.rows], dtype=np.int64)[phases.run_node]
+        kept = sum(
+            int(table.max(initial=-1)) + 1 for table in (phases.kept, phases.contribution_kept, phases.phantom_kept)
+        )
+        makes = len(phases.makes[0])
+        runs = phases.run_table[1]
+        phantoms = int((phases.phantom[1] == 0).sum())
+        variables = runs + slots + kept + len(t) + phantoms + makes // 4
+        chain = int(at.read_count[read].sum()) + 3 * len(t)
+        memory = 2 * slots + 4 * len(t) + 4 * makes + kept + 4 * phantoms
+        by_row = (at.num + np.bincount(at.read_node, minlength=at.T))[phases.run_node]
+        return ModelSize(
+            variables, slots + int(rows.sum()) + 2 * len(t) + kept + 4 * phantoms,
+            2 * chain + memory + int((rows * by_row).sum()) + 3 * kept + 8 * phantoms + runs,
+        )  # fmt: skip
+
+    def build(self) -> Model:
+        return self.statement[0]
+
+    # -- variables ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def statement(self) -> tuple[Model, Blocks, Levels]:
+        """The model, its variables, and where it says what is there."""
+        model, at, phases = Model(self.name), self.tables, self.phases
+        place, runs = phases.run_table
+        R = model.booleans("R", runs)
+        P = model.booleans("P", int(phases.kept.max(initial=-1)) + 1)
+        S = model.booleans("S", int(phases.contribution_kept.max(initial=-1)) + 1)
+        K = model.booleans("K", int(phases.contribution.max(initial=-1)) + 1)
+        Sp = model.booleans("Sp", int(phases.phantom_kept.max(initial=-1)) + 1)
+        Q = model.implied("Q", int(phases.phantom[0].max(initial=-1)) + 1, 0, 1)
+        self.deadline.check()
+        p, sp = column(P, phases.kept), column(Sp, phases.phantom_kept)
+        phantom = self._phantom_levels(Q, sp)
+        t, read, last = phases.reads
+        tail = np.where(last, p[t + 1, at.read_data[read]], NONE)
+        L, live, following = self._chain(model, R, tail)
+        first = np.where(phases.fixed, ONE, p[1:])
+        head = np.append(True, last[:-1])[: len(last)]
+        first[t[head], at.read_data[read[head]]] = live[head]
+        before, after, B = self._making(model, p, first)
+        over = self._over(model, R, after)
+        levels = Levels(p, first, live, following, before, after, over[1], phantom, sp)
+        self.deadline.check()
+        self._runs(model, R)
+        self._phantoms(model, R, levels)
+        add_data(model, R, (S, K), self, levels)
+        self.deadline.check()
+        U = add_memory(model, R, self, levels)
+        add_limits(model, R, self)
+        column_cost = np.zeros(runs, dtype=np.int64)
+        slot, rank = expand(np.where(place >= 0, at.num[phases.run_node], 0))
+        choice = at.first[phases.run_node[slot]] + rank
+        column_cost[place[slot] + rank] = at.cost[choice]
+        priced = np.flatnonzero(column_cost > 0)
+        sure = int(at.cost[at.first[phases.run_node[place == ONE]]].sum())
+        model.minimize(R.index[priced], column_cost[priced], sure)
+        return model, Blocks(R, P, S, K, Sp, Q, L, B, over[0], U), levels
+
+    def _phantom_levels(self, Q: Vars, sp: Int) -> Int:
+        number, kind = self.phases.phantom
+        return np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
+
+    def _chain(self, model: Model, R: Vars, tail: Int) -> tuple[Vars, Int, Int]:
+        """(a1): L of each read and what follows it."""
+        at, phases = self.tables, self.phases
+        t, read, last = phases.reads
+        data = at.read_data[read]
+        place, term = phases.read_terms
+        term = column(R, term)
+        alone = (at.read_count[read] == 1) & last & (tail == NONE)
+        fixed = phases.fixed[t, data]
+        own = ~fixed & ~alone
+        L = model.implied("L", int(own.sum()), 0, 1)
+        live = np.full(len(t), ONE, dtype=np.int64)
+        live[own] = L.index
+        mine = ~fixed & alone
+        live[place[mine[place]]] = term[mine[place]]
+        following = (
+            np.where(last, tail, live[np.minimum(np.arange(len(t)) + 1, max(0, len(t) - 1))]) if len(t) else tail
+        )
+        number = np.cumsum(own) - 1
+        row, count = np.arange(int(own.sum()), dtype=np.int64), int(own.sum())
+        chosen = own[place]
+        now = (row, live[own], -1)
+        model.add(
+            rows_from("(a1) there for a reader", (number[place[chosen]], term[chosen], 1), now, num_rows=count, upper=0)
+        )
+        more = np.flatnonzero(following[own] != NONE)
+        row = np.arange(len(more), dtype=np.int64)
+        model.add(
+            rows_from(
+                "(a1) there before", (row, following[own][more], 1), (row, live[own][more], -1),
+                num_rows=len(more), upper=0,
+            )
+        )  # fmt: skip
+        return L, live, following
+
+    def _making(self, model: Model, p: Int, first: Int) -> tuple[Int, Int, Vars]:
+        """What is there before and after each maker; (a2)."""
+        at, phases = self.tables, self.phases
+        t, make, last = phases.makes
+        data = at.make_data[make]
+        own = ~last
+        B = model.implied("B", int(own.sum()), 0, 1)
+        after = first[t, data]
+        after[own] = B.index
+        before = p[t, data]
+        head = np.append(True, last[:-1])[: len(last)]
+        before[~head] = after[np.flatnonzero(~head) - 1]
+        return before, after, B
+
+    def _over(self, model: Model, R: Vars, after: Int) -> tuple[Vars, Int]:
+        """(a3) where a recomputation may make what nobody wants."""
+        at, phases = self.tables, self.phases
+        t, make, _ = phases.makes
+        node, data = at.make_node[make], at.make_data[make]
+        mine = np.flatnonzero((t > node) & ~(at.single[node] & (at.makers[data] == 1)) & (after != ONE))
+        over = model.implied("over", len(mine), 0, 1)
+        columns = np.full(len(t), NONE, dtype=np.int64)
+        columns[mine] = over.index
+        row, rank = expand(at.num[node[mine]])
+        choice = at.first[node[mine[row]]] + rank
+        every = np.arange(len(mine), dtype=np.int64)
+        model.add(
+            rows_from(
+                "(a3) made and not wanted",
+                (row, column(R, phases.run_column(phases.slot[t[mine[row]], node[mine[row]]], choice)), 1),
+                (every, after[mine], -1),
+                (every, over.index, -1),
+                num_rows=len(mine),
+                upper=0,
+            )
+        )
+        return over, columns
+
+    # -- constraints -------------------------------------------------------------------------------------------------
+
+    def _runs(self, model: Model, R: Vars) -> None:
+        """(5)."""
+        at, phases = self.tables, self.phases
+        several = np.flatnonzero(at.num[phases.run_node] > 1)
+        t, node = phases.run_phase[several], phases.run_node[several]
+        place, term = computes(self.phases, R, t, node)
+        least = np.where(t == node, 1, -np.inf)
+        model.add(rows_from("(5) one option", (place, term, 1), num_rows=len(several), lower=least, upper=1))
+
+    def _phantoms(self, model: Model, R: Vars, levels: Levels) -> None:
+        """(6) to (9)."""
+        at, phases = self.tables, self.phases
+        t, phantom = np.nonzero(np.arange(at.T)[:, None] >= at.node[at.phantom_forward])
+        q, into, onward = levels.phantom[t, phantom], levels.Sp[t, phantom], levels.Sp[t + 1, phantom]
+        ahead, back = (
+            column(R, phases.run_column(phases.slot[t, at.node[choice[phantom]]], choice[phantom]))
+            for choice in (at.phantom_forward, at.phantom_backward)
+        )
+        for name, low in (("(8) kept", onward), ("(8) saved", ahead), ("(9) there for the backward part", back)):
+            use = np.flatnonzero((low != NONE) & (low != q))
+            row = np.arange(len(use), dtype=np.int64)
+            model.add(rows_from(name, (row, low[use], 1), (row, q[use], -1), num_rows=len(use), upper=0))
+        use = np.flatnonzero((q != NONE) & (q != into))
+        row = np.arange(len(use), dtype=np.int64)
+        model.add(
+            rows_from(
+                "(7) made by the forward part", (row, q[use], 1), (row, into[use], -1), (row, ahead[use], -1),
+                num_rows=len(use), upper=0,
+            )
+        )  # fmt: skip
+        layer = t * max(1, len(at.layer_forward)) + at.phantom_layer[phantom]
+        there = q != NONE
+        keys, row = np.unique(layer[there], return_inverse=True)
+        several = np.bincount(row, minlength=len(keys)) > 1
+        number = np.cumsum(several) - 1
+        mine = several[row]
+        model.add(rows_from("(6) one phantom", (number[row[mine]], q[there][mine], 1), num_rows=several.sum(), upper=1))
+
+    # -- translation -------------------------------------------------------------------------------------------------
+
+    def encode(self, schedule: Schedule) -> Values:
+        return values_of(self, Plan.of(self, *read_steps(self.whole, self.tables, schedule)))
+
+    def decode(self, values: Values) -> Schedule:
+        return schedule_in(self, values)
+
+    def steps(self, values: Values) -> list[Step]:
+        """The nodes computed, with their options, and what is there throughout each."""
+        return steps_in(self, values)
+
+    def claims(self, values: Values) -> list[Int]:
+        """Bytes that the model says are held at each sub-step of each of :meth:`steps`."""
+        return claims_of(self, values)

@@ -1,0 +1,310 @@
+"""Options of the hierarchical program, and its tables: nodes and their choices, data, who reads and makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.formulations.hierarchical.composite import Composite, CompositeProblem
+from remat.formulations.hierarchical.runs import Run
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: Cost beyond any that a schedule can have (sums of two stay exact in int64).
+NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class HIlpOptions:
+    """Options of :class:`remat.formulations.hierarchical.HIlp`.
+
+    Attributes
+    ----------
+    composites : tuple of Composite
+        Without any, every op is a node by itself.
+    corrections : bool
+        Whether interfaces that come and go inside a composite are counted for as long as they are there. Without (the
+        levels below the top in the paper) they are taken to be there while the whole node runs: fewer rows, and
+        schedules that hold less than the model says.
+    saved : int or None
+        Bytes that may be held while the loss runs, or the op `loss`; None: as much as the budget.
+    loss : str
+        Name of an op; empty: the one of phase ``loss``.
+    """
+
+    composites: tuple[Composite, ...] = ()
+    corrections: bool = True
+    saved: int | None = None
+    loss: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "composites", tuple(self.composites))
+        for each in self.composites:
+            if not isinstance(each, Composite):
+                raise ProblemError(f"composites must be composites, not {type(each).__name__}")
+        if not isinstance(self.corrections, bool):
+            raise ProblemError(f"corrections must be true or false, not {self.corrections!r}")
+        if self.saved is not None and (isinstance(self.saved, bool) or not isinstance(self.saved, int)):
+            raise ProblemError(f"saved must be a whole number of bytes, not {self.saved!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class NodeRow:
+    """A row of memory of a node, for all its choices together.
+
+    Memory with everything there that is there before or after, plus `memory` of the choice, less what is `freed` with
+    the node and what of `hidden` it makes.
+
+    Attributes
+    ----------
+    memory : int64 array, shape (choices of the node,)
+        Bytes; for a choice without such a row what its own rows imply.
+    freed, hidden : int64 arrays
+        Data, by number.
+    """
+
+    memory: Int
+    freed: Int
+    hidden: Int
+
+
+class Tables:
+    """What there is to choose from, by number: nodes, choices (a node with one of its runs), data (tensors).
+
+    Parameters
+    ----------
+    whole : CompositeProblem
+    corrections : bool
+
+    Attributes
+    ----------
+    T : int
+        Number of nodes, and of phases: phase t ends with the first compute of node t.
+    runs : list of Run
+        Of all choices, node by node.
+    node, cost, saved : int64 arrays, shape (choices,)
+        Cost units; bytes of the phantom.
+    first, num : int64 arrays, shape (nodes,)
+        First choice of each node, and how many it has.
+    tensor, size : int64 arrays, shape (data,)
+        Tensor of the flat graph, and its bytes.
+    kept : bool array, shape (data,)
+    read_node, read_data, read_count : int64 arrays, shape (reads,)
+        Which nodes read which data with at least one of their choices, by data, then node; with how many.
+    read_first : int64 array
+        First of each read's choices in `read_choice`.
+    read_choice : int64 array
+        Choices that read.
+    make_node, make_data : int64 arrays, shape (makes,)
+        Which nodes contribute to which data, by data, then node.
+    makers, first_make : int64 arrays, shape (data,)
+        How many nodes contribute; the first of them among the makes.
+    layer_forward, layer_backward : int64 arrays, shape (layers,)
+        Nodes.
+    phantom_layer, phantom_forward, phantom_backward : int64 arrays, shape (phantoms,)
+        Options with a backward part: layer, choice of the forward node, choice of the backward node.
+    """
+
+    def __init__(self, whole: CompositeProblem, corrections: bool) -> None:
+        self.whole, self.corrections = whole, corrections
+        arrays = whole.arrays
+        self.T = len(whole.nodes)
+        by_node = [whole.runs(k) for k in range(self.T)]
+        self.runs: list[Run] = [run for runs in by_node for run in runs]
+        self.num = np.array([len(runs) for runs in by_node], dtype=np.int64)
+        self.first = np.cumsum(self.num) - self.num
+        self.node = np.repeat(np.arange(self.T, dtype=np.int64), self.num)
+        self.cost = np.array([run.cost for run in self.runs], dtype=np.int64)
+        self.saved = np.array([run.saved for run in self.runs], dtype=np.int64)
+        self.tensor = whole.data
+        self.size = arrays.size[self.tensor]
+        self.kept = whole.problem.kept[self.tensor]
+        self.number = np.full(len(arrays.size), -1, dtype=np.int64)
+        self.number[self.tensor] = np.arange(len(self.tensor))
+        counts = np.array([len(run.tensor) for run in self.runs], dtype=np.int64)
+        choice = np.repeat(np.arange(len(self.runs), dtype=np.int64), counts)
+        data = self.number[np.concatenate([run.tensor for run in self.runs])]
+        needs = np.concatenate([run.needs for run in self.runs])
+        makes = np.concatenate([run.makes for run in self.runs])
+        self._reads(choice[needs], data[needs])
+        pairs = np.unique(data[makes] * self.T + self.node[choice[makes]])
+        self.make_data, self.make_node = pairs // self.T, pairs % self.T
+        self.makers = np.bincount(self.make_data, minlength=len(self.tensor))
+        self.first_make = np.cumsum(self.makers) - self.makers
+        self._layers()
+
+    def _reads(self, choice: Int, data: Int) -> None:
+        by = np.lexsort((choice, data))
+        choice, data = choice[by], data[by]
+        key = data * self.T + self.node[choice]
+        begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        self.read_choice, self.read_first = choice, begins
+        self.read_data, self.read_node = data[begins], self.node[choice[begins]]
+        self.read_count = np.diff(np.append(begins, len(key)))
+
+    def _layers(self) -> None:
+        layers = np.array(self.whole.layers, dtype=np.int64).reshape(-1, 2)
+        self.layer_forward, self.layer_backward = layers[:, 0], layers[:, 1]
+        found = []
+        for layer, (ahead, back) in enumerate(layers.tolist()):
+            place = {self.runs[c].option: c for c in range(self.first[ahead], self.first[ahead] + self.num[ahead])}
+            for c in range(self.first[back], self.first[back] + self.num[back]):
+                found.append((layer, place[self.runs[c].option], c))
+        table = np.array(found, dtype=np.int64).reshape(-1, 3)
+        self.phantom_layer, self.phantom_forward, self.phantom_backward = table.T.copy()
+
+    # -- simple properties -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def hard(self) -> Bool:
+        """Whether every choice of the node reads it; shape (reads,)."""
+        return self.read_count == self.num[self.read_node]
+
+    @cached_property
+    def maker(self) -> Int:
+        """First node that makes each datum; shape (data,)."""
+        return self.make_node[self.first_make]
+
+    @cached_property
+    def last_maker(self) -> Int:
+        """Last one."""
+        return self.make_node[self.first_make + self.makers - 1]
+
+    @cached_property
+    def single(self) -> Bool:
+        """Nodes that are computed for the sake of one datum alone: one output, nothing saved; shape (nodes,)."""
+        made = np.bincount(self.make_node, minlength=self.T)
+        phantoms = np.zeros(self.T, dtype=np.bool_)
+        phantoms[self.node[self.saved > 0]] = True
+        phantoms[self.layer_forward] = True
+        return (made == 1) & ~phantoms
+
+    @cached_property
+    def base(self) -> int:
+        """No schedule costs less: each node once, with its cheapest choice."""
+        return int(self.cheapest.sum())
+
+    @cached_property
+    def cheapest(self) -> Int:
+        """Least cost of each node."""
+        return np.minimum.reduceat(self.cost, self.first)
+
+    @cached_property
+    def once(self) -> Bool:
+        """Nodes that cannot run twice: each of their choices computes one and the same op that may run only once."""
+        limits = self.whole.problem.compute_limits
+        single = np.array([limit == 1 for limit in limits], dtype=np.bool_)
+        if not single.any():
+            return np.zeros(self.T, dtype=np.bool_)
+        table = []
+        for first, num in zip(self.first.tolist(), self.num.tolist(), strict=True):
+            common = self.runs[first].ops[single[self.runs[first].ops]]
+            for c in range(first + 1, first + num):
+                common = common[np.isin(common, self.runs[c].ops)] if len(common) else common
+            table.append(len(common) > 0)
+        return np.array(table, dtype=np.bool_)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> list[list[NodeRow]]:
+        """Rows of memory of each node."""
+        return [self._rows_of(k) for k in range(self.T)]
+
+    def _rows_of(self, k: int) -> list[NodeRow]:
+        runs = self.runs[self.first[k] : self.first[k] + self.num[k]]
+        if not self.corrections or all(len(run.ops) == 1 for run in runs):
+            worst = np.array([run.peak - run.saved for run in runs], dtype=np.int64)
+            nothing = np.zeros(0, dtype=np.int64)
+            return [NodeRow(worst, nothing, nothing)]
+        given = [(o, row) for o, run in enumerate(runs) for row in run.rows]
+        data = np.unique(np.concatenate([self.number[run.tensor] for run in runs]))
+        size, owner = self.size[data], np.array([o for o, _ in given])
+        freed, hidden = (np.zeros((len(given), len(data)), dtype=np.bool_) for _ in range(2))
+        memory = np.array([row.memory - runs[o].saved for o, row in given], dtype=np.int64)
+        for i, (_, row) in enumerate(given):
+            freed[i, np.searchsorted(data, self.number[row.freed])] = True
+            hidden[i, np.searchsorted(data, self.number[row.not_made])] = True
+        _, distinct = np.unique(np.hstack([freed, hidden]), axis=0, return_index=True)
+        # row i implies one with corrections j and its own memory, less what i corrects and j does not
+        less = (freed * size) @ (~freed[distinct]).T + (hidden * size) @ (~hidden[distinct]).T
+        implied = memory[:, None] - less
+        table = np.full((len(runs), len(distinct)), -NEVER, dtype=np.int64)
+        np.maximum.at(table, owner, implied)
+        rows: list[tuple[Bool, Bool, Int]] = []
+        for place in np.lexsort((freed[distinct].sum(axis=1) + hidden[distinct].sum(axis=1), -table.max(axis=0))):
+            f, h, worst = freed[distinct[place]], hidden[distinct[place]], table[:, place]
+            if not any((g <= f).all() and (i <= h).all() and (w >= worst).all() for g, i, w in rows):
+                rows.append((f, h, worst))
+        return [NodeRow(w, data[f], data[h]) for f, h, w in rows]
+
+    @cached_property
+    def unit(self) -> int:
+        """Bytes: the greatest common divisor of all sizes."""
+        memory = [row.memory for rows in self.rows for row in rows]
+        return int(np.gcd.reduce(np.concatenate([self.size, self.saved, *memory]))) or 1
+
+    @cached_property
+    def held(self) -> int:
+        """Bytes that are always held: graph inputs, and constant memory where it counts."""
+        return self.whole.arrays.input_bytes + self.whole.problem.constant_bytes
+
+    @cached_property
+    def most(self) -> int:
+        """Units that everything at once takes."""
+        return (int(self.size.sum() + self.saved.sum()) + max(run.peak for run in self.runs)) // self.unit
+
+    @cached_property
+    def capacity(self) -> int:
+        """Units left by the budget, rounded down; without one, enough for everything at once.
+
+        Raises
+        ------
+        ProblemError
+            If the budget is less than what is always held.
+        """
+        budget = self.whole.problem.budget_bytes
+        if budget is None:
+            return self.most
+        if budget < self.held:
+            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held")
+        return min(self.most, (budget - self.held) // self.unit)
+
+    # -- what can be of use ------------------------------------------------------------------------------------------
+
+    def may_run(self, most_extra: int | None, clock: Deadline) -> Bool:
+        """[t, k]: whether node k may run in phase t: its first compute, or one that can be of use; shape (T, T).
+
+        Recomputing node k in phase t serves a reader that runs for the first time in that phase or later, or a
+        recomputation there that is of use itself; so it costs at least the cheapest such path of readers.
+        """
+        stages = np.arange(self.T)
+        readers: list[list[int]] = [[] for _ in range(self.T)]
+        final = np.zeros(self.T, dtype=np.bool_)
+        readers_of: list[list[int]] = [[] for _ in self.tensor]
+        for d, u in zip(self.read_data.tolist(), self.read_node.tolist(), strict=True):
+            readers_of[d].append(u)
+        for d, k in zip(self.make_data.tolist(), self.make_node.tolist(), strict=True):
+            readers[k] += [u for u in readers_of[d] if u > k]
+            final[k] |= self.kept[d]
+        for ahead, back in zip(self.layer_forward.tolist(), self.layer_backward.tolist(), strict=True):
+            readers[ahead].append(back)
+        spent = np.full((self.T, self.T), NEVER, dtype=np.int64)
+        for k in clock.each(range(self.T - 1, -1, -1), 16):
+            if self.once[k]:
+                continue
+            onward = np.full(self.T, 0 if final[k] else NEVER, dtype=np.int64)
+            for u in set(readers[k]):
+                onward[: u + 1] = 0
+                np.minimum(onward, spent[u], out=onward)
+            spent[k] = np.minimum(onward + self.cheapest[k], NEVER)
+        most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
+        may: Bool = ((spent <= most) & (stages[:, None] < stages)).T.copy()
+        may[stages, stages] = True
+        return may

@@ -1,0 +1,156 @@
+"""Rows of memory of the hierarchical program: (u) and (10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.formulations.hierarchical.choices import Levels, column
+from remat.formulations.hierarchical.layout import NodeRow
+from remat.modeling import Model, Vars
+from remat.modeling.rows import NONE, ONE, Term, expand, rows_from
+
+if TYPE_CHECKING:
+    from remat.formulations.hierarchical.formulation import HIlp
+
+Int = NDArray[np.int64]
+
+
+def add_memory(model: Model, R: Vars, h: HIlp, levels: Levels) -> Vars:
+    """(u) and (10); the variables U, in units, one for each slot."""
+    phases = h.phases
+    capacity = capacities(h)
+    # where interfaces come and go inside a node, what it holds is less than U
+    loose = np.array([not _is_plain(rows) for rows in h.tables.rows], dtype=np.bool_)[phases.run_node]
+    U = model.implied("U", len(phases.run_phase), 0, np.where(loose, h.tables.most, capacity))
+    keys = phases.run_phase * h.tables.T + phases.run_node
+    terms: list[Term] = [(np.arange(len(keys)), U.index, 1)]
+    for t, slot, column_, bytes_ in h.deadline.each(changes(h, levels), 1):
+        good = (slot <= t) & (column_ != NONE) & (bytes_ != 0)
+        row = np.searchsorted(keys, (t * h.tables.T + slot)[good])
+        terms.append((row, column_[good], -(bytes_[good] // h.tables.unit)))
+    on = np.flatnonzero(phases.run_phase[1:] == phases.run_phase[:-1]) + 1
+    terms.append((on, U.index[on - 1], -1))
+    model.add(rows_from("(u) memory", *terms, num_rows=len(keys), lower=0, upper=0))
+    _add_rows(model, (R, U), h, levels, capacity)
+    return U
+
+
+def _is_plain(rows: list[NodeRow]) -> bool:
+    """Whether the only row of a node has no corrections."""
+    return len(rows) == 1 and not len(rows[0].freed) and not len(rows[0].hidden)
+
+
+def capacities(h: HIlp) -> Int:
+    """Units that may be held in each slot."""
+    phases = h.phases
+    capacity = np.full(len(phases.run_phase), h.tables.capacity, dtype=np.int64)
+    if h.loss is not None and h.options.saved is not None:
+        at_loss = (phases.run_phase == h.loss) & (phases.run_node == h.loss)
+        capacity[at_loss] = np.minimum(capacity[at_loss], max(0, h.options.saved - h.tables.held) // h.tables.unit)
+    return capacity
+
+
+def changes(h: HIlp, levels: Levels) -> list[tuple[Int, Int, Int, Int]]:
+    """(phase, node from which on it holds, column, bytes) of all that comes and goes within phases."""
+    at, phases, found = h.tables, h.phases, []
+
+    def put(t: Int, slot: Int, there: Int, size: Int) -> None:
+        found.append((t, np.broadcast_to(slot, t.shape), there, np.broadcast_to(size, t.shape)))
+
+    zero = np.zeros(1, dtype=np.int64)
+    t, d = np.nonzero(np.arange(at.T)[:, None] > at.maker)
+    put(t, zero, levels.P[t, d], at.size[d])
+    # where no maker may run, it is what is read later that is there after the last one's place
+    runs = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
+    phase, make, _ = phases.makes
+    runs[phase, at.make_data[make]] = True
+    idle = ~runs[t, d] & (t > at.last_maker[d])
+    put(t[idle], at.last_maker[d[idle]], levels.P[t, d][idle], -at.size[d[idle]])
+    put(t[idle], at.last_maker[d[idle]], levels.first[t, d][idle], at.size[d[idle]])
+    node, size = at.make_node[make], at.size[at.make_data[make]]
+    put(phase, node, levels.before, -size)
+    put(phase, node, np.where(phase == node, ONE, levels.after), size)
+    put(phase, node, levels.over, size)
+    put(phase, node + 1, levels.over, -size)
+    phase, read, _ = phases.reads
+    node, size = at.read_node[read], at.size[at.read_data[read]]
+    put(phase, node + 1, levels.live, -size)
+    put(phase, node + 1, levels.following, size)
+    ahead, back = at.node[at.phantom_forward], at.node[at.phantom_backward]
+    size = at.saved[at.phantom_forward]
+    t, j = np.nonzero(np.arange(at.T)[:, None] >= ahead)
+    put(t, zero, levels.Sp[t, j], size[j])
+    put(t, ahead[j], levels.Sp[t, j], -size[j])
+    put(t, ahead[j], levels.phantom[t, j], size[j])
+    put(t, back[j], levels.phantom[t, j], -size[j])
+    put(t, back[j], levels.Sp[t + 1, j], size[j])
+    return found
+
+
+def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels, capacity: Int) -> None:
+    """(10) where it is more than the bound of U."""
+    (R, U), at, phases = blocks, h.tables, h.phases
+    rows, columns, values, upper = [], [], [], []
+    count = 0
+    for k in h.deadline.each(range(at.T), 4):
+        slots = phases.slot[np.flatnonzero(phases.may[:, k]), k]
+        for row in at.rows[k]:
+            if _is_plain(at.rows[k]) and (row.memory <= 0).all():  # the bound of U is enough
+                continue
+            numbers = count + np.arange(len(slots), dtype=np.int64)
+            terms = [(numbers, U.index[slots], np.ones(len(slots), dtype=np.int64))]
+            own, rank = expand(np.full(len(slots), at.num[k]))
+            term = column(R, phases.run_column(slots[own], at.first[k] + rank))
+            terms.append((numbers[own], term, row.memory[rank] // at.unit))
+            for there, size in corrections(h, levels, k, slots, row):
+                terms.append((numbers, there, np.full(len(slots), size // at.unit)))
+            for where, there, units in terms:
+                rows.append(where)
+                columns.append(there)
+                values.append(units)
+            upper.append(capacity[slots])
+            count += len(slots)
+    if count:
+        every = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
+        model.add(rows_from("(10) budget", every, num_rows=count, upper=np.concatenate(upper)))
+
+
+def corrections(h: HIlp, levels: Levels, k: int, slots: Int, row: NodeRow) -> list[tuple[Int, int]]:
+    """(columns by slot, bytes) that a row of node k has besides U: less D of what is freed, and C of what is hidden."""
+    at, phases = h.tables, h.phases
+    t, size = phases.run_phase[slots], at.size
+    found: list[tuple[Int, int]] = []
+    reads = dict(zip(at.read_data[at.read_node == k].tolist(), np.flatnonzero(at.read_node == k).tolist(), strict=True))
+    makes = dict(zip(at.make_data[at.make_node == k].tolist(), np.flatnonzero(at.make_node == k).tolist(), strict=True))
+    for d in row.freed.tolist():
+        if d in reads:
+            place = np.searchsorted(read_keys(h), t * len(at.read_node) + reads[d])
+            found += [(levels.live[place], -int(size[d])), (levels.following[place], int(size[d]))]
+    for d in {*row.freed.tolist(), *row.hidden.tolist()}:
+        if d not in makes:
+            continue
+        place = np.searchsorted(make_keys(h), t * len(at.make_node) + makes[d])
+        first, over, after = t == k, levels.over[place], levels.after[place]
+        if d in row.freed:
+            found += [(np.where(first, ONE, over), -int(size[d])), (np.where(first, after, NONE), int(size[d]))]
+        else:
+            found += [
+                (np.where(first, ONE, over), -int(size[d])), (np.where(first, NONE, after), -int(size[d])),
+                (levels.before[place], int(size[d])),
+            ]  # fmt: skip
+    return found
+
+
+def read_keys(h: HIlp) -> Int:
+    """One ascending number for each of the reads of all phases."""
+    t, read, _ = h.phases.reads
+    return t * len(h.tables.read_node) + read
+
+
+def make_keys(h: HIlp) -> Int:
+    """One ascending number for each of the makes of all phases."""
+    t, make, _ = h.phases.makes
+    return t * len(h.tables.make_node) + make

@@ -1,0 +1,318 @@
+"""Between schedules, plans (nodes computed with options, phase by phase) and values of the hierarchical program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ProblemError
+from remat.formulations.base import Values
+from remat.formulations.hierarchical.choices import Levels, column
+from remat.formulations.hierarchical.composite import NOTHING
+from remat.formulations.hierarchical.expand import Step, expand
+from remat.formulations.hierarchical.memory import make_keys, read_keys
+from remat.modeling.rows import NONE, ONE, sums_without
+from remat.schedule import Schedule
+
+if TYPE_CHECKING:
+    from remat.formulations.hierarchical.formulation import HIlp
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Nodes in the sequence in which they are computed, each with one of its choices.
+
+    Attributes
+    ----------
+    node, choice, phase : int64 arrays, shape (steps,)
+        Choices are numbered over all nodes.
+    left_out : sequence of int64 arrays, shape (steps,)
+        Ops of each step that need not be computed, as what they write is there.
+    """
+
+    node: Int
+    choice: Int
+    phase: Int
+    left_out: Sequence[Int]
+
+    @classmethod
+    def of(cls, h: HIlp, node: Int, choice: Int, left_out: Sequence[Int]) -> Plan:
+        """With the phase of each step: phase t ends with the first compute of node t.
+
+        Raises
+        ------
+        ProblemError
+            Naming the node, if first computes leave the order of nodes, or a phase runs one twice or out of order.
+        """
+        names = [each.name for each in h.whole.nodes]
+        phase = np.empty(len(node), dtype=np.int64)
+        done, last = 0, -1
+        for step, k in enumerate(node.tolist()):
+            if k > done or (k < done and done == len(names)):
+                why = "before its turn" if k > done else "after the last phase"
+                raise ProblemError(f"the schedule runs {names[k]!r} {why}, which phases cannot express")
+            if k <= last:
+                raise ProblemError(f"the schedule runs {names[k]!r} after {names[last]!r} in phase {done + 1}, "
+                                   "which phases cannot express")  # fmt: skip
+            phase[step] = done
+            last = k
+            if k == done:
+                done, last = done + 1, -1
+        return cls(node, choice, phase, left_out)
+
+
+def values_of(h: HIlp, plan: Plan) -> Values:
+    """Values of the model that stand for a plan, with as little kept as can be.
+
+    Raises
+    ------
+    ProblemError
+        If the model lacks what the plan keeps or computes.
+    """
+    model, x, _ = h.statement
+    phases = h.phases
+    values = np.zeros(model.num_vars)
+    slot = phases.slot[plan.phase, plan.node]
+    strange = np.flatnonzero(slot == NONE)
+    if len(strange):
+        name = h.whole.nodes[int(plan.node[strange[0]])].name
+        raise ProblemError(f"the schedule computes {name!r} in a phase in which that is of no use")
+    term = column(x.R, phases.run_column(slot, plan.choice))
+    values[term[term >= 0]] = 1
+    _keep(h, plan, values)
+    _fill(h, values)
+    return values
+
+
+def _keep(h: HIlp, plan: Plan, values: Values) -> None:
+    """P, S, K and Sp by a scan from the end: who needs what until when."""
+    _, x, _ = h.statement
+    at, phases = h.tables, h.phases
+    tables = {
+        "P": column(x.P, phases.kept),
+        "S": column(x.S, phases.contribution_kept),
+        "Sp": column(x.Sp, phases.phantom_kept),
+    }
+
+    def keep(what: str, number: int, phase: int, until: int) -> None:
+        columns = tables[what][phase + 1 : min(until, at.T - 1) + 1, number]
+        if (columns == NONE).any():
+            name = h.whole.nodes[int(plan.node[step])].name
+            raise ProblemError(f"the schedule keeps what {name!r} makes for longer than is of use")
+        values[columns[columns >= 0]] = 1
+
+    given = column(x.K, phases.contribution)
+    parts = {(int(at.make_node[m]), int(at.make_data[m])): int(phases.part_of[m]) for m in phases.parts.tolist()}
+    makers: dict[int, set[int]] = {}
+    for k, d in parts:
+        makers.setdefault(d, set()).add(k)
+    until = dict.fromkeys(np.flatnonzero(at.kept).tolist(), at.T)
+    lacking = {d: set(makers[d]) for d in until if d in makers}
+    phantom = {int(c): i for i, c in enumerate(at.phantom_backward.tolist())}
+    begun = {int(c): i for i, c in enumerate(at.phantom_forward.tolist())}
+    wanted: dict[int, int] = {}
+    for step in range(len(plan.node) - 1, -1, -1):
+        k, choice, phase = int(plan.node[step]), int(plan.choice[step]), int(plan.phase[step])
+        run = at.runs[choice]
+        needs = at.number[run.tensor[run.needs]].tolist()
+        there = _held(h, plan, step, until)
+        made = [d for d in at.number[run.tensor[run.makes]].tolist() if d not in there]
+        for d in needs:  # of a buffer that it contributes to as well: read after that
+            if d in makers:
+                until.setdefault(d, phase)
+                lacking[d] = set(makers[d])
+        for d in made:
+            if d not in makers:
+                if d in until:
+                    keep("P", d, phase, until.pop(d))
+            elif k in lacking.get(d, ()):
+                values[given[phase, parts[k, d]]] = 1
+                keep("S", parts[k, d], phase, until[d])
+                lacking[d].discard(k)
+                if not lacking[d]:
+                    keep("P", d, phase, until.pop(d))
+        for d in needs:
+            if d not in makers:
+                until.setdefault(d, phase)
+        if choice in phantom:
+            wanted.setdefault(phantom[choice], phase)
+        if choice in begun:
+            number = begun[choice]
+            back = int(at.node[at.phantom_backward[number]])
+            least = phase if phases.may[phase, back] else phase + 1  # it is saved at least until then
+            keep("Sp", number, phase, max(wanted.pop(number, least), least))
+
+
+def _held(h: HIlp, plan: Plan, step: int, until: dict[int, int]) -> set[int]:
+    """Data that are there throughout a step that therefore leaves out making them; `until` is when they are read."""
+    at, arrays = h.tables, h.whole.arrays
+    phase, left_out = int(plan.phase[step]), plan.left_out[step]
+    ops = np.setdiff1d(at.runs[int(plan.choice[step])].ops, left_out)
+    found = set()
+    for op in left_out.tolist():
+        for d in at.number[arrays.op_outputs[op]].tolist():
+            if d >= 0 and d not in until and any(int(at.tensor[d]) in arrays.op_inputs[other] for other in ops):
+                until[d] = phase + (h.phases.kept[phase + 1, d] != NONE)  # as what is there throughout goes on after it
+            if d in until:
+                found.add(d)
+    return found
+
+
+def _fill(h: HIlp, values: Values) -> None:
+    """The values of Q, L, B, over and U that go with the others: the least."""
+    model, x, levels = h.statement
+    phases = h.phases
+    worth = known(values)
+    number, _ = phases.phantom
+    t, j = np.nonzero(number != NONE)
+    at = h.tables
+    held = worth(levels.Sp[t + 1, j])
+    for choice in (at.phantom_forward, at.phantom_backward):
+        slot = phases.slot[t, at.node[choice[j]]]
+        held = np.maximum(held, worth(column(x.R, phases.run_column(slot, choice[j]))))
+    values[x.Q.index[number[t, j]]] = held
+    t, _, last = phases.reads
+    place, term = phases.read_terms
+    read = np.bincount(place, worth(column(x.R, term)), minlength=len(t))
+    held = np.maximum(read, np.where(last, worth(levels.following), 0))
+    group = np.cumsum(last[::-1])  # from the end, as what follows decides
+    held = (np.maximum.accumulate(held[::-1] + 2 * group) - 2 * group)[::-1]
+    own = np.isin(levels.live, x.L.index)
+    values[levels.live[own]] = held[own]
+    t, make, last = phases.makes
+    for m in np.flatnonzero(~last).tolist():
+        given = column(x.K, phases.contribution[t[m : m + 1], phases.part_of[make[m : m + 1]]])
+        values[levels.after[m]] = max(worth(levels.before[m : m + 1])[0], worth(given)[0])
+    _, spare = sums_without(model, "(a3) made and not wanted", x.over, values)
+    values[x.over.index] = np.maximum(0, spare)
+    lower, other = sums_without(model, "(u) memory", x.U, values)
+    total = np.cumsum(lower - other)
+    first = np.searchsorted(phases.run_phase, phases.run_phase)
+    values[x.U.index] = total - np.where(first > 0, total[first - 1], 0)
+
+
+def known(values: Values) -> Callable[[Int], Values]:
+    """Values of columns; 0 for NONE and 1 for ONE."""
+
+    def worth(columns: Int) -> Values:
+        found = np.where(columns == ONE, 1.0, 0.0)
+        found[columns >= 0] = values[columns[columns >= 0]]
+        return found
+
+    return worth
+
+
+# -- from values to schedules ----------------------------------------------------------------------------------------
+
+
+def plan_in(h: HIlp, values: Values) -> Plan:
+    """The plan that values stand for, without recomputations of single outputs that are not there afterwards."""
+    _, x, levels = h.statement
+    at, phases = h.tables, h.phases
+    place, _ = phases.run_table
+    chosen = np.flatnonzero(values[x.R.index] > 0.5)
+    begins = np.flatnonzero(place != ONE)
+    slot = begins[np.searchsorted(place[begins], chosen, "right") - 1] if len(begins) else begins
+    choice = at.first[phases.run_node[slot]] + chosen - place[slot]
+    sure = np.flatnonzero(place == ONE)
+    slots = np.concatenate([slot, sure])
+    choices = np.concatenate([choice, at.first[phases.run_node[sure]]])
+    by = np.argsort(slots, kind="stable")
+    slots, choices = slots[by], choices[by]
+    phase, node = phases.run_phase[slots], phases.run_node[slots]
+    again = np.flatnonzero((phase > node) & at.single[node])
+    make = np.full(at.T, NONE, dtype=np.int64)
+    make[at.make_node] = np.arange(len(at.make_node))
+    place = np.searchsorted(make_keys(h), phase[again] * len(at.make_node) + make[node[again]])
+    of_use = np.ones(len(slots), dtype=np.bool_)
+    of_use[again] = known(values)(levels.after[place]) > 0.5
+    return Plan(node[of_use], choices[of_use], phase[of_use], [NOTHING] * int(of_use.sum()))
+
+
+def steps_in(h: HIlp, values: Values) -> list[Step]:
+    """The steps that values stand for, with what is there throughout each of them."""
+    at, plan = h.tables, plan_in(h, values)
+    steps = []
+    for k, choice, phase in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
+        alone = h.whole.nodes[k].composite < 0
+        live = NOTHING if alone else _live(h, values, phase, k, choice)
+        steps.append(Step(k, at.runs[choice].option, live))
+    return steps
+
+
+def _live(h: HIlp, values: Values, phase: int, k: int, choice: int) -> Int:
+    """Of what the run writes, the tensors that are there and complete from before node k until after it."""
+    at, phases, worth = h.tables, h.phases, known(values)
+    _, x, levels = h.statement
+    arrays = h.whole.arrays
+    written = np.unique(np.concatenate([arrays.op_outputs[op] for op in at.runs[choice].ops.tolist()]))
+    found = []
+    for d in at.number[written][at.number[written] >= 0].tolist():
+        first = int(at.first_make[d])
+        if at.makers[d] > 1:
+            places = np.searchsorted(phases.parts, np.arange(first, first + at.makers[d]))
+            columns = column(x.S, phases.contribution_kept[phase, places])
+        else:
+            columns = levels.P[phase, [d] if k <= at.maker[d] else []]
+        since = (k, k + 1) if k > at.last_maker[d] else (k + 1,)
+        columns = np.append(columns, [_level(h, levels, phase, node, d) for node in since])
+        if (worth(columns) > 0.5).all():
+            found.append(int(at.tensor[d]))
+    return np.array(found, dtype=np.int64)
+
+
+def _level(h: HIlp, levels: Levels, phase: int, k: int, d: int) -> int:
+    """Column that says whether datum d is there when node k, after its makers, begins."""
+    at, keys = h.tables, read_keys(h)
+    first, end = np.searchsorted(at.read_data, [d, d + 1])
+    readers = first + np.flatnonzero(h.phases.may[phase, at.read_node[first:end]])
+    later = readers[at.read_node[readers] >= k]
+    if len(later):
+        return int(levels.live[np.searchsorted(keys, phase * len(at.read_node) + later[0])])
+    if len(readers):
+        return int(levels.following[np.searchsorted(keys, phase * len(at.read_node) + readers[-1])])
+    return int(levels.first[phase, d])
+
+
+def schedule_in(h: HIlp, values: Values) -> Schedule:
+    """The schedule that values stand for."""
+    return expand(h.whole, steps_in(h, values), source=h.name)
+
+
+def claims_of(h: HIlp, values: Values) -> list[Int]:
+    """Bytes that the model says are held at each sub-step of each step of :func:`steps_in`."""
+    _, x, levels = h.statement
+    at, phases, plan, worth = h.tables, h.phases, plan_in(h, values), known(values)
+    reads = {(int(k), int(d)): i for i, (k, d) in enumerate(zip(at.read_node, at.read_data, strict=True))}
+    makes = {(int(k), int(d)): i for i, (k, d) in enumerate(zip(at.make_node, at.make_data, strict=True))}
+    found = []
+    for k, choice, t in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
+        run = at.runs[choice]
+        base = values[x.U.index[phases.slot[t, k]]] * at.unit + at.held - run.saved
+        held = base + run.memory.astype(np.float64)
+        step = np.arange(len(run.ops))
+        for tensor, last in zip(run.tensor.tolist(), run.last.tolist(), strict=True):
+            d = int(at.number[tensor])
+            gone = 0.0
+            if (k, d) in reads:
+                place = np.searchsorted(read_keys(h), t * len(at.read_node) + reads[k, d])
+                gone += worth(levels.live[[place]])[0] - worth(levels.following[[place]])[0]
+            if (k, d) in makes:
+                place = np.searchsorted(make_keys(h), t * len(at.make_node) + makes[k, d])
+                after = worth(levels.after[[place]])[0]
+                during = 1.0 if t == k else after + worth(levels.over[[place]])[0]
+                gone += during - after
+                absent = run.absent_tensor == tensor
+                for begin, until in zip(run.absent_from[absent], run.absent_until[absent], strict=True):
+                    hidden = (begin <= step) & (step < until)
+                    held[hidden] -= (during - worth(levels.before[[place]])[0]) * at.size[d]
+            held[step > last] -= gone * at.size[d]
+        found.append(np.rint(held).astype(np.int64))
+    return found

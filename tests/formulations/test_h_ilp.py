@@ -1,0 +1,196 @@
+"""H-ILP: on ops alone the optimum of exhaustive search; options of their own; rows without corrections."""
+
+import random
+
+import numpy as np
+import pytest
+
+from remat import Problem, solve
+from remat.backends.base import SolveOptions, Status
+from remat.backends.cp_sat import CpSat
+from remat.backends.highs import Highs
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.formulations.checkmate import Checkmate
+from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.modeling import violations
+from remat.schedule import simulate, validate
+from remat.scope import Restriction
+from remat.testing import optimum, random_budget, random_graph
+from remat.testing.hierarchies import random_hierarchy
+
+KINDS = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
+
+
+def answer(formulation, backend=None):
+    options = SolveOptions(deadline=Deadline.after(60), threads=1, relative_gap=0.0)
+    return (backend or Highs()).solve(formulation.build(), options)
+
+
+def solved(formulation, backend=None):
+    """Proved least cost, None where infeasible; certified, within its claims, and encoded again."""
+    problem, raw = formulation.problem, answer(formulation, backend)
+    if raw.status is Status.INFEASIBLE:
+        return None
+    assert raw.status is Status.OPTIMAL
+    schedule = formulation.decode(raw.values)
+    certificate = validate(problem.graph, schedule, problem.rules)
+    assert certificate.accepted, certificate.first
+    assert certificate.cost <= raw.objective + 0.5
+    claims = np.concatenate(formulation.claims(raw.values))
+    held = simulate(problem.graph, schedule).memory
+    assert held.max() <= claims.max() <= problem.budget_bytes
+    if len(held) == len(claims):  # nothing was left out
+        assert (held <= claims).all()
+        if not formulation.options.composites and problem.graph.arrays.op_outputs.counts.max() == 1:
+            assert (held == formulation_claims(formulation, schedule)).all()
+    again = formulation.encode(schedule)
+    assert violations(formulation.build(), again) == []
+    return raw.objective
+
+
+def formulation_claims(formulation, schedule):
+    """With no more kept than the schedule needs."""
+    return np.concatenate(formulation.claims(formulation.encode(schedule)))
+
+
+# -- ops alone -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 60))])
+def test_the_optimum_of_exhaustive_search(seed, kind):
+    """Buffers that are dropped and filled again as well."""
+    graph = random_graph(seed, 5, **KINDS[kind])
+    problem = Problem(graph, random_budget(graph, seed), "fixed", 2 if seed % 5 == 0 else None)
+    best = optimum(problem, HIlp(problem).scope())
+    assert solved(HIlp(problem)) == (best and best.cost)
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("plain", 101), ("full", 102)])
+def test_the_optimum_of_checkmate_on_larger_graphs(kind, seed):
+    graph = random_graph(seed, 9, **KINDS[kind])
+    problem = Problem(graph, random_budget(graph, seed))
+    assert solved(HIlp(problem)) == answer(Checkmate(problem)).objective
+
+
+@pytest.mark.slow
+def test_a_buffer_filled_again_is_cheaper_than_none():
+    """Checkmate holds a buffer from its first contribution to its last read."""
+    found = 0
+    for seed in range(300):
+        graph = random_graph(seed, 5, buffers=True)
+        problem = Problem(graph, random_budget(graph, seed))
+        if len(graph.ops) > 5 or optimum(problem, Checkmate(problem).scope()) is not None:
+            continue
+        best = optimum(problem, HIlp(problem).scope())
+        if best is not None:
+            assert solved(HIlp(problem)) == best.cost
+            found += 1
+        if found == 2:
+            return
+    pytest.fail("no such graph")
+
+
+# -- hierarchies -----------------------------------------------------------------------------------------------------
+
+
+def composites_of(hierarchy):
+    """Each option's forward part is there without saving anything, too."""
+    found = []
+    for group in hierarchy.groups:
+        options = [Option(option.forward, option.backward or None) for option in group.options]
+        if group.backward:
+            options += [Option(forward) for forward in dict.fromkeys(option.forward for option in group.options)]
+        found.append(Composite(group.name, group.forward, group.backward, options))
+    return tuple(found)
+
+
+@pytest.mark.slow
+def test_without_corrections():
+    """Fewer rows; never cheaper, and at times dearer or infeasible."""
+    more = 0
+    for seed in range(60):
+        hierarchy = random_hierarchy(seed, 4)
+        least = hierarchy.graph.structural_bound.peak
+        problem = Problem(hierarchy.graph, random.Random(seed).randint(least, hierarchy.graph.reference_peak))
+        composites = composites_of(hierarchy)
+        exact = solved(HIlp(problem, HIlpOptions(composites)))
+        coarse = solved(HIlp(problem, HIlpOptions(composites, corrections=False)))
+        assert coarse is None or (exact is not None and coarse >= exact)
+        more += coarse != exact
+    assert more >= 3
+
+
+def two_outputs():
+    """x is an output, and read again backward: it is kept, or made again."""
+    b = GraphBuilder("two outputs")
+    b.op("f", outputs={"x": 4}, cost=1)
+    b.op("g", inputs=["x"], outputs={"y": 2}, cost=1)
+    b.op("use", inputs=["x", "y"], outputs={"z": 1}, cost=1)
+    b.op("large", inputs=["z"], outputs={"d": 4}, cost=1, workspace=2)
+    b.op("back", inputs=["x", "d"], outputs={"e": 1}, cost=1)
+    b.output("e")
+    return b.build()
+
+
+def test_what_one_option_needs_others_need_not():
+    """Infeasible if every option of the backward part needed what one of them reads."""
+    problem = Problem(two_outputs(), 9)
+    keep, again = Option([0, 1], [4]), Option([0, 1], [0, 4])
+    layer = Composite("layer", [0, 1], [4], [keep, again])
+    formulation = HIlp(problem, HIlpOptions((layer,)))
+    assert solved(formulation) == 6
+    assert solved(HIlp(problem, HIlpOptions((Composite("layer", [0, 1], [4], [again]),)))) == 6
+    assert solved(HIlp(problem, HIlpOptions((Composite("layer", [0, 1], [4], [keep]),)))) is None
+    hard = HIlp(problem, HIlpOptions((layer,)))
+    at = hard.tables
+    back, x = 3, 0
+    place = next(i for i in range(len(at.read_node)) if (at.read_node[i], at.read_data[i]) == (back, x))
+    assert at.read_count[place] == 1 < at.num[back]
+    choices = np.insert(at.read_choice, at.read_first[place] + 1, at.first[back] + 1)
+    at.read_choice = choices
+    at.read_count[place] += 1
+    at.read_first[place + 1 :] += 1
+    assert solved(hard) is None
+
+
+def test_a_fast_forward_has_rows_of_its_own():
+    """What it holds inside counts, although it saves nothing: in the second, three wide tensors at once."""
+    b = GraphBuilder("wide inside")
+    b.op("a", outputs={"a": 1}, cost=1)
+    for name in ("w1", "w2", "w3"):
+        b.op(name, inputs=["a"], outputs={name: 8}, cost=1)
+    b.op("n2", inputs=["w2"], outputs={"n2": 1}, cost=1)
+    b.op("n3", inputs=["w3"], outputs={"n3": 1}, cost=1)
+    b.op("n", inputs=["n2", "n3", "w1"], outputs={"n": 1}, cost=1)
+    b.op("loss", inputs=["n"], outputs={"l": 1}, cost=1, workspace=15, recomputable=False)
+    b.op("back", inputs=["w1", "l"], outputs={"g": 1}, cost=1)
+    problem = Problem(b.build(), 20, "free")
+    save = Option([1, 2, 2, 4, 3, 5, 6], [8])
+    for ahead, cost in (([1, 2, 4, 3, 5, 6], 16), ([1, 2, 3, 4, 5, 6], 17)):
+        layer = Composite("layer", range(1, 7), [8], [save, Option(ahead)])
+        assert solved(HIlp(problem, HIlpOptions((layer,)))) == cost
+
+
+def test_saved_and_corrections_and_scope():
+    graph = unit_chain(6)
+    middle = Composite("middle", [1, 2, 3, 4], [8, 9, 10, 11], [
+        Option([1, 2, 3, 4], [8, 9, 10, 11]), Option([1, 2, 3, 4], [1, 2, 3, 8, 9, 10, 11]), Option([1, 2, 3, 4]),
+    ])  # fmt: skip
+    problem = Problem(graph)
+    free = HIlp(problem, HIlpOptions((middle,)))
+    assert Restriction.COMPOSITES in free.scope().notes
+    assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,)))) == 13
+    assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,), saved=4, loss="loss"))) == 16
+    assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,), saved=1, loss="loss"))) is None
+    with pytest.raises(ProblemError, match="has no op 'nowhere'"):
+        HIlp(problem, HIlpOptions((middle,), saved=4, loss="nowhere"))
+    with pytest.raises(ProblemError, match="saved must be a whole number"):
+        HIlpOptions(saved=0.5)
+    with pytest.raises(ProblemError, match="ask for order 'fixed'"):
+        HIlp(Problem(graph, order="free"))
+    certified = solve(Problem(graph, 7), "h-ilp", CpSat(), method_options=HIlpOptions((middle,)))
+    assert certified.certificate.accepted
