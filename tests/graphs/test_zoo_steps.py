@@ -243,13 +243,15 @@ def test_statistics_are_kept_and_sums_are_in_place():
 
 
 @pytest.mark.shared
-def test_resnet50_has_the_flops_and_nearly_the_peak_of_a_captured_step(shared):
+def test_flops_of_captured_steps_and_nearly_the_peak(shared):
     from remat.graphs import read_graph
 
     captured = read_graph(shared / "data" / "graphs" / "resnet50_train.json")
     graph = resnet_ops(32)
     assert sum(graph.meta["flops"]) == captured.meta["total_flops"]
     assert graph.reference_peak == pytest.approx(captured.reference_peak, rel=0.02)
+    captured = read_graph(shared / "data" / "graphs" / "unet_train.json")
+    assert sum(unet_ops(4, classes=21).meta["flops"]) == captured.meta["total_flops"]
 
 
 @pytest.mark.parametrize(
