@@ -10,7 +10,8 @@ A graph is one of the zoo, ``gpt@L`` (L small layers, 30 L + 15 ops) or ``layere
 reference peak, or ``least``: 5 % above the least peak that either checkout finds in the time. Every run is a process of
 its own; the runs of one line follow each other, so on a busy machine compare within a line. Overheads are medians over
 the seeds; a dash: no schedule, or the method does not apply. Ends with exit code 1 if the default is worse than before
-by more than the tolerance (percentage points of overhead), or finds no schedule where it did before.
+by more than the tolerance (percentage points of overhead, or 1 % of the overhead if that is more: searches draw random
+numbers and have a clock), or finds no schedule where it did before.
 """
 
 from __future__ import annotations
@@ -90,12 +91,12 @@ class Runner:
 
 
 def worse(now: float, before: float, tolerance: float) -> bool:
-    """Whether an overhead in % is worse by more than `tolerance` points; infinite ones are no schedules.
+    """Whether an overhead in % is worse by more than `tolerance` points and 1 %; infinite ones are no schedules.
 
     >>> worse(5.0, 4.95, 0.1), worse(5.0, 4.0, 0.1), worse(NOTHING, 40.0, 0.1), worse(NOTHING, NOTHING, 0.1)
     (False, True, True, False)
     """
-    return now > before + tolerance and before < NOTHING
+    return before < NOTHING and now > before + max(tolerance, before / 100)
 
 
 def shown(overhead: float) -> str:

@@ -22,7 +22,14 @@ def script() -> Any:
 
 @pytest.mark.parametrize(
     ("now", "before", "verdict"),
-    [(5.0, 4.95, False), (5.0, 4.0, True), (float("inf"), 40.0, True), (float("inf"), float("inf"), False)],
+    [
+        (5.0, 4.95, False),
+        (5.0, 4.0, True),
+        (40.3, 40.0, False),
+        (41.0, 40.0, True),
+        (float("inf"), 40.0, True),
+        (float("inf"), float("inf"), False),
+    ],
 )
 def test_what_is_worse(now: float, before: float, verdict: bool) -> None:
     assert script().worse(now, before, 0.1) is verdict
