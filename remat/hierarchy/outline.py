@@ -6,6 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
+from remat.hierarchy.identical import identical_groups
 from remat.hierarchy.tree import Group, Hierarchy, interface
 from remat.problem import Problem
 
@@ -16,8 +17,8 @@ MAX_LINES = 60
 def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
     """The tree with ops (forward and backward), and with bytes that forward ops of a group read from or hand to others.
 
-    Equal neighbours are on one line. What only the backward ops of the group itself read is not handed to others.
-    Neighbours are equal here if they and all below them agree in these numbers.
+    Neighbours that are the same (:mod:`remat.hierarchy.identical`) are on one line. What only the backward ops of the
+    group itself read is not handed to others.
 
     Examples
     --------
@@ -35,12 +36,7 @@ def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
       1 forward op
     """
     figures = {id(part): _bytes(hierarchy.problem, part) for part in hierarchy.groups()}
-    shape: dict[int, tuple[object, ...]] = {}
-    codes: dict[tuple[object, ...], int] = {}
-    for part in hierarchy.groups():
-        children = tuple(shape[id(child)] for child in part.children)
-        key = (len(part.forward), len(part.backward), *figures[id(part)], children)
-        shape[id(part)] = (codes.setdefault(key, len(codes)),)
+    kind = {id(part): number for number, each in enumerate(identical_groups(hierarchy)) for part in each.members}
     lines: list[tuple[str, str, str, str]] = []
     stack: list[tuple[Group | str, int, int]] = [(hierarchy.root, 1, 0)]
     while stack:
@@ -54,7 +50,7 @@ def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
         bytes_in, bytes_out = figures[id(group)]
         lines.append((indent + name, ops, f"{bytes_in:,}", f"{bytes_out:,}"))
         below: list[tuple[Group | str, int, int]] = []
-        for _, run in groupby(group.children, key=lambda child: shape[id(child)]):
+        for _, run in groupby(group.children, key=lambda child: kind[id(child)]):
             members = list(run)
             below.append((members[0], len(members), level + 1))
         if group.children and len(group.alone):

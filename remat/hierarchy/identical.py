@@ -1,0 +1,158 @@
+"""Groups that are the same but for their surroundings: what is found for one is translated for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.hierarchy.tree import Group, Hierarchy, Int
+from remat.problem import Problem
+
+#: The canonical form of a group: whole numbers, equal for groups that are the same.
+Form = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupClass:
+    """Groups that are the same.
+
+    Attributes
+    ----------
+    representative : Group
+        The first of them.
+    members : tuple of Group
+        All of them, the representative included.
+    """
+
+    representative: Group
+    members: tuple[Group, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+def identical_groups(hierarchy: Hierarchy) -> list[GroupClass]:
+    """The groups of a hierarchy, the root included, in classes of those that are the same; from below.
+
+    Two groups are the same if, op by op in the reference order, types, phases, costs, workspaces, limits of computes
+    and whether an op may be recomputed agree, and the same tensors by size are read and written at the same places;
+    tensors also agree in being graph inputs, in having to be alive at the end, in being written outside, too, and in
+    being read outside, but not in by whom. Groups inside lie at the same places. Classes are found by a hash table of
+    these canonical forms, which hold all of it, so that equal forms are an isomorphism; in time proportional to ops and
+    dependencies of each level.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo.gpt import gpt
+    >>> from remat.hierarchy.partition.modules import Modules
+    >>> hierarchy = Modules().partition(Problem(gpt(layers=12)))
+    >>> [(each.representative.name, len(each)) for each in identical_groups(hierarchy)][:4]
+    [('embedding', 1), ('layers.0.attn', 12), ('layers.0.mlp', 12), ('layers.0', 12)]
+    """
+    forms = Forms(hierarchy.problem)
+    found: dict[Form, list[Group]] = {}
+    for group in hierarchy.groups():
+        found.setdefault(forms.of(group), []).append(group)
+    return [GroupClass(members[0], tuple(members)) for members in found.values()]
+
+
+def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
+    """Ops of one group as the ops of another at the same places; for groups of one class.
+
+    Raises
+    ------
+    ProblemError
+        If the groups differ in their numbers of ops, or an op is not in `source`.
+
+    Examples
+    --------
+    >>> translate([3, 2, 9], Group("a", np.array([2, 3]), np.array([9])), Group("b", np.array([4, 5]), np.array([7])))
+    array([5, 4, 7])
+    """
+    if (len(source.forward), len(source.backward)) != (len(target.forward), len(target.backward)):
+        raise ProblemError(f"group {target.name!r} has other numbers of ops than group {source.name!r}")
+    wanted = np.array(list(ops), dtype=np.int64)
+    order = np.argsort(source.ops)
+    place = np.searchsorted(source.ops, wanted, sorter=order)
+    known = place < len(order)
+    known[known] = source.ops[order[place[known]]] == wanted[known]
+    if not known.all():
+        raise ProblemError(f"op number {int(wanted[~known][0])} is not in group {source.name!r}")
+    return target.ops[order[place]]
+
+
+class Forms:
+    """Canonical forms of the groups of one problem.
+
+    Parameters
+    ----------
+    problem : Problem
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> forms = Forms(Problem(unit_chain(6)))
+    >>> pairs = [Group(str(k), np.array([k, k + 1]), np.array([11 - k, 12 - k])) for k in (0, 2, 4)]
+    >>> [forms.of(pairs[1]) == forms.of(pair) for pair in pairs]
+    [False, True, True]
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        graph, arrays = problem.graph, problem.graph.arrays
+        codes: dict[Hashable, int] = {}
+        self.op_code = [
+            codes.setdefault((op.type, op.phase, op.cost, op.workspace, op.recomputable, limit), len(codes))
+            for op, limit in zip(graph.ops, problem.compute_limits, strict=True)
+        ]
+        flags = zip(arrays.size.tolist(), arrays.is_input.tolist(), problem.kept.tolist(), strict=True)
+        self.tensor_code = [codes.setdefault(("tensor", *each), len(codes)) for each in flags]
+        names = graph.tensor_index
+        self.inputs = [[names[tensor] for tensor in op.inputs] for op in graph.ops]
+        self.outputs = [[names[tensor] for tensor in op.outputs] for op in graph.ops]
+        self.readers, self.writers = arrays.consumers.counts.tolist(), arrays.producers.counts.tolist()
+
+    def of(self, group: Group) -> Form:
+        """The form of a group: numbers of ops, then the ops in order, the tensors, and the groups inside."""
+        ops = group.ops.tolist()
+        read: dict[int, int] = {}
+        written: dict[int, int] = {}
+        for op in ops:
+            for tensor in self.inputs[op]:
+                read[tensor] = read.get(tensor, 0) + 1
+            for tensor in self.outputs[op]:
+                written[tensor] = written.get(tensor, 0) + 1
+        kind = {
+            tensor: (
+                self.tensor_code[tensor],
+                written.get(tensor, 0) < self.writers[tensor],
+                read.get(tensor, 0) < self.readers[tensor],
+                read.get(tensor, 0),
+                written.get(tensor, 0),
+            )
+            for tensor in (*read, *written)
+        }
+        number: dict[int, int] = {}
+        form = [len(group.forward), len(group.backward)]
+
+        def listed(tensors: list[int]) -> None:
+            """Numbers of tensors, in ascending order; those that are met for the first time by their kind."""
+            for tensor in sorted((t for t in tensors if t not in number), key=kind.__getitem__):
+                number[tensor] = len(number)
+            form.append(len(tensors))
+            form.extend(sorted(map(number.__getitem__, tensors)))
+
+        for op in ops:
+            form.append(self.op_code[op])
+            listed(self.inputs[op])
+            listed(self.outputs[op])
+        for tensor in number:
+            form.extend(map(int, kind[tensor]))
+        if group.children:
+            place = {op: k for k, op in enumerate(ops)}
+            for child in group.children:
+                form.append(-1)
+                form.extend(map(place.__getitem__, child.ops.tolist()))
+        return tuple(form)

@@ -1,0 +1,141 @@
+"""Groups that are the same: classes, what separates them, and translation."""
+
+import random
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from remat.errors import ProblemError
+from remat.graphs import ComputeGraph, Tensor
+from remat.graphs.zoo.gpt import gpt
+from remat.hierarchy import Group, Hierarchy, chain_of_blocks
+from remat.hierarchy.identical import Forms, identical_groups, translate
+from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
+from remat.problem import Problem
+
+LAYERS = 6
+
+
+def small(**options) -> ComputeGraph:
+    return gpt(layers=LAYERS, width=24, heads=2, sequence=8, vocabulary=50, **options)
+
+
+def layer_classes(problem: Problem) -> list[list[str]]:
+    chain = chain_of_blocks(problem)
+    return [[group.name for group in each.members] for each in identical_groups(chain.hierarchy)]
+
+
+@pytest.mark.parametrize("accumulation", ["sums", "buffers"])
+def test_layers_are_one_class_whatever_comes_before_and_after(accumulation) -> None:
+    found = layer_classes(Problem(small(accumulation=accumulation)))
+    assert [f"layers.{k}" for k in range(LAYERS)] in found
+    assert len(found) == 4  # embedding, layers, head, all
+
+
+def changed(graph: ComputeGraph, op: str, **changes) -> ComputeGraph:
+    return replace(graph, ops=[replace(o, **changes) if o.name == op else o for o in graph.ops])
+
+
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("layers.2.mlp.up", {"cost": 1}),
+        ("layers.2.mlp.up", {"workspace": 1}),
+        ("layers.2.mlp.up", {"type": "other"}),
+        ("layers.2.mlp.up", {"recomputable": False}),
+        ("grad_layers.2.mlp.up", {"cost": 1}),
+        ("layers.2.mlp.up", {"inputs": ("layers.2.residual1",)}),  # one wire, between values of one size
+        ("grad_layers.2.mlp.gelu", {"inputs": ("grad_layers.2.mlp.down", "layers.2.mlp.up", "layers.2.ln2")}),
+    ],
+)
+def test_a_difference_in_one_cost_or_wire_separates(op: str, changes) -> None:
+    graph = changed(small(), op, **changes)
+    found = layer_classes(Problem(graph))
+    assert ["layers.2"] in found
+    assert [f"layers.{k}" for k in range(LAYERS) if k != 2] in found
+
+
+def test_sizes_limits_and_what_is_kept_separate() -> None:
+    graph = small()
+    tensors = [Tensor(t.name, t.size + (t.name == "layers.3.mlp.gelu")) for t in graph.tensors]
+    assert ["layers.3"] in layer_classes(Problem(replace(graph, tensors=tensors)))
+    assert ["layers.3"] in layer_classes(Problem(graph, keep=["layers.3.mlp.gelu"]))
+    assert ["layers.3"] in layer_classes(Problem(graph, max_computes={"layers.3.mlp.gelu": 2}))
+
+
+def test_groups_inside_have_to_lie_at_the_same_places() -> None:
+    problem = Problem(small())
+    chain = chain_of_blocks(problem)
+    one, two = chain[1], chain[2]
+    forms = Forms(problem)
+    cut = [
+        Group(g.name, g.forward, g.backward, (Group("x", g.forward[:n]),)) for g, n in ((one, 3), (two, 3), (two, 4))
+    ]
+    assert forms.of(cut[0]) == forms.of(cut[1])
+    assert forms.of(cut[0]) != forms.of(cut[2])
+    assert forms.of(one) == forms.of(two)
+
+
+def whole_graph(problem: Problem, group: Group) -> "nx.DiGraph":
+    """Ops and tensors of a group with all that counts, for networkx."""
+    graph, inside = problem.graph, set(group.ops.tolist())
+    found: nx.DiGraph = nx.DiGraph()
+    for op in inside:
+        o = graph.ops[op]
+        found.add_node(("op", op), label=(o.type, o.phase, o.cost, o.workspace, o.recomputable))
+        for tensors, out in ((o.inputs, False), (o.outputs, True)):
+            for name in tensors:
+                t = graph.tensor_index[name]
+                ends = [set(rows[t].tolist()) <= inside for rows in (graph.arrays.producers, graph.arrays.consumers)]
+                found.add_node(("tensor", t), label=(graph.tensors[t].size, *ends, bool(problem.kept[t])))
+                found.add_edge(*((("op", op), ("tensor", t)) if out else (("tensor", t), ("op", op))))
+    return found
+
+
+def test_classes_agree_with_a_general_isomorphism_check() -> None:
+    """Members are isomorphic with the translation as the map; and what is in two classes is not isomorphic."""
+    problem = Problem(small(accumulation="buffers"))
+    hierarchy = HPartition(HPartitionOptions(max_top=8, max_group=6, min_group=2)).partition(problem)
+    found = identical_groups(hierarchy)
+    assert sum(len(each) for each in found) == sum(1 for _ in hierarchy.groups())
+    assert max(len(each) for each in found) >= LAYERS - 2
+    leaves = [each for each in found if each.representative.is_leaf]
+    match = nx.algorithms.isomorphism.categorical_node_match("label", None)
+    for each in leaves:
+        first = whole_graph(problem, each.representative)
+        for member in each.members[1:]:
+            other = whole_graph(problem, member)
+            assert nx.is_isomorphic(first, other, node_match=match)
+            moved = translate(each.representative.ops, each.representative, member)
+            assert moved.tolist() == member.ops.tolist()
+    for k, each in enumerate(leaves):
+        for other in leaves[:k]:
+            a, b = (whole_graph(problem, one.representative) for one in (each, other))
+            assert len(a) != len(b) or not nx.is_isomorphic(a, b, node_match=match)
+
+
+def test_the_listing_of_tensors_and_inputs_does_not_matter() -> None:
+    graph, draw = small(), random.Random(3)
+    tensors = list(graph.tensors)
+    draw.shuffle(tensors)
+    ops = [replace(op, inputs=tuple(draw.sample(op.inputs, len(op.inputs)))) for op in graph.ops]
+    assert [f"layers.{k}" for k in range(LAYERS)] in layer_classes(Problem(replace(graph, tensors=tensors, ops=ops)))
+
+
+def test_translation_refuses_what_does_not_fit() -> None:
+    a, b = Group("a", np.array([1, 2])), Group("b", np.array([3]))
+    with pytest.raises(ProblemError, match="group 'b' has other numbers of ops than group 'a'"):
+        translate([1], a, b)
+    with pytest.raises(ProblemError, match="op number 7 is not in group 'a'"):
+        translate([7], a, a)
+    assert translate([], a, a).tolist() == []
+
+
+def test_a_group_alone_is_a_class() -> None:
+    problem = Problem(small())
+    arrays = problem.graph.arrays
+    half = len(arrays.order) // 2
+    root = Group("all", arrays.order[: half + 1], arrays.order[half + 1 :])
+    assert [len(each) for each in identical_groups(Hierarchy(problem, root))] == [1]
