@@ -7,6 +7,7 @@ the optimum is that of an exhaustive search over all decisions.
 import random
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from remat import registry
@@ -14,7 +15,8 @@ from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.deadline import Deadline
-from remat.formulations.hierarchical import Composite, Option
+from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.formulations.hierarchical.intervals_tables import Segments
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
@@ -177,6 +179,26 @@ def test_claims_are_exact_where_everything_is_kept(subject):
         assert claimed == memory_of(h.graph, h.graph.arrays.order.tolist()), seed
         composite += len(h.groups) > 1
     assert composite >= 6
+
+
+def test_segments_hold_the_most_of_their_sub_steps():
+    """And an interface is in every segment from the one that makes it to the last that touches it."""
+    several = 0
+    for seed in range(60):
+        h = random_hierarchy(seed, 6)
+        whole = CompositeProblem(Problem(h.graph), composites(h))
+        nothing = np.zeros(len(h.graph.tensors), dtype=bool)
+        for run in (run for node in range(len(whole.nodes)) for run in whole.runs(node)):
+            for profile in ("exact", "peak"):
+                cut = Segments.of(run, whole.arrays.size, nothing, profile)
+                assert (cut.memory >= run.memory).all()
+                assert (cut.demand[cut.of_step] >= cut.memory).all()
+                assert (cut.demand == [cut.memory[cut.of_step == q].max() for q in range(len(cut.demand))]).all()
+                assert (cut.begin <= cut.last).all()
+                assert (cut.of_step[run.last] == cut.last).all()
+                assert len(cut.demand) == 1 or profile == "exact"
+                several += len(cut.demand) < len(run.ops) and len(cut.demand) > 1
+    assert several >= 20
 
 
 @pytest.mark.slow
