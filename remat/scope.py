@@ -74,7 +74,7 @@ class Restriction(StrEnum):
     """Those of the problem itself, where they differ from op to op: no restriction for that problem."""
     FILLED_ONCE = "each accumulation buffer filled once"
     """No buffer is dropped and filled again."""
-    COMPOSITES = "groups of ops run by their given options, in phases"
+    COMPOSITES = "groups of ops run by their given options"
     """Ops are computed in groups, each by one of the options that it has."""
     NO_AHEAD = "recomputation in the stage that needs it"
     """Nothing is recomputed in an earlier stage than the one that reads it."""

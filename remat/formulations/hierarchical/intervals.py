@@ -13,7 +13,7 @@ from remat.formulations.base import Formulation, Values
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.expand import expand as expand_steps
-from remat.formulations.hierarchical.intervals_encoder import IntervalsEncoder
+from remat.formulations.hierarchical.intervals_encoder import encoded
 from remat.formulations.hierarchical.intervals_layout import IntervalsLayout
 from remat.formulations.hierarchical.intervals_rows import IntervalRows
 from remat.formulations.hierarchical.intervals_tables import Profile, Segments
@@ -162,12 +162,12 @@ class HierarchicalIntervals(Formulation):
         return self.problem.objective is Objective.LEAST_PEAK
 
     def scope(self) -> Scope:
-        notes: list[Restriction | str] = []
+        notes: list[Restriction] = []
         if len(self.layout.tables.buffers):
             notes.append(Restriction.FILLED_ONCE)
         if self.options.composites:
-            notes.append("composites run as a whole, by their options")
-            return Scope(OrderRule(self.problem.order), False, None, tuple(notes))
+            notes.append(Restriction.COMPOSITES)
+            return Scope(OrderRule(self.problem.order), self.layout.grid is not None, None, tuple(notes))
         most = max(self.options.copies if limit is None else limit for limit in self.problem.compute_limits)
         return Scope(OrderRule(self.problem.order), self.layout.grid is not None, most, tuple(notes))
 
@@ -210,7 +210,7 @@ class HierarchicalIntervals(Formulation):
     # -- translation ---------------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
-        return IntervalsEncoder(self, schedule).values()
+        return encoded(self, schedule)
 
     def decode(self, values: Values) -> Schedule:
         return expand_steps(self.whole, self.steps(values), self.name)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
+from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.recognition import recognise
 from remat.modeling.check import cumulative_use
 from remat.modeling.rows import expand
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 Int = NDArray[np.int64]
 
 
-class IntervalsEncoder:
-    """Places the runs of one schedule in the events of a formulation, and reads off all variables.
+def encoded(formulation: HierarchicalIntervals, schedule: Schedule) -> Values:
+    """Values that stand for a schedule; where its runs can be read in two ways, those that claim less.
 
     Raises
     ------
@@ -29,11 +30,43 @@ class IntervalsEncoder:
         If the schedule has a run that no option is, more runs of a node than there are copies, is not staged where the
         order is fixed, or reads what only a run of its own made.
     """
+    together = recognise(formulation.whole, schedule)
+    apart = together
+    if formulation.whole.layers:
+        try:
+            apart = recognise(formulation.whole, schedule, apart=True)
+        except ProblemError:  # a backward part is left that has no option
+            apart = together
+    if [(step.node, step.option) for step in apart] == [(step.node, step.option) for step in together]:
+        return IntervalsEncoder(formulation, together).values()
+    found, why = [], None
+    for steps in (together, apart):
+        try:
+            found.append(IntervalsEncoder(formulation, steps).values())
+        except ProblemError as error:
+            why = error
+    if not found:
+        assert why is not None
+        raise why
+    memory, objective = formulation.rows(formulation.statement).memory(), formulation.statement.model.objective
+    peaks = [int(cumulative_use(memory, values)[1].max(initial=0)) for values in found]
+    worth = [(max(peak, formulation.capacity), objective.value(v)) for peak, v in zip(peaks, found, strict=True)]
+    return found[worth.index(min(worth))]
 
-    def __init__(self, formulation: HierarchicalIntervals, schedule: Schedule) -> None:
+
+class IntervalsEncoder:
+    """Places the runs of one schedule in the events of a formulation, and reads off all variables.
+
+    Raises
+    ------
+    ProblemError
+        If there are more runs of a node than copies, they are not staged where the order is fixed, or one reads what
+        only a run of its own made.
+    """
+
+    def __init__(self, formulation: HierarchicalIntervals, steps: list[Step]) -> None:
         self.formulation, self.layout = formulation, formulation.layout
         whole, at = formulation.whole, formulation.layout
-        steps = recognise(whole, schedule)
         self.node = np.array([step.node for step in steps], dtype=np.int64)
         first = at.tables.run_first.tolist()
         places = [[run.option for run in whole.runs(step.node)].index(step.option) for step in steps]

@@ -24,12 +24,20 @@ class _Found:
     ops: Int
 
 
-def recognise(whole: CompositeProblem, schedule: Schedule) -> list[Step]:
+def recognise(whole: CompositeProblem, schedule: Schedule, *, apart: bool = False) -> list[Step]:
     """The runs that make up a schedule, in sequence; recomputations may have been left out of them.
 
     The longest run that fits is taken, again and again, one of which nothing is left out before others. Where several
     options look alike, it is the one of the backward run that follows; a forward run without one is a fast-forward, or
     else what saves least. A step's `live` is what it reads that an op left out of it would have made.
+
+    Parameters
+    ----------
+    whole : CompositeProblem
+    schedule : Schedule
+    apart : bool
+        Take forward parts before longer backward parts that begin like them: in their place a forward part and another
+        backward part may have run, which hold less where a forward part's outputs are live.
 
     Raises
     ------
@@ -54,14 +62,15 @@ def recognise(whole: CompositeProblem, schedule: Schedule) -> list[Step]:
                 if possible is None or run.option in possible:
                     until, left_out = _fits(whole, run.ops, sequence, place, done)
                     if until > place:
-                        candidates.append((left_out > 0, -until, left_out, each, run.option))
+                        late = apart and node in layer_of and each == layer_of[node][1]
+                        candidates.append((left_out > 0, late, -until, left_out, each, run.option))
         if not candidates:
             raise ProblemError(
                 f"compute {place} of the schedule, op {graph.ops[op].name!r}, begins no run of "
                 f"{whole.nodes[node].name!r} that there is an option for"
             )
         chosen = min(candidates)
-        until, best = -chosen[1], chosen[3]
+        until, best = -chosen[2], chosen[4]
         alike = [each[-1] for each in candidates if each[:-1] == chosen[:-1]]
         found.append(_Found(best, alike, sequence[place:until]))
         done[sequence[place:until]] = True
