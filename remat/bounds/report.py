@@ -23,6 +23,8 @@ from remat.scope import EVERY_SCHEDULE, covers
 #: Ops beyond which the stage bound comes before the other bounds on cost: it begins with a few events, so that its
 #: programme stays small, while the others may not end in time.
 MANY_OPS = 5_000
+#: Share of the time that it has then.
+FIRST_SHARE = 0.7
 
 
 def bounds(
@@ -129,7 +131,7 @@ def bounds_in_turn(
         ]
     large = len(problem.graph.ops) > MANY_OPS
     if fixed and large:
-        yield from stage(deadline=clock.earlier(clock.remaining / 2))
+        yield from stage(deadline=clock.earlier(FIRST_SHARE * clock.remaining))
     weight = len(once) * (2 if fixed and not large else 1)
     for left, make in zip(range(weight, 0, -1), once, strict=False):
         yield make(deadline=clock.earlier(clock.remaining / left))

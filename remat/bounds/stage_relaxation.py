@@ -122,13 +122,14 @@ class StageRelaxation:
         """Last position at which each op, and each tensor, may matter to a first compute; the end for what is kept."""
         arrays = self.problem.graph.arrays
         n = len(arrays.cost)
-        use = np.where(self.problem.kept, n, -1)
-        of_op = np.full(n, -1, dtype=np.int64)
-        for op in arrays.order[::-1].tolist():
-            of_op[op] = max(arrays.position[op], use[arrays.op_outputs[op]].max(initial=-1))
-            read = arrays.op_inputs[op]
-            use[read] = np.maximum(use[read], of_op[op])
-        return of_op, use
+        inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        use, of_op = np.where(self.problem.kept, n, -1).tolist(), [-1] * n
+        for place, op in zip(range(n - 1, -1, -1), arrays.order[::-1].tolist(), strict=True):
+            last = max([place, *(use[tensor] for tensor in outputs[op])])
+            of_op[op] = last
+            for tensor in inputs[op]:
+                use[tensor] = max(use[tensor], last)
+        return np.array(of_op, dtype=np.int64), np.array(use, dtype=np.int64)
 
     def _at(self, position: int) -> Bool:
         """Tensors that the op at a position reads or writes."""
