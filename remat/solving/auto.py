@@ -35,7 +35,7 @@ AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
 #: Shares of the time left for block checkpointing and for Rotor.
-CHAIN_SHARE = {BLOCKS: 0.1, ROTOR: 0.1}
+CHAIN_SHARE = {BLOCKS: 0.2, ROTOR: 0.1}
 #: Share of the time left for orders without recomputation.
 ORDER_SHARE = 0.1
 #: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,6 +27,9 @@ from remat.schedule import Schedule, validate
 OFTEN = 2**30
 #: Share of the time for looking at plans; the rest is for the schedule of the best one.
 LOOKING = 0.8
+#: Last blocks that are held where segments of some size do not fit otherwise, and sizes of segments that are looked at
+#: further where blocks are many.
+LAST, SOME = 5, 16
 #: Peaks, as shares of the budget, up to which plans that do not fit are mended by drops, and how these lean.
 ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
@@ -134,12 +138,15 @@ class Measure:
             problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
         )  # fmt: skip
         self.always = arrays.input_bytes + problem.constant_bytes
+        self._latest: tuple[Int, Int] | None = None
 
     def of(self, plan: Plan, ends: Int) -> tuple[int, int, Int]:
         """Cost and peak of a plan for blocks that end before `ends`, and its computes (op numbers)."""
         from remat.hierarchy.blocks.sequence_kernel import SequenceRoom, sequence_of
 
-        when, low, high = plan.events(ends, first_backward_of(self.step, ends))
+        if self._latest is None or self._latest[0] is not ends:
+            self._latest = ends, first_backward_of(self.step, ends)
+        when, low, high = plan.events(ends, self._latest[1])
         num_ops, num_tensors = len(self.tables.cost), len(self.tables.size)
         length = num_ops + int((high - low).sum()) + 2
         room = SequenceRoom(*(np.empty(size, dtype=np.int64) for size in (num_tensors, num_tensors, length, length)))
@@ -188,9 +195,7 @@ class BlockCheckpointing(Heuristic):
         if not self.prepared(run.deadline):
             return None
         budget = problem.budget_bytes
-        frontier = self.frontier(problem, run.deadline)
-        if not frontier:
-            return None
+        frontier = self._looked(problem, step, budget, run.deadline)
         best = self._refined(step, _best(frontier, budget), budget, run.deadline)
         schedule = self._schedule(step, best)
         certificate = validate(problem.graph, schedule, problem.rules)
@@ -243,18 +248,71 @@ class BlockCheckpointing(Heuristic):
         measure = Measure(step)
         best: list[Measured] = []
         looking = deadline.earlier(LOOKING * deadline.remaining)
-        whole = True
+        given: tuple[int, ...] = ()
+        whole, array = True, np.empty(0, dtype=np.int64)
         try:
             for number, (plan, ends) in enumerate(self._plans(step)):
                 if number:
                     looking.check()
-                cost, peak, _ = measure.of(plan, np.array(ends, dtype=np.int64))
+                if ends is not given:
+                    given, array = ends, np.array(ends, dtype=np.int64)
+                cost, peak, _ = measure.of(plan, array)
                 _insert(best, Measured(cost, peak, plan, ends))
         except OverdueError:
             whole = False
         if whole:
             self._known = problem, best
         return best
+
+    def _looked(self, problem: Problem, step: TrainingStep, budget: int | None, deadline: Deadline) -> list[Measured]:
+        """The plans that are worth it for one budget, not beaten by others: at least one, whatever the time.
+
+        All plans are measured only where a family or k is named. Otherwise each k comes first; where some fit, for each
+        of them the fewest blocks with which it does, and where none fits, segments that are dropped again.
+        """
+        options = self.options
+        if options.which != "all" or options.k is not None:
+            return self.frontier(problem, deadline)
+        found: list[Measured] = []
+        measure, looking = Measure(step), deadline.earlier(LOOKING * deadline.remaining)
+        chains = [np.array(ends, dtype=np.int64) for ends in self._chains(step)]
+
+        def look(plan: Plan, ends: Int) -> bool:
+            if found:
+                looking.check()
+            cost, peak, _ = measure.of(plan, ends)
+            _insert(found, Measured(cost, peak, plan, tuple(ends.tolist())))
+            return budget is None or peak <= budget
+
+        with suppress(OverdueError):
+            every = [few(len(ends), len(problem.graph.ops)) for ends in chains]
+            fitting = []
+            for number, ends in enumerate(chains):
+                for plan in FAMILIES["every"](len(ends), every[number], None):
+                    fits = look(plan, ends)
+                    if plan.offset:
+                        continue
+                    # the last blocks may hold more when they are recomputed than if they are held
+                    last = [replace(plan, dropped=m) for m in range(len(ends) - 1, len(ends) - LAST, -1) if m > 0]
+                    if fits or any(look(other, ends) for other in last):
+                        fitting.append((number, plan.k))
+            thin = 1 + len(fitting) // SOME
+            for place, (number, k) in enumerate(fitting):
+                ends = chains[number]
+                if not every[number] and place % thin:
+                    continue
+                some = sorted(FAMILIES["first"](len(ends), every[number], k))
+                low, high = 0, len(some)
+                while low < high:
+                    middle = (low + high) // 2
+                    if look(some[middle], ends):
+                        high = middle
+                    else:
+                        low = middle + 1
+            for number, ends in enumerate(chains) if not fitting else []:
+                for plan in FAMILIES["nested"](len(ends), every[number], None):
+                    look(plan, ends)
+        return found
 
     def _refined(self, step: TrainingStep, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
         """Of many blocks: what plans near the best one are better, in steps that are halved when none is."""
@@ -274,13 +332,17 @@ class BlockCheckpointing(Heuristic):
 
     def _plans(self, step: TrainingStep) -> Iterator[tuple[Plan, tuple[int, ...]]]:
         """All plans, the quickest and likeliest first."""
-        chains = [(*(cut + 1 for cut in cuts), step.num_forward) for cuts in all_cuts(step, self.options.blocks)]
+        chains = self._chains(step)
         which = list(FAMILIES) if self.options.which == "all" else [self.options.which]
         for family in which:
             for ends in chains:
                 every = few(len(ends), len(step.problem.graph.ops))
                 for plan in FAMILIES[family](len(ends), every, self.options.k):
                     yield plan, ends
+
+    def _chains(self, step: TrainingStep) -> list[tuple[int, ...]]:
+        """Ends of blocks, for each way to cut."""
+        return [(*(cut + 1 for cut in cuts), step.num_forward) for cuts in all_cuts(step, self.options.blocks)]
 
     def _schedule(self, step: TrainingStep, found: Measured) -> Schedule:
         _, _, sequence = Measure(step).of(found.plan, np.array(found.ends, dtype=np.int64))
