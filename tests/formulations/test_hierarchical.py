@@ -125,6 +125,18 @@ def test_claims_and_optimum(subject):
     assert any(extra)
 
 
+@pytest.mark.parametrize("seed", [315, 3037])
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.order == "fixed"], ids=str)
+def test_runs_that_can_be_read_in_two_ways(subject, seed):
+    """A forward part again and a backward part, or a backward part that recomputes: the one that fits is encoded."""
+    h = random_hierarchy(seed, 4)
+    formulation = subject.of(h, Problem(h.graph, budget_of(h, seed)))
+    _, raw = answer(formulation, CpSat)
+    cost = validate(h.graph, formulation.decode(raw.values), formulation.problem.rules).cost
+    assert cost > h.graph.base_cost
+    returns(formulation, raw.values, cost)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)

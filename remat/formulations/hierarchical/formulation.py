@@ -339,7 +339,29 @@ class HIlp(Formulation):
     # -- translation -------------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
-        return values_of(self, Plan.of(self, *read_steps(self.whole, self.tables, schedule)))
+        """Where its runs can be read in two ways, the values that claim less."""
+        readings = [read_steps(self.whole, self.tables, schedule)]
+        why: ProblemError | None = None
+        if self.whole.layers:
+            try:
+                readings.append(read_steps(self.whole, self.tables, schedule, apart=True))
+            except ProblemError as error:  # a backward part is left that has no option
+                why = error
+            if why is None and all(np.array_equal(a, b) for a, b in zip(readings[0][:2], readings[1][:2], strict=True)):
+                readings.pop()
+        found = []
+        for reading in readings:
+            try:
+                found.append(values_of(self, Plan.of(self, *reading)))
+            except ProblemError as error:
+                why = error
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            assert why is not None
+            raise why
+        budget, objective = self.problem.budget_bytes or 0, self.build().objective
+        return min(found, key=lambda v: (max(budget, *(int(c.max()) for c in self.claims(v))), objective.value(v)))
 
     def decode(self, values: Values) -> Schedule:
         return schedule_in(self, values)

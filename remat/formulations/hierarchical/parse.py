@@ -28,8 +28,12 @@ class _Found:
     end: int
 
 
-def read_steps(whole: CompositeProblem, at: Tables, schedule: Schedule) -> tuple[Int, Int, list[Int]]:
+def read_steps(
+    whole: CompositeProblem, at: Tables, schedule: Schedule, *, apart: bool = False
+) -> tuple[Int, Int, list[Int]]:
     """(node, choice, ops of the choice that are left out) of each step; recomputations that nobody reads are left out.
+
+    With `apart`, forward parts are taken before longer backward parts that begin like them.
 
     Raises
     ------
@@ -51,7 +55,7 @@ def read_steps(whole: CompositeProblem, at: Tables, schedule: Schedule) -> tuple
         if composite[start] < 0:
             found.append(_Found(int(node[start]), [int(at.first[node[start]])], start, start + 1))
         else:
-            found.append(_match(whole, at, sequence, start, done))
+            found.append(_match(whole, at, sequence, start, done, apart=apart))
         done[sequence[start : found[-1].end]] = True
         start = found[-1].end
     chosen = _agree(whole, at, found)
@@ -62,7 +66,7 @@ def read_steps(whole: CompositeProblem, at: Tables, schedule: Schedule) -> tuple
     return np.array([each.node for each in found], dtype=np.int64), np.array(chosen, dtype=np.int64), left_out
 
 
-def _match(whole: CompositeProblem, at: Tables, sequence: Int, start: int, done: Bool) -> _Found:
+def _match(whole: CompositeProblem, at: Tables, sequence: Int, start: int, done: Bool, *, apart: bool) -> _Found:
     """The node whose option takes the most computes from `start` on."""
     node = int(whole.node_of[sequence[start]])
     number = whole.nodes[node].composite
@@ -74,6 +78,8 @@ def _match(whole: CompositeProblem, at: Tables, sequence: Int, start: int, done:
             if taken:
                 found.append((-taken, len(at.runs[choice].ops) - taken, k, choice))
     found.sort()  # most computes first, then fewest that are left out
+    if apart:
+        found.sort(key=lambda each: (each[1] > 0, whole.nodes[each[2]].is_backward))
     choices = [each[3] for each in found if (each[0], each[2]) == (found[0][0], found[0][2])]
     if not choices:
         name, op = whole.nodes[node].name, whole.problem.graph.op_names[int(sequence[start])]
