@@ -95,8 +95,8 @@ def main():
                 bound = f"{100 * (raw.bound / base - 1):.3f}" if raw.bound is not None else "none"
                 line += (
                     f", +{100 * (raw.objective / base - 1):.3f} % (bound {bound}), schedule "
-                    f"+{100 * (certificate.cost / base - 1):.3f} %, peak {certificate.peak / problem.budget_bytes:.3f} of the "
-                    f"budget, {'certified' if certificate.accepted else certificate.first}"
+                    f"+{100 * (certificate.cost / base - 1):.3f} %, peak {certificate.peak / problem.budget_bytes:.3f} "
+                    f"of the budget, {'certified' if certificate.accepted else certificate.first}"
                 )
             print(line)
 

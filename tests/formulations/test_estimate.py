@@ -8,6 +8,7 @@ from remat.backends.base import SolveOptions, StopReason
 from remat.bounds.lp import lp_relaxation
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
+from remat.formulations.hierarchical import HIlp
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
@@ -30,6 +31,7 @@ GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(6
         (Checkmate, CheckmateOptions(frontier=False, stages=5), "free"),
         (Stages, None, "fixed"),
         (Stages, StagesOptions(ahead=False), "fixed"),
+        (HIlp, None, "fixed"),
         (RetentionIntervals, None, "free"),
         (RetentionIntervals, None, "fixed"),
     ],

@@ -15,7 +15,7 @@ from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.dependencies import add_data, add_limits, computes
 from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.layout import HIlpOptions, Tables
-from remat.formulations.hierarchical.memory import add_memory
+from remat.formulations.hierarchical.memory import add_memory, stated
 from remat.formulations.hierarchical.parse import read_steps
 from remat.formulations.hierarchical.plan import Plan, claims_of, schedule_in, steps_in, values_of
 from remat.modeling import Model, Vars
@@ -159,21 +159,25 @@ class HIlp(Formulation):
         at, phases = self.tables, self.phases
         t, read, _ = phases.reads
         slots = len(phases.run_phase)
-        rows = np.array([len(each) for each in at.rows], dtype=np.int64)[phases.run_node]
+        rows = np.array([len(stated(each)) for each in at.rows], dtype=np.int64)[phases.run_node]
         kept = sum(
             int(table.max(initial=-1)) + 1 for table in (phases.kept, phases.contribution_kept, phases.phantom_kept)
         )
         makes = len(phases.makes[0])
         runs = phases.run_table[1]
         phantoms = int((phases.phantom[1] == 0).sum())
+        now = np.arange(at.T)[:, None]
+        carried = int((phases.active & (now > at.maker) & (now <= phases.until)).sum())
+        ties = 3 * int(np.logical_or(*phases.phantom_runs).sum())
         variables = runs + slots + kept + len(t) + phantoms + makes // 4
         chain = int(at.read_count[read].sum()) + 3 * len(t)
-        memory = 2 * slots + 4 * len(t) + 4 * makes + kept + 4 * phantoms
+        memory = 2 * slots + makes + kept + 4 * phantoms
         by_row = (at.num + np.bincount(at.read_node, minlength=at.T))[phases.run_node]
         return ModelSize(
-            variables, slots + int(rows.sum()) + 2 * len(t) + kept + 4 * phantoms,
-            2 * chain + memory + int((rows * by_row).sum()) + 3 * kept + 8 * phantoms + runs,
-        )  # fmt: skip
+            variables,
+            slots + int(rows.sum()) + 2 * len(t) + carried + ties + makes // 4,
+            2 * chain + memory + int((rows * by_row).sum()) + 3 * carried + 5 * ties + runs,
+        )
 
     def build(self) -> Model:
         return self.statement[0]

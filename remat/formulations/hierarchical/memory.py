@@ -43,6 +43,11 @@ def _is_plain(rows: list[NodeRow]) -> bool:
     return len(rows) == 1 and not len(rows[0].freed) and not len(rows[0].hidden)
 
 
+def stated(rows: list[NodeRow]) -> list[NodeRow]:
+    """The rows of a node that say more than the bound of U."""
+    return [] if _is_plain(rows) and (rows[0].memory <= 0).all() else rows
+
+
 def capacities(h: HIlp) -> Int:
     """Units that may be held in each slot."""
     phases = h.phases
@@ -97,9 +102,7 @@ def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels, 
     count = 0
     for k in h.deadline.each(range(at.T), 4):
         slots = phases.slot[np.flatnonzero(phases.may[:, k]), k]
-        for row in at.rows[k]:
-            if _is_plain(at.rows[k]) and (row.memory <= 0).all():  # the bound of U is enough
-                continue
+        for row in stated(at.rows[k]):
             numbers = count + np.arange(len(slots), dtype=np.int64)
             terms = [(numbers, U.index[slots], np.ones(len(slots), dtype=np.int64))]
             own, rank = expand(np.full(len(slots), at.num[k]))
