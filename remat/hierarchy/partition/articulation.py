@@ -17,6 +17,8 @@ from remat.problem import Problem
 
 #: Levels of articulation points within what others hold together: a U-Net has one for each skip.
 MAX_DEPTH = 50
+#: Where the largest part has more than this share of the ops, articulation points do not divide a group.
+UNDIVIDED = 0.95
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ArticulationOptions:
 class Articulation(Partitioner):
     """Groups between articulation points, and inside large groups again without the value that all of it begins with.
 
-    Groups are runs of the reference order.
+    Groups are runs of the reference order. A large group that has no such points is cut into runs of equal length.
 
     Examples
     --------
@@ -69,12 +71,13 @@ class Articulation(Partitioner):
         for piece in np.split(ops, np.flatnonzero(np.diff(labels)) + 1):
             if len(piece) == 1:
                 members.append(int(piece[0]))
-            elif len(piece) <= self.options.max_group or not depth:
+            elif len(piece) <= self.options.max_group:
                 members.append(joined(problem, piece.tolist()))
             else:  # without the first op: what it writes may be read all over
-                inside = self._members(problem, piece[1:], deadline, depth - 1)
-                if len(inside) == 1:
-                    inside = list(inside[0].children) if isinstance(inside[0], Group) else []
+                inside: list[Group | int] = piece[1:].tolist()
+                parts = np.bincount(articulation_labels(problem, piece[1:], self.options.max_side).label)
+                if depth and parts.max() <= UNDIVIDED * len(piece):
+                    inside = self._members(problem, piece[1:], deadline, depth - 1)
                 inside = in_runs(problem, inside, self.options.max_members)
                 members.append(Group(joined(problem, piece.tolist()).name, piece, children=tuple(groups_of(inside))))
         return members
