@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.graphs import ComputeGraph, read_graph
+from remat.graphs import ComputeGraph, GraphBuilder, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo import gpt, unet
@@ -101,7 +100,7 @@ def outcomes(
 def test_the_programme_is_best_among_all_persistent_plans() -> None:
     assert KERNELS.ready()
     nested = 0
-    for seed in range(25):
+    for seed in range(15):
         chain, tensors = random_chain(seed)
         programme = Programme.solve(chain, 60, 1)
         every = list(outcomes(chain, tensors, 0, chain.num_blocks - 1))
@@ -116,7 +115,7 @@ def test_the_programme_is_best_among_all_persistent_plans() -> None:
                 assert cost == pytest.approx(best)
                 assert peak <= slots
                 nested += sum(what == "sweep" for what, _, _ in plan) > 1
-    assert nested > 30
+    assert nested > 20
 
 
 def test_coarse_slots_are_rounded_up() -> None:
@@ -146,29 +145,28 @@ def test_it_is_revolve_on_unit_chains() -> None:
             assert found.cost == n + 1 + advances(n + 1, budget - 2)
 
 
-@cache
-def graphs() -> tuple[ComputeGraph, ...]:
-    return unet(), gpt(layers=2), unit_chain(9)
+def _claims(graph: ComputeGraph, most_blocks: int) -> int:
+    """How many plans were compared with what they claim, at every level and for every few slots."""
+    problem, looked = Problem(graph, "90%"), 0
+    reads = Reads.of(TrainingStep.of(problem))
+    cuts = levels(reads, most_blocks)
+    for level in (level for level, places in enumerate(cuts) if len(places) <= most_blocks):
+        table = Table.of(reads, cuts, level, PLAIN, Deadline())
+        some = table.programme.steps_in_cost
+        for slots in some[:: max(1, len(some) // 8)].tolist():
+            run = simulate(graph, table.schedule(slots))
+            assert not run.violations
+            assert run.peak <= slots * table.programme.unit + reads.held
+            assert run.cost <= table.programme.costs[slots] * (1 + 1e-12)
+            looked += run.recomputations > 0
+    return looked
 
 
 def test_plans_hold_no_more_than_they_claim() -> None:
-    """At every level, for every number of slots: skips, batch statistics, several outputs, buffers of gradients."""
+    """Skips, batch statistics, several outputs, buffers of gradients."""
     assert KERNELS.ready()
-    looked = 0
-    for graph in graphs():
-        problem = Problem(graph, "90%")
-        reads = Reads.of(TrainingStep.of(problem))
-        cuts = levels(reads, 60)
-        for level in (level for level in range(len(cuts)) if len(cuts[level]) <= 60):
-            table = Table.of(reads, cuts, level, PLAIN, Deadline())
-            some = table.programme.steps_in_cost
-            for slots in some[:: max(1, len(some) // 8)].tolist():
-                run = simulate(graph, table.schedule(slots))
-                assert not run.violations
-                assert run.peak <= slots * table.programme.unit + reads.held
-                assert run.cost <= table.programme.costs[slots] * (1 + 1e-12)
-                looked += run.recomputations > 0
-    assert looked > 50
+    looked = [_claims(graph, 60) for graph in (unet(), gpt(layers=2), unit_chain(9))]
+    assert min(looked) > 5
 
 
 @pytest.mark.parametrize("budget", ["60%", "45%", "40%"])
@@ -224,3 +222,39 @@ def test_published_overheads_are_beaten_within_the_budget(
         found = certificate(Problem(graph, budget), Rotor(options))
         assert found.verdict is Verdict.VALID
         assert 100 * (found.cost / graph.base_cost - 1) < overhead
+
+
+def test_values_without_bytes_are_saved() -> None:
+    """Saving them costs nothing, and recomputing them something: once they were not among what options save."""
+    b = GraphBuilder("empty values")
+    b.op("f0", size=4, cost=1, phase="forward")
+    b.op("f1", inputs=["f0"], outputs={"f1": 4, "shape": 0}, cost=50, phase="forward")
+    b.op("f2", inputs=["f1"], size=4, cost=1, phase="forward")
+    b.op("loss", inputs=["f2"], size=4, cost=1, phase="loss")
+    b.op("g2", inputs=["loss", "f2"], size=4, cost=1, phase="backward")
+    b.op("g1", inputs=["g2", "shape", "f0"], size=4, cost=1, phase="backward")
+    b.op("g0", inputs=["g1", "f0"], size=4, cost=1, phase="backward")
+    graph = b.build()
+    assert certificate(Problem(graph, graph.reference_peak - 1), Rotor(PLAIN)).cost <= graph.base_cost + 1
+
+
+def test_what_earlier_blocks_read_backward_is_counted() -> None:
+    """A value of a late block that a backward op of an early one reads is held in between."""
+    b = GraphBuilder("late reads")
+    for i in range(8):
+        b.op(f"f{i}", inputs=[f"f{i - 1}"] if i else [], size=5 + i % 2, cost=1, phase="forward")
+    b.op("loss", inputs=["f7"], size=1, cost=1, phase="loss")
+    for i in range(7, -1, -1):
+        late = [f"f{i + 3}"] if i < 5 else []
+        b.op(f"g{i}", inputs=[f"g{i + 1}" if i < 7 else "loss", f"f{i}", *late], size=5, cost=1, phase="backward")
+    _claims(b.build(), 60)
+
+
+@pytest.mark.slow
+def test_a_chain_of_thousands_of_layers_has_an_answer() -> None:
+    """Every k-th cut makes the blocks, and options save what passes the cuts inside."""
+    graph = gpt(layers=400, width=64, heads=2, sequence=32, vocabulary=100)
+    for budget in ("40%", "5%"):
+        found = certificate(Problem(graph, budget), Rotor())
+        assert found.verdict is Verdict.VALID
+        assert found.cost < 1.5 * graph.base_cost

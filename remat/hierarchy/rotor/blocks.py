@@ -158,21 +158,33 @@ class Blocks:
             deadline.check()
             options.append(maker.options(block))
         return Chain(
-            np.array([cost for cost, _ in sweeps], dtype=np.float64),
-            np.array([peak for _, peak in sweeps], dtype=np.int64), self.between, self.above, tuple(options),
+            np.array([cost for cost, _, _ in sweeps], dtype=np.float64),
+            np.array([peak for _, peak, _ in sweeps], dtype=np.int64), self.between, self.above, tuple(options),
+            tuple(np.array(ops, dtype=np.int64) for _, _, ops in sweeps),
         )  # fmt: skip
 
     def sequence(self, chain: Chain, plan: Iterable[tuple[str, int, int]]) -> Int:
-        """The ops that a plan computes, in order; those that may not be computed as often are left out."""
+        """The ops that a plan computes, in order; those that may not be computed as often are left out.
+
+        All ops of a block run in its first forward part, and later those that somebody needs.
+        """
         arrays = self.reads.step.problem.graph.arrays
         parts: list[Int] = []
-        for what, first, second in plan:
+        steps = list(plan)
+        done = 0  # blocks before have run
+        for index, (what, first, second) in enumerate(steps):
+            if what == "backward":
+                parts.append(chain.options[first][second].backward)
+                continue
+            last = second if what == "sweep" else first
+            new = last >= done
+            done = max(done, last + 1)
             if what == "sweep":
-                parts += [self.forward[block] for block in range(first, second + 1)]
-            elif what == "forward":
+                parts += [self.forward[block] if new else chain.swept[block] for block in range(first, second + 1)]
+            elif new or steps[index + 1] != ("backward", first, second):
                 parts.append(self.forward[first])
             else:
-                parts.append(chain.options[first][second].backward)
+                parts.append(chain.options[first][second].alone)
         sequence = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         most = np.array(
             [len(sequence) if limit is None else limit for limit in self.reads.step.problem.compute_limits],

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Int = NDArray[np.int64]
 
+NONE: Int = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class BlockOption:
@@ -36,6 +38,8 @@ class BlockOption:
         Of its forward part then.
     backward : int64 array
         The ops of the backward part in order, recomputations included.
+    alone : int64 array
+        The ops of the forward part that `alone_cost` counts.
     """
 
     saved: int
@@ -44,7 +48,8 @@ class BlockOption:
     cost: float
     alone_cost: float
     alone_peak: int
-    backward: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64), compare=False)
+    backward: Int = field(default_factory=lambda: NONE, compare=False)
+    alone: Int = field(default_factory=lambda: NONE, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,8 @@ class Chain:
     above : int64 array, shape (blocks + 1,)
     options : tuple of tuples of BlockOption
         Those of each block, at least one.
+    swept : tuple of int64 arrays
+        The ops that `sweep_cost` counts.
     """
 
     sweep_cost: NDArray[np.float64]
@@ -66,6 +73,7 @@ class Chain:
     between: Int
     above: Int
     options: tuple[tuple[BlockOption, ...], ...]
+    swept: tuple[Int, ...] = ()
 
     @property
     def num_blocks(self) -> int:

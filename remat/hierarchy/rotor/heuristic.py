@@ -26,19 +26,21 @@ from remat.schedule import Schedule, simulate
 Int = NDArray[np.int64]
 Rank = tuple[bool, int, int]
 
-#: Shares of the budget that the programme is allowed in excess of what is there: it over-estimates what plans hold, and
-#: drops remove some more.
-EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2)
-#: The largest of them and some room.
+#: The programme is allowed this share of the budget that is there: it over-estimates what plans hold.
 MOST = 1.25
-#: Looks for the most slots whose schedule fits.
-LOOKS = 6
-#: Ways to cut that are tried at the least, the most promising by their programmes.
-LEVELS = 4
+#: Ops from which on less is tried.
+MANY = 1_500
+#: For few ops, and for many: ways to cut that are tried at the least, the most promising by their programmes; looks for
+#: the most slots whose schedule fits; what is polished, in excess of these slots, since drops remove some; and leanings
+#: of drops for what is over the budget.
+LEVELS = 4, 2
+LOOKS = 6, 4
+EXCESSES = (0.0, 0.02, 0.05, 0.1, 0.2), (0.0, 0.03, 0.1)
+LEANINGS = (2.0, 6.0), (6.0,)
+#: Most blocks where nothing fits with fewer.
+RESCUE = 250
 #: Ops from which on one way is enough, the finest one.
 LARGE = 10_000
-#: Leanings of the drops that polish.
-LEANINGS = (2.0, 6.0)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Table:
     def schedule(self, slots: int) -> Schedule:
         """What the programme says with so many slots."""
         sequence = self.blocks.sequence(self.chain, self.programme.plan(slots))
-        return useful_schedule(self.blocks.reads.step.problem, sequence, Rotor.name)
+        return Schedule.of_computes(self.blocks.reads.step.problem.graph, sequence, source=Rotor.name)
 
 
 def _unit(chain: Chain, unit: int) -> int:
@@ -170,6 +172,7 @@ class _Search:
 
     def __init__(self, problem: Problem, run: HeuristicRun, options: RotorOptions) -> None:
         self.problem, self.on, self.options = problem, run, options
+        self.many = len(problem.graph.ops) >= MANY
         self.best: Schedule | None = None
         self.rank: Rank = (True, 0, 0)
         self.done: bool = False
@@ -194,8 +197,11 @@ class _Search:
         tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways]
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
         for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
-            if tried < LEVELS or self.rank[0]:  # or nothing fits
+            if tried < LEVELS[self.many] or self.rank[0]:  # or nothing fits
                 self._search(tables[number])
+        for level in range(min(ways, default=0) - 1, -1, -1):
+            if self.rank[0] and len(cuts[level]) <= RESCUE:
+                self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
 
     def _search(self, table: Table) -> None:
         """The most slots whose schedule fits, and what drops make of it and of some with more slots."""
@@ -213,7 +219,7 @@ class _Search:
 
         low, high = -1, len(steps)  # fits, does not
         number = int(np.searchsorted(steps, table.slots, side="right")) - 1
-        for stride in range(LOOKS):
+        for stride in range(LOOKS[self.many]):
             if high - low <= 1:
                 break
             number = min(max(number, low + 1), high - 1)
@@ -228,12 +234,13 @@ class _Search:
         if not self.options.polish:
             return
         first = max(low, 0)
-        wanted = np.searchsorted(steps, [(1 + more) * steps[first] for more in EXCESSES], side="right") - 1
+        wanted = np.searchsorted(steps, [(1 + more) * steps[first] for more in EXCESSES[self.many]], side="right") - 1
         for number in np.unique(wanted).tolist():
             found = look(number)
             if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
                 continue  # over the budget, and costs more already than what fits
-            for leaning in LEANINGS if found[0] else LEANINGS[:1]:
+            leanings = LEANINGS[self.many]
+            for leaning in leanings if found[0] else leanings[:1]:
                 better = Drops(DropsOptions((leaning,))).mended(self.problem, seen[number][1], self.on.deadline)
                 if better is not None:
                     self._simulate(better)
@@ -246,13 +253,19 @@ class _Search:
         self.on.deadline.check()
 
     def _simulate(self, schedule: Schedule) -> Rank:
+        this = self._rank(schedule)
+        if self.best is None or this < self.rank:
+            useful = useful_schedule(self.problem, schedule.targets, Rotor.name)
+            if len(useful) < len(schedule):
+                schedule, this = useful, self._rank(useful)
+            self.best, self.rank = schedule, this
+            self.done = not this[0] and self.on.tell(schedule)
+        return this
+
+    def _rank(self, schedule: Schedule) -> Rank:
         problem = self.problem
         assert problem.budget_bytes is not None
         found = simulate(
             problem.graph, schedule, keep=problem.keep, count_constant_memory=problem.count_constant_memory
         )
-        this = rank(not found.violations and found.peak <= problem.budget_bytes, found.cost, found.peak)
-        if self.best is None or this < self.rank:
-            self.best, self.rank = schedule, this
-            self.done = not this[0] and self.on.tell(schedule)
-        return this
+        return rank(not found.violations and found.peak <= problem.budget_bytes, found.cost, found.peak)

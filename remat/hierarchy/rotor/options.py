@@ -45,13 +45,13 @@ class Maker:
         self.writer = writer.tolist()
         self._known: dict[tuple[object, ...], tuple[BlockOption, ...]] = {}
 
-    def sweep(self, block: int) -> tuple[int, int]:
-        """Cost and peak of running it forward for the blocks after it alone."""
+    def sweep(self, block: int) -> tuple[int, int, list[int]]:
+        """Cost, peak and ops of running it forward for the blocks after it alone."""
         ops, end = self.blocks.forward[block].tolist(), int(self.blocks.ends[block])
         return self._run(ops, {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end})
 
-    def _run(self, ops: list[int], wanted: set[int]) -> tuple[int, int]:
-        """Cost and peak of running those of `ops` that `wanted` needs, and of holding it to the end."""
+    def _run(self, ops: list[int], wanted: set[int]) -> tuple[int, int, list[int]]:
+        """Cost, peak and ops of running those of `ops` that `wanted` needs, and of holding it to the end."""
         needed: list[int] = []
         held = set(wanted)
         for op in reversed(ops):
@@ -59,7 +59,7 @@ class Maker:
                 needed.append(op)
                 held.update(self.inputs[op])
         needed.reverse()
-        return sum(self.cost[op] for op in needed), self._forward_peak(needed, wanted)
+        return sum(self.cost[op] for op in needed), self._forward_peak(needed, wanted), needed
 
     def _forward_peak(self, ops: list[int], held: set[int]) -> int:
         """Peak of the block's own values while `ops` run, `held` staying to the end."""
@@ -91,17 +91,24 @@ class Maker:
         above = int(self.blocks.above[block + 1])
         key = facts.key()
         if key not in self._known:
-            place = {int(op): number for number, op in enumerate(ops.tolist())}
+            place = np.empty(len(self.position), dtype=np.int64)
+            place[ops] = np.arange(len(ops))
             self._known[key] = tuple(
                 replace(
                     option,
                     backward_peak=option.backward_peak - above,
-                    backward=np.array([place[op] for op in option.backward.tolist()], dtype=np.int64),
+                    backward=place[option.backward],
+                    alone=place[option.alone],
                 )
                 for option in self._made(block, facts)
             )
         return tuple(
-            replace(option, backward_peak=option.backward_peak + above, backward=ops[option.backward])
+            replace(
+                option,
+                backward_peak=option.backward_peak + above,
+                backward=ops[option.backward],
+                alone=ops[option.alone],
+            )
             for option in self._known[key]
         )
 
@@ -127,10 +134,10 @@ class Maker:
         more = sum(self.size[t] for t in saved if t not in facts.passed_on)
         again = sum(self.cost[op] for op in sequence)
         backward_peak = self._backward_peak(block, facts, sequence, saved)
-        alone, alone_peak = self._run(facts.forward, saved)
+        alone, alone_peak, alone_ops = self._run(facts.forward, saved)
         return BlockOption(
             more, peak, backward_peak, float(sum(self.cost[op] for op in facts.forward) + again),
-            float(alone + again), alone_peak, np.array(sequence, dtype=np.int64),
+            float(alone + again), alone_peak, np.array(sequence, dtype=np.int64), np.array(alone_ops, dtype=np.int64),
         )  # fmt: skip
 
     def _backward(self, facts: _Facts, wanted: set[int]) -> tuple[list[int], set[int]]:
