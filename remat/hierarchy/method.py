@@ -22,7 +22,6 @@ from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
-from remat.schedule import Schedule
 from remat.scope import covers
 from remat.solving.method import FormulationMethod, HeuristicMethod, Method, make_method
 from remat.solving.min_peak_search import MinPeakSearch
@@ -32,6 +31,8 @@ from remat.solving.session import Session
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.15, 0.3, 0.2
+#: Shares of what is open above the structural bound by which choices are asked for less, at first and at last.
+FIRST_STEP, LAST_STEP = 0.25, 0.02
 #: Seconds for options where there is no deadline, and for each turn of what polishes.
 NO_DEADLINE, TURN, GROWTH = 600.0, 5.0, 1.5
 #: Ops up to which bounds and neighbourhoods fit into memory.
@@ -47,7 +48,7 @@ class HierarchicalOptions:
     Attributes
     ----------
     partitioners : tuple of str
-        Registered partitioners; the first that applies to the graph groups it.
+        Registered partitioners; each that applies to the graph groups it, and the best choice of options counts.
     depth : int or None
         Most levels of the hierarchy, the whole graph counted: 1 makes no groups, 2 one level of them. None: as many as
         the partitioner makes.
@@ -79,7 +80,7 @@ class HierarchicalOptions:
         A folder for the options that are found: another run with the same options reads them.
     """
 
-    partitioners: tuple[str, ...] = ("blocks", "h-partition", "articulation")
+    partitioners: tuple[str, ...] = ("blocks", "h-partition")
     depth: int | None = None
     options: int = 8
     total_options: int = 100
@@ -195,47 +196,82 @@ class _Run:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _composites(self) -> list[Composite]:
-        """Steps 1 and 2."""
+        """Steps 1 and 2, with each partitioner that applies: the groups from which the best choice was made."""
+        session, reasons = self.session, []
+        best: tuple[tuple[bool, int, int], list[Composite]] | None = None
+        names = [] if self.options.depth == 1 else self._installed(self.options.partitioners)
+        for number, name in enumerate(names):
+            if session.enough or self.clock.expired:
+                break
+            try:
+                with session.step("partition"):
+                    deadline = self._share(PARTITION_SHARE, NO_DEADLINE)
+                    hierarchy = registry.make("partitioners", name).partition(self.problem, deadline)
+            except (ProblemError, OverdueError) as error:
+                reasons.append(f"{name}: {error}")
+                continue
+            hierarchy = limited(hierarchy, self.options.depth)
+            if hierarchy.depth == 1:
+                reasons.append(f"{name}: no groups")
+                continue
+            found = self._options(hierarchy, name, len(names) - number)
+            worth = self._choices(found, len(names) - number)
+            if found and (best is None or worth < best[0]):
+                best = worth, found
+        if best is None and reasons:
+            session.note(f"not partitioned ({'; '.join(reasons)})")
+        return [] if best is None else best[1]
+
+    def _options(self, hierarchy: Hierarchy, name: str, left: int) -> list[Composite]:
+        """Step 2 for one partition, in its part of the time for those that are left."""
         session, options = self.session, self.options
-        hierarchy = self._partition()
-        if hierarchy is None or session.enough:
-            return []
         knobs = Knobs(
             Budgets(options.peaks, options.saved),
             Effort(self._known(options.leaf_methods), options.seconds, session.call.seed),
             Effort(self._known(options.group_methods), options.seconds, session.call.seed),
             options.options, options.total_options,
         )  # fmt: skip
-        with session.step("options"):
+        with session.step(f"options ({name})"):
             recursion = Recursion(
-                hierarchy, knobs, self._share(OPTIONS_SHARE, NO_DEADLINE), self.executor, options.workers,
+                hierarchy, knobs, self._share(OPTIONS_SHARE / left, NO_DEADLINE), self.executor, options.workers,
                 None if options.store is None else Store(options.store),
                 lambda text: session.enter(f"options: {text}"), session.note,
             )  # fmt: skip
             found = recursion.run()
-        groups = sum(1 for _ in hierarchy.groups()) - 1
-        session.note(f"{groups} groups of {recursion.classes} kinds on {hierarchy.depth - 1} levels")
+        groups, levels = sum(1 for _ in hierarchy.groups()) - 1, hierarchy.depth - 1
+        session.note(f"{name}: {groups} groups of {recursion.classes} kinds on {levels} level{'s' * (levels > 1)}")
         return found
 
-    def _partition(self) -> Hierarchy | None:
-        session, reasons = self.session, []
-        if self.options.depth == 1 or session.enough:
-            return None
-        with session.step("partition"):
-            for name in self._installed(self.options.partitioners):
-                try:
-                    found = registry.make("partitioners", name).partition(
-                        self.problem, self._share(PARTITION_SHARE, NO_DEADLINE)
-                    )
-                except (ProblemError, OverdueError) as error:
-                    reasons.append(f"{name}: {error}")
-                    continue
-                found = limited(found, self.options.depth)
-                if found.depth > 1:
-                    return found
-                reasons.append(f"{name}: no groups")
-        session.note(f"not partitioned ({'; '.join(reasons)})")
-        return None
+    def _choices(self, composites: list[Composite], left: int) -> tuple[bool, int, int]:
+        """An option of each group, chosen by trying; how good the best choice is."""
+        session, problem = self.session, self.problem
+        methods = self._known(self.options.group_methods)
+        worth = (True, 0, 0)
+        if not composites or not methods:
+            return worth
+        clock = self._share(CHOICES_SHARE / left, NO_DEADLINE)
+        assert session.incumbents.least_peak is not None
+        peak, step = session.incumbents.least_peak.certificate.peak, FIRST_STEP if session.asks_peak else 0.0
+        with session.step("choices of options"):
+            while not (clock.expired or session.enough):
+                limit = problem.budget_bytes
+                if session.asks_peak:
+                    limit = peak - max(1, int(step * (peak - problem.structural_peak)))
+                if limit is None:
+                    break
+                asked = replace(problem, budget=limit, objective=Objective.LEAST_COST)
+                seed, moves = session.call.seed, self.options.moves
+                made = chosen(asked, composites, clock, method=methods[0], seed=seed, moves=moves)
+                if made is not None:
+                    seen = session.incumbents.see(made, "groups with options").certificate
+                    session.tell()
+                    peak = min(peak, seen.peak)
+                    worth = (False, seen.cost, seen.peak) if not session.asks_peak else (False, seen.peak, seen.cost)
+                else:
+                    step /= 2
+                if step < LAST_STEP:
+                    break
+        return worth
 
     def _installed(self, names: tuple[str, ...]) -> list[str]:
         """Partitioners by name; those of the defaults that are not installed are passed over."""
@@ -257,12 +293,6 @@ class _Run:
         session = self.session
         if not composites:
             return
-        with session.step("choices of options"):
-            deadline = self._share(CHOICES_SHARE, NO_DEADLINE)
-            made = self._chosen(composites, deadline)
-            if made is not None:
-                session.incumbents.see(made, "groups with options")
-                session.tell()
         grouped = sum(len(each.forward) + len(each.backward) for each in composites)
         parts = sum(1 + bool(len(each.backward)) for each in composites)
         nodes = parts + len(self.problem.graph.ops) - grouped
@@ -278,14 +308,6 @@ class _Run:
                 continue
             self._answer(FormulationMethod(kind, kind.options_type(composites=tuple(composites))))
 
-    def _chosen(self, composites: list[Composite], deadline: Deadline) -> Schedule | None:
-        methods = self._known(self.options.group_methods)
-        if self.problem.budget_bytes is None or not methods:
-            return None
-        return chosen(
-            self.problem, composites, deadline, method=methods[0], seed=self.session.call.seed, moves=self.options.moves
-        )
-
     def _flat_methods(self, *, before: bool) -> None:
         """Step 3: methods that look at the ops alone; the first of them `before` anything else, for a start."""
         names = [
@@ -300,7 +322,8 @@ class _Run:
     def _answer(self, method: Method) -> None:
         """Let a method answer the whole problem, from the best schedule so far."""
         session = self.session
-        call = replace(session.call, deadline=self._share(TOP_SHARE, NO_DEADLINE))
+        only = len(self.options.top_methods) == 1 and not self.options.polish  # nothing comes after it
+        call = replace(session.call, deadline=self._share(1.0 if only else TOP_SHARE, NO_DEADLINE))
         solver = session.solver if method.needs_backend else None
         part = Session(self.problem, call, method.name, session.backend if solver else "", solver=solver)
         part.incumbents, part.criterion, part.on_progress = (

@@ -133,7 +133,7 @@ def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went()
     results = [solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), stop=60, on_progress=told.append) for _ in "ab"]
     assert results[0].schedule == results[1].schedule
     assert results[0].certificate is not None and results[0].certificate.accepted
-    assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options"]
+    assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options (blocks)"]
     assert any(news.phase.startswith("options: level 1 of ") for news in told)
     assert "groups" in results[0].message
 
