@@ -79,7 +79,7 @@ class Drops(Heuristic):
     the order without recomputations: what exceeds the budget is dropped, and what is not needed taken back.
 
     What :class:`remat.heuristics.greedy.Greedy` does with a simulation for each drop, this does with some
-    microseconds: 100,000 ops take a minute or so. Its drops are recomputed in any stage, and as deep as needed. The
+    microseconds: 100,000 ops take some seconds. Its drops are recomputed in any stage, and as deep as needed. The
     result is staged. Accumulation buffers are held from the first contribution to the last read.
 
     Examples
