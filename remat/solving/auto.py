@@ -152,14 +152,16 @@ class Auto:
         for name, (ops, seconds) in others.items():
             if self.num_ops <= ops and (self.fixed or name != "greedy"):
                 self._heuristic(name, self._share(share, seconds))
+        if self.session.best is None:
+            self._chain(BLOCKS, FIRST_SHARE)
         if self.session.best is None and self.num_ops > EXHAUSTIVE_OPS:
             wait = FIRST_SHARE * self.clock.remaining
             self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
 
-    def _chain(self, name: str) -> None:
+    def _chain(self, name: str, share: float | None = None) -> None:
         """Find a schedule by a heuristic on chains of blocks, where the graph is that of a training step."""
         if name in self.chains:
-            deadline = self._share(CHAIN_SHARE[name], max(LEAST, PER_OP * self.num_ops))
+            deadline = self._share(CHAIN_SHARE[name] if share is None else share, max(LEAST, PER_OP * self.num_ops))
             self._heuristic(name, deadline, wait=self._patience(name))
 
     def _in_turns(self) -> None:

@@ -43,4 +43,4 @@ def test_blocks_beat_nothing(graph):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "make"), TRANSFORMERS + RESNETS, ids=[name for name, _ in TRANSFORMERS + RESNETS])
 def test_blocks_beat_nothing_of_the_zoo(name, make):
-    check(make(), 5, 30)
+    check(make(), 5, 60)
