@@ -102,7 +102,7 @@ def random_step(seed: int) -> tuple[ComputeGraph, random.Random]:
     return b.build(), draw
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9))
 def test_whatever_the_graph_the_hierarchy_is_one(seed: int) -> None:
     graph, draw = random_step(seed)

@@ -16,7 +16,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.layered import layered
 from remat.graphs.zoo.gpt import gpt
-from remat.hierarchy import Hierarchy
+from remat.hierarchy import Hierarchy, identical_groups
 from remat.hierarchy.partition.articulation import Articulation, ArticulationOptions
 from remat.hierarchy.partition.base import groupable
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
@@ -63,7 +63,7 @@ def random_graph(seed: int, training: bool) -> ComputeGraph:
     return b.build()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**9))
 def test_any_graph_is_partitioned(seed: int) -> None:
     draw = random.Random(seed)
@@ -234,3 +234,15 @@ def test_the_outline_says_what_there_is() -> None:
     assert text.splitlines()[4].startswith("    layers.0 × 5")
     assert text.splitlines()[0].split() == ["group", "ops", "bytes", "in", "bytes", "out"]
     assert "1 forward and 1 backward ops" in text
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_hundred_thousand_ops_are_partitioned_in_a_minute() -> None:
+    for graph in (gpt(layers=3333), layered(100_000, 0.001, seed=1)):
+        problem = Problem(graph)
+        began = time.process_time()
+        hierarchy = HPartition().partition(problem)
+        assert time.process_time() - began < 60
+        assert len(hierarchy.root.children) <= 30
+        assert len(identical_groups(hierarchy)) < 30 or graph.name.startswith("layered")
