@@ -40,7 +40,7 @@ def test_what_runs():
 
 
 def test_beyond_five_thousand_ops_the_stage_bound_comes_first():
-    """On five thousand ops of a transformer it is within a thousandth of what drops find, in a second."""
+    """On five thousand ops of a transformer it is near what drops find (17.5 %), in a second."""
     problem = Problem(gpt(layers=180, width=64, heads=4, sequence=64), "50%")
     first = next(bound for bound in bounds_in_turn(problem, 60, threads=1) if (bound.overhead or 0) > 0)
     assert first.kind == "the stage bound"
