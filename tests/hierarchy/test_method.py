@@ -1,6 +1,7 @@
 """The method `hierarchical`: from groups to a certified schedule, resumable, on any executor."""
 
 import json
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from remat import Problem, solve
+from remat.backends.base import StopReason
 from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError
 from remat.graphs.families import unit_chain
@@ -157,3 +159,13 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProblemError, match="cannot be a folder of options"):
         Store(tmp_path / "file")
+
+
+def test_ctrl_c_while_groups_are_solved_keeps_the_best() -> None:
+    def press(news: Progress) -> None:
+        if news.phase.startswith("options: level 1"):
+            signal.raise_signal(signal.SIGINT)
+
+    result = solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), stop=60, on_progress=press)
+    assert result.stop is StopReason.INTERRUPTED
+    assert result.certificate is not None and result.certificate.accepted
