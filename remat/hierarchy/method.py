@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -19,11 +18,12 @@ from remat.heuristics.turns import Turns
 from remat.hierarchy.options import Budgets, Effort
 from remat.hierarchy.quotient import chosen
 from remat.hierarchy.recursion import Knobs, Recursion
+from remat.hierarchy.starts import least_peaks, schedules
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
 from remat.scope import covers
-from remat.solving.method import FormulationMethod, HeuristicMethod, Method, make_method
+from remat.solving.method import FormulationMethod, Method, make_method
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
 from remat.solving.session import Session
@@ -31,6 +31,8 @@ from remat.solving.session import Session
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.15, 0.3, 0.2
+#: Share of the time left for groups where the least peak is asked for.
+PEAK_SHARE = 0.3
 #: Shares of what is open above the structural bound by which choices are asked for less, at first and at last.
 FIRST_STEP, LAST_STEP = 0.25, 0.02
 #: Seconds for options where there is no deadline, and for each turn of what polishes.
@@ -64,8 +66,9 @@ class HierarchicalOptions:
     seconds : float
         Most seconds of each of them for each budget.
     top_methods : tuple of str
-        Who answers the whole problem, one after the other: formulations that know composites (``h-ilp``,
-        ``h-intervals``) are given the groups, others look at the ops alone.
+        Who answers the whole problem: heuristics before anything is grouped, those that apply; then formulations that
+        know composites (``h-ilp``, ``h-intervals``), which are given the groups; then others, which look at the ops
+        alone.
     nodes : int
         Most nodes (parts of groups, and ops in none) of a problem that formulations with composites are asked for.
     moves : int
@@ -89,7 +92,7 @@ class HierarchicalOptions:
     leaf_methods: tuple[str, ...] = ("drops",)
     group_methods: tuple[str, ...] = ("drops", "h-ilp")
     seconds: float = 2.0
-    top_methods: tuple[str, ...] = ("drops", "rotor", "h-ilp")
+    top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "rotor", "h-ilp")
     nodes: int = 60
     moves: int = 8
     polish: bool = True
@@ -111,6 +114,7 @@ class HierarchicalOptions:
 class Hierarchical(Method):
     """Partition, options from below upward, the whole from them, and a flat search that polishes the best.
 
+    0. Heuristics that look at the ops alone find a schedule (:mod:`remat.hierarchy.starts`).
     1. A partitioner groups the ops, groups in groups (:mod:`remat.hierarchy.partition`).
     2. From the lowest level up, each class of identical groups is solved once for several budgets, as a problem of its
        own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods: these schedules are its
@@ -119,7 +123,7 @@ class Hierarchical(Method):
        the ops alone. Every schedule is certified; the best one counts.
     4. Bounds; then annealing and large neighbourhood search go on from the best schedule until time is up.
 
-    Asked for the least peak, it does 1. to 3. at lower and lower budgets, and the flat search for the least peak goes
+    Asked for the least peak, it does 0. to 3. at lower and lower budgets, and the flat search for the least peak goes
     on from there.
 
     Parameters
@@ -168,10 +172,10 @@ class _Run:
 
     def least_cost(self) -> None:
         """Steps 1 to 4."""
-        self._flat_methods(before=True)
+        schedules(self.session, self._known(self.options.top_methods), self._answer)
         composites = self._composites()
         self._formulations(composites)
-        self._flat_methods(before=False)
+        self._flat_methods()
         if self.options.polish:
             self._bounds()
             self._polish()
@@ -181,15 +185,11 @@ class _Run:
         """Heuristics by descent on the budget, formulations that can be asked for a peak, then the flat search."""
         session = self.session
         search = MinPeakSearch(session)
-        composites = self._composites()
-        for name in self.options.top_methods:
-            if session.enough or self.clock.expired or name not in registry.heuristics():
-                continue
-            method = make_method(name)
-            assert isinstance(method, HeuristicMethod)
-            with session.step(name), contextlib.suppress(OverdueError, ProblemError):
-                search._descend(name, self._share(TOP_SHARE), method.heuristic)
-        self._formulations(composites)
+        least_peaks(session, self._known(self.options.top_methods), search)
+        # The flat search is as good as it is by itself only if most of the time is left to it.
+        self.clock = self._share(PEAK_SHARE, NO_DEADLINE)
+        self._formulations(self._composites())
+        self.clock = session.call.deadline
         if not session.enough:
             search.run()
 
@@ -308,22 +308,22 @@ class _Run:
                 continue
             self._answer(FormulationMethod(kind, kind.options_type(composites=tuple(composites))))
 
-    def _flat_methods(self, *, before: bool) -> None:
-        """Step 3: methods that look at the ops alone; the first of them `before` anything else, for a start."""
-        names = [
-            name for name in self._known(self.options.top_methods)
-            if name not in registry.formulations()
-            or "composites" not in getattr(registry.load("formulations", name).options_type, "__dataclass_fields__", {})
-        ]  # fmt: skip
-        for name in names[:1] if before else names[1:]:
-            if not (self.session.enough or self.clock.expired):
-                self._answer(make_method(name))
+    def _flat_methods(self) -> None:
+        """Step 3: methods that look at the ops alone, but for heuristics, which were asked first."""
+        for name in self._known(self.options.top_methods):
+            if name in registry.heuristics() or self.session.enough or self.clock.expired:
+                continue
+            if name in registry.formulations():
+                kind = registry.load("formulations", name).options_type
+                if "composites" in getattr(kind, "__dataclass_fields__", {}):
+                    continue
+            self._answer(make_method(name))
 
-    def _answer(self, method: Method) -> None:
-        """Let a method answer the whole problem, from the best schedule so far."""
+    def _answer(self, method: Method, share: float = TOP_SHARE) -> None:
+        """Let a method answer the whole problem in a share of the time left, from the best schedule so far."""
         session = self.session
         only = len(self.options.top_methods) == 1 and not self.options.polish  # nothing comes after it
-        call = replace(session.call, deadline=self._share(1.0 if only else TOP_SHARE, NO_DEADLINE))
+        call = replace(session.call, deadline=self._share(1.0 if only else share, NO_DEADLINE))
         solver = session.solver if method.needs_backend else None
         part = Session(self.problem, call, method.name, session.backend if solver else "", solver=solver)
         part.incumbents, part.criterion, part.on_progress = (

@@ -1,0 +1,83 @@
+"""Flat heuristics before anything is grouped: a schedule is there at once, and groups have something to beat."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+
+from remat.deadline import OverdueError
+from remat.errors import ProblemError
+from remat.heuristics.base import Heuristic
+from remat.registry import heuristics, make
+from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts
+from remat.solving.method import HeuristicMethod, Method
+from remat.solving.min_peak_search import MinPeakSearch
+from remat.solving.session import Session
+
+#: Share of the time left for each start, and while there is no schedule yet; for what those that were cut short get
+#: once more.
+START_SHARE, FIRST_SHARE, AGAIN_SHARE = 0.1, 0.2, 0.3
+#: Shares for those that are worth more or less.
+SHARES = {"drops": 0.2}
+#: Seconds where there is no deadline.
+NO_DEADLINE = 600.0
+
+
+def starts(session: Session, names: tuple[str, ...]) -> list[Heuristic]:
+    """The heuristics among `names` that apply to the problem, in their order.
+
+    Those on chains of blocks are left out where there is no training step, and Rotor where the graph is too large for
+    it (:mod:`remat.solving.chain_starts`).
+
+    Examples
+    --------
+    >>> from remat.backends.base import SolveOptions
+    >>> from remat.deadline import Deadline
+    >>> from remat.graphs.layered import layered
+    >>> from remat.problem import Problem
+    >>> session = Session(Problem(layered(30), "90%"), SolveOptions(Deadline()), "")
+    >>> [heuristic.name for heuristic in starts(session, ("block-checkpointing", "drops", "h-ilp"))]
+    ['drops']
+    """
+    chains = chain_starts(session.problem)
+    return [
+        chain_start(name) if name in OPTIONS else make("heuristics", name)
+        for name in names
+        if name in heuristics() and (name in chains or name not in OPTIONS)
+    ]
+
+
+def schedules(session: Session, names: tuple[str, ...], answer: Callable[[Method, float], None]) -> None:
+    """Ask each heuristic among `names` for a schedule within the budget; where none has one, once more.
+
+    Parameters
+    ----------
+    answer : callable
+        Lets a method answer in a share of the time left.
+    """
+    methods = [HeuristicMethod(heuristic) for heuristic in starts(session, names)]
+    for method in methods:
+        if not _over(session):
+            share = SHARES.get(method.name, START_SHARE)
+            answer(method, share if session.best is not None else max(share, FIRST_SHARE))
+    for method in methods:
+        if session.best is None and not _over(session):
+            answer(method, AGAIN_SHARE)
+
+
+def least_peaks(session: Session, names: tuple[str, ...], search: MinPeakSearch) -> None:
+    """Ask each heuristic among `names` for less and less memory."""
+    clock = session.call.deadline
+    if any(name in OPTIONS for name in names) and not _over(session):
+        search._chains()
+    for heuristic in starts(session, names):
+        if heuristic.name not in OPTIONS and not _over(session):
+            share = SHARES.get(heuristic.name, START_SHARE)
+            deadline = clock.earlier(share * clock.remaining if math.isfinite(clock.seconds) else NO_DEADLINE)
+            with session.step(heuristic.name), contextlib.suppress(OverdueError, ProblemError):
+                search._descend(heuristic.name, deadline, heuristic)
+
+
+def _over(session: Session) -> bool:
+    return session.enough or session.call.deadline.expired
