@@ -19,17 +19,18 @@ TRANSFORMERS = [
 RESNETS = [(f"resnet-{depth}", lambda depth=depth: resnet_ops(depth=depth)) for depth in (50, 101, 152)]
 
 
-def check(graph, budgets, seconds):
+def check(graph, budgets, seconds, method="auto"):
     """Each of some budgets, evenly from the least that blocks have; there, and for the least peak, who is better."""
     frontier = BlockCheckpointing().frontier(Problem(graph))
     for number in range(budgets):
         plan = frontier[number * (len(frontier) - 1) // max(1, budgets)]
         problem = Problem(graph, plan.peak)
-        result = solve(problem, stop=AnyOf(TargetCost(plan.cost), MaxSeconds(seconds)), options=ONE)
+        result = solve(problem, method, stop=AnyOf(TargetCost(plan.cost), MaxSeconds(seconds)), options=ONE)
         assert result.certificate is not None, plan
         assert result.certificate.cost <= plan.cost, plan
         assert validate(graph, result.schedule, problem.rules).accepted
-    least = minimize(graph, stop=AnyOf(TargetCost(frontier[0].peak), MaxSeconds(seconds)), options=ONE)
+    target = AnyOf(TargetCost(frontier[0].peak), MaxSeconds(seconds))
+    least = minimize(graph, stop=target, options=ONE, method=method)
     assert least.peak <= frontier[0].peak
     assert least.peak < frontier[0].peak or least.cost <= frontier[0].cost
 
@@ -44,3 +45,17 @@ def test_blocks_beat_nothing(graph):
 @pytest.mark.parametrize(("name", "make"), TRANSFORMERS + RESNETS, ids=[name for name, _ in TRANSFORMERS + RESNETS])
 def test_blocks_beat_nothing_of_the_zoo(name, make):
     check(make(), 5, 60)
+
+
+def test_groups_come_after_a_schedule_of_blocks():
+    """Before: drops alone came first, and near the least budget there was nothing when the time was over."""
+    plan = BlockCheckpointing().frontier(Problem(gpt(layers=3)))[0]
+    result = solve(Problem(gpt(layers=3), plan.peak), "hierarchical", stop=AnyOf(TargetCost(plan.cost), MaxSeconds(60)))
+    assert result.cost <= plan.cost
+    assert "partition" not in [step.name for step in result.steps]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "make"), TRANSFORMERS, ids=[name for name, _ in TRANSFORMERS])
+def test_groups_are_no_worse_than_blocks_on_the_zoo(name, make):
+    check(make(), 3, 60, "hierarchical")
