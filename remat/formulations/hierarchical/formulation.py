@@ -16,8 +16,8 @@ from remat.formulations.hierarchical.dependencies import add_data, add_limits, c
 from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.layout import HIlpOptions, Tables
 from remat.formulations.hierarchical.memory import add_memory, stated
-from remat.formulations.hierarchical.parse import read_steps
 from remat.formulations.hierarchical.plan import Plan, claims_of, schedule_in, steps_in, values_of
+from remat.formulations.hierarchical.recognition import encoded
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, expand, rows_from
 from remat.modeling.size import ModelSize
@@ -344,28 +344,12 @@ class HIlp(Formulation):
 
     def encode(self, schedule: Schedule) -> Values:
         """Where its runs can be read in two ways, the values that claim less."""
-        readings = [read_steps(self.whole, self.tables, schedule)]
-        why: ProblemError | None = None
-        if self.whole.layers:
-            try:
-                readings.append(read_steps(self.whole, self.tables, schedule, apart=True))
-            except ProblemError as error:  # a backward part is left that has no option
-                why = error
-            if why is None and all(np.array_equal(a, b) for a, b in zip(readings[0][:2], readings[1][:2], strict=True)):
-                readings.pop()
-        found = []
-        for reading in readings:
-            try:
-                found.append(values_of(self, Plan.of(self, *reading)))
-            except ProblemError as error:
-                why = error
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            assert why is not None
-            raise why
-        budget, objective = self.problem.budget_bytes or 0, self.build().objective
-        return min(found, key=lambda v: (max(budget, *(int(c.max()) for c in self.claims(v))), objective.value(v)))
+        return encoded(self.whole, schedule, lambda runs: values_of(self, Plan.of(self, runs)), self._claimed)
+
+    def _claimed(self, values: Values) -> tuple[float, float]:
+        """The most held, where that is more than the budget; then cost."""
+        held = max(int(each.max()) for each in self.claims(values))
+        return max(self.problem.budget_bytes or 0, held), self.build().objective.value(values)
 
     def decode(self, values: Values) -> Schedule:
         return schedule_in(self, values)

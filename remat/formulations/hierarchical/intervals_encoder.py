@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.expand import Step
-from remat.formulations.hierarchical.recognition import recognise
+from remat.formulations.hierarchical import recognition
+from remat.formulations.hierarchical.recognition import FoundRun
 from remat.modeling.check import cumulative_use
 from remat.modeling.rows import expand
 from remat.schedule import Schedule
@@ -30,28 +30,13 @@ def encoded(formulation: HierarchicalIntervals, schedule: Schedule) -> Values:
         If the schedule has a run that no option is, more runs of a node than there are copies, is not staged where the
         order is fixed, or reads what only a run of its own made.
     """
-    together = recognise(formulation.whole, schedule)
-    apart = together
-    if formulation.whole.layers:
-        try:
-            apart = recognise(formulation.whole, schedule, apart=True)
-        except ProblemError:  # a backward part is left that has no option
-            apart = together
-    if [(step.node, step.option) for step in apart] == [(step.node, step.option) for step in together]:
-        return IntervalsEncoder(formulation, together).values()
-    found, why = [], None
-    for steps in (together, apart):
-        try:
-            found.append(IntervalsEncoder(formulation, steps).values())
-        except ProblemError as error:
-            why = error
-    if not found:
-        assert why is not None
-        raise why
-    memory, objective = formulation.rows(formulation.statement).memory(), formulation.statement.model.objective
-    peaks = [int(cumulative_use(memory, values)[1].max(initial=0)) for values in found]
-    worth = [(max(peak, formulation.capacity), objective.value(v)) for peak, v in zip(peaks, found, strict=True)]
-    return found[worth.index(min(worth))]
+
+    def claim(values: Values) -> tuple[float, float]:
+        memory, objective = formulation.rows(formulation.statement).memory(), formulation.statement.model.objective
+        return max(formulation.capacity, cumulative_use(memory, values)[1].max(initial=0)), objective.value(values)
+
+    whole = formulation.whole
+    return recognition.encoded(whole, schedule, lambda runs: IntervalsEncoder(formulation, runs).values(), claim)
 
 
 class IntervalsEncoder:
@@ -64,7 +49,7 @@ class IntervalsEncoder:
         only a run of its own made.
     """
 
-    def __init__(self, formulation: HierarchicalIntervals, steps: list[Step]) -> None:
+    def __init__(self, formulation: HierarchicalIntervals, steps: list[FoundRun]) -> None:
         self.formulation, self.layout = formulation, formulation.layout
         whole, at = formulation.whole, formulation.layout
         self.node = np.array([step.node for step in steps], dtype=np.int64)

@@ -15,6 +15,7 @@ from remat.formulations.hierarchical.choices import Levels, column
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step, expand
 from remat.formulations.hierarchical.memory import make_keys, read_keys
+from remat.formulations.hierarchical.recognition import FoundRun
 from remat.modeling.rows import NONE, ONE, sums_without
 from remat.schedule import Schedule
 
@@ -43,8 +44,8 @@ class Plan:
     left_out: Sequence[Int]
 
     @classmethod
-    def of(cls, h: HIlp, node: Int, choice: Int, left_out: Sequence[Int]) -> Plan:
-        """With the phase of each step: phase t ends with the first compute of node t.
+    def of(cls, h: HIlp, runs: Sequence[FoundRun]) -> Plan:
+        """Runs of nodes with the phase of each step: phase t ends with the first compute of node t.
 
         Raises
         ------
@@ -52,6 +53,9 @@ class Plan:
             Naming the node, if first computes leave the order of nodes, or a phase runs one twice or out of order.
         """
         names = [each.name for each in h.whole.nodes]
+        number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(h.tables.node, h.tables.runs, strict=True))}
+        node = np.array([each.node for each in runs], dtype=np.int64)
+        choice = np.array([number[each.node, each.option] for each in runs], dtype=np.int64)
         phase = np.empty(len(node), dtype=np.int64)
         done, last = 0, -1
         for step, k in enumerate(node.tolist()):
@@ -65,7 +69,7 @@ class Plan:
             last = k
             if k == done:
                 done, last = done + 1, -1
-        return cls(node, choice, phase, left_out)
+        return cls(node, choice, phase, [each.left_out for each in runs])
 
 
 def values_of(h: HIlp, plan: Plan) -> Values:

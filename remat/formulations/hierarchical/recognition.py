@@ -2,103 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.formulations.hierarchical.composite import CompositeProblem
-from remat.formulations.hierarchical.expand import Step, needed_computes
+from remat.formulations.base import Values
+from remat.formulations.hierarchical.composite import NOTHING, CompositeProblem
+from remat.formulations.hierarchical.expand import needed_computes
+from remat.formulations.hierarchical.runs import Run
+from remat.formulations.sequence import check_limits, computed_ops
 from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: Which of the runs that fit at a place is taken: see :func:`readings`.
+WAYS = ("whole", "longest", "apart")
+
+
+@dataclass(frozen=True, eq=False)
+class FoundRun:
+    """A run that a schedule has.
+
+    Attributes
+    ----------
+    node, option : int
+        As in :class:`remat.formulations.hierarchical.expand.Step`.
+    left_out : int64 array
+        Ops of the option that are not computed, as what they write is there.
+    live : int64 array
+        Tensors that it reads and that ops left out of it would have made.
+    """
+
+    node: int
+    option: int
+    left_out: Int
+    live: Int
 
 
 @dataclass
-class _Found:
-    """A run: its node, the options that it may be, and the computes of it that the schedule has."""
+class _Part:
+    """A node in the sequence, the computes of it there, and the runs that it may be: least is left out of the first."""
 
     node: int
-    options: list[int]
+    runs: list[Run]
     ops: Int
 
+    @property
+    def options(self) -> set[int]:
+        return {run.option for run in self.runs}
 
-def recognise(whole: CompositeProblem, schedule: Schedule, *, apart: bool = False) -> list[Step]:
-    """The runs that make up a schedule, in sequence; recomputations may have been left out of them.
 
-    The longest run that fits is taken, again and again, one of which nothing is left out before others. Where several
-    options look alike, it is the one of the backward run that follows; a forward run without one is a fast-forward, or
-    else what saves least. A step's `live` is what it reads that an op left out of it would have made.
+def encoded(
+    whole: CompositeProblem,
+    schedule: Schedule,
+    encode: Callable[[list[FoundRun]], Values],
+    claim: Callable[[Values], tuple[float, float]],
+) -> Values:
+    """Values that stand for a schedule: of all :func:`readings` that can be encoded those with the least claim.
 
     Parameters
     ----------
     whole : CompositeProblem
     schedule : Schedule
-    apart : bool
-        Take forward parts before longer backward parts that begin like them: in their place a forward part and another
-        backward part may have run, which hold less where a forward part's outputs are live.
+    encode : callable
+        Values of the runs in sequence; raises ProblemError where it has none.
+    claim : callable
+        Of values; asked only where there is a choice.
 
     Raises
     ------
     ProblemError
-        If the schedule names an unknown op, misses one, or has a compute that fits no run; the message names it.
+        If no reading can be encoded: why the last one cannot.
     """
-    graph = whole.problem.graph
-    sequence = _sequence(whole, schedule)
+    found: list[Values] = []
+    why: ProblemError | None = None
+    for steps in readings(whole, schedule):
+        if isinstance(steps, ProblemError):
+            why = steps
+            continue
+        try:
+            found.append(encode(steps))
+        except ProblemError as error:
+            why = error
+    if not found:
+        assert why is not None
+        raise why
+    return found[0] if len(found) == 1 else min(found, key=claim)
+
+
+def readings(whole: CompositeProblem, schedule: Schedule) -> Iterator[list[FoundRun] | ProblemError]:
+    """The runs that make up a schedule, in sequence, as they can be read; or why not, one way or another.
+
+    Recomputations may have been left out of runs. At each place one of the runs that fit there is taken: the longest of
+    which nothing is left out, or else the longest; or the longest in any case; or forward parts before longer backward
+    parts that begin like them, since in their place a forward part and another backward part may have run, which hold
+    less where a forward part's outputs are live. What comes out the same is not said again. A run that may be several
+    options is the one of the backward run that follows; a forward run without one is a fast-forward, or else what
+    saves least.
+
+    Raises
+    ------
+    ProblemError
+        If the schedule names an unknown op, misses one or computes one too often.
+    """
+    sequence = computed_ops(whole.problem, schedule)
+    sequence = sequence[needed_computes(whole.problem, sequence)]
+    check_limits(whole.problem, sequence)
+    if not whole.composites:
+        yield [FoundRun(node, 0, NOTHING, NOTHING) for node in whole.node_of[sequence].tolist()]
+        return
+    seen: list[list[tuple[int, int, int]]] = []
+    for way in WAYS:
+        try:
+            parts = _parts(whole, sequence, way)
+            _settle(whole, parts)
+        except ProblemError as error:
+            yield error
+            continue
+        this = [(part.node, part.runs[0].option, len(part.ops)) for part in parts]
+        if this not in seen:
+            seen.append(this)
+            yield [_found(whole, part) for part in parts]
+
+
+def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
+    """The sequence in parts, from its beginning."""
     layer_of = {node: layer for layer in whole.layers for node in layer}
-    done = np.zeros(len(graph.ops), dtype=np.bool_)
-    found: list[_Found] = []
-    place = 0
-    while place < len(sequence):
-        op = int(sequence[place])
-        node = int(whole.node_of[op])
-        candidates = []
+    forward_of = {backward: forward for forward, backward in whole.layers}
+    done = np.zeros(len(whole.arrays.cost), dtype=np.bool_)
+    begun: dict[int, set[int]] = {}
+    runs_of = cache(whole.runs)
+    parts: list[_Part] = []
+    start = 0
+    while start < len(sequence):
+        node = int(whole.node_of[sequence[start]])
+        candidates: list[tuple[tuple[int, ...], int, int, Run]] = []
         for each in layer_of.get(node, (node,)):
-            possible = None
-            if node in layer_of and each == layer_of[node][1]:
-                possible = {o for run in found if run.node == layer_of[node][0] for o in run.options}
-            for run in whole.runs(each):
-                if possible is None or run.option in possible:
-                    until, left_out = _fits(whole, run.ops, sequence, place, done)
-                    if until > place:
-                        late = apart and node in layer_of and each == layer_of[node][1]
-                        candidates.append((left_out > 0, late, -until, left_out, each, run.option))
+            forward = forward_of.get(each)
+            for run in runs_of(each):
+                if forward is not None and run.option not in begun.get(forward, ()):
+                    continue
+                length, left_out = _fits(whole, run.ops, sequence, start, done)
+                if length:
+                    first = {"whole": (left_out > 0,), "longest": (), "apart": (left_out > 0, forward is not None)}[way]
+                    candidates.append(((*first, -length, left_out, each, run.option), each, length, run))
         if not candidates:
             raise ProblemError(
-                f"compute {place} of the schedule, op {graph.ops[op].name!r}, begins no run of "
-                f"{whole.nodes[node].name!r} that there is an option for"
+                f"compute {start} of the schedule, op {whole.problem.graph.op_names[int(sequence[start])]!r}, "
+                f"begins no run of {whole.nodes[node].name!r} that there is an option for"
             )
-        chosen = min(candidates)
-        until, best = -chosen[2], chosen[4]
-        alike = [each[-1] for each in candidates if each[:-1] == chosen[:-1]]
-        found.append(_Found(best, alike, sequence[place:until]))
-        done[sequence[place:until]] = True
-        place = until
-    return _settled(whole, found)
+        candidates.sort(key=lambda each: each[0])
+        _, best, length, _ = candidates[0]
+        runs = [run for _, each, until, run in candidates if (each, until) == (best, length)]
+        parts.append(_Part(best, runs, sequence[start : start + length]))
+        begun.setdefault(best, set()).update(run.option for run in runs)
+        done[parts[-1].ops] = True
+        start += length
+    return parts
 
 
-def _sequence(whole: CompositeProblem, schedule: Schedule) -> Int:
-    """Op numbers, without recomputations whose results nobody reads."""
-    graph = whole.problem.graph
-    names, index = schedule.computes(), graph.op_index
-    unknown = next((name for name in names if name not in index), None)
-    if unknown is not None:
-        raise ProblemError(f"the schedule computes op {unknown!r}, which graph {graph.name!r} does not have")
-    sequence = np.array([index[name] for name in names], dtype=np.int64)
-    missing = np.flatnonzero(np.bincount(sequence, minlength=len(index)) == 0)
-    if len(missing):
-        raise ProblemError(f"the schedule never computes op {graph.ops[missing[0]].name!r}")
-    return sequence[needed_computes(whole.problem, sequence)]
-
-
-def _fits(whole: CompositeProblem, ops: Int, sequence: Int, place: int, done: NDArray[np.bool_]) -> tuple[int, int]:
-    """How far the sequence from `place` is the run `ops`, and how many of these are left out; 0, 0: it is not.
+def _fits(whole: CompositeProblem, ops: Int, sequence: Int, start: int, done: Bool) -> tuple[int, int]:
+    """How many computes from `start` on are those of a run, and how many of it are left out; 0, 0: it is not there.
 
     Left out may be what ran before, unless it is the only one to make what the run reads later.
     """
+    window = sequence[start : start + len(ops)]
+    if len(window) == len(ops) and (window == ops).all():
+        return len(ops), 0
     arrays, internal = whole.arrays, whole.border.internal
-    at, left_out = place, 0
+    at, left_out = start, 0
     here: set[int] = set()
     unmade: set[int] = set()
     for op in ops.tolist():
@@ -114,44 +191,51 @@ def _fits(whole: CompositeProblem, ops: Int, sequence: Int, place: int, done: ND
             unmade.update(outputs)
         else:
             return 0, 0
-    return at, left_out
+    return at - start, left_out if at > start else 0
 
 
-def _settled(whole: CompositeProblem, found: list[_Found]) -> list[Step]:
-    """One option for each run."""
+def _settle(whole: CompositeProblem, parts: list[_Part]) -> None:
+    """One run for each part, so that a backward part has the option of the forward part before it."""
+    by_node: dict[int, list[int]] = {}
+    for place, part in enumerate(parts):
+        by_node.setdefault(part.node, []).append(place)
     for forward, backward in whole.layers:
-        before: list[_Found] = []
-        for run in found:
-            if run.node == forward:
-                before.append(run)
-            elif run.node == backward:
-                mate = next((f for f in reversed(before) if set(f.options) & set(run.options)), None)
-                if mate is None:
-                    raise ProblemError(f"the schedule runs {whole.nodes[backward].name!r} without its forward part")
-                both = [o for o in run.options if o in mate.options]
-                run.options[:] = mate.options[:] = both[:1]
-        saved = {run.option: (run.option in _options(whole, backward), run.saved) for run in whole.runs(forward)}
-        for run in before:
-            run.options[:] = [min(run.options, key=lambda o: saved[o])]
-    return [Step(run.node, run.options[0], _live(whole, run)) for run in found]
+        behind: dict[int, list[_Part]] = {}
+        for place in by_node.get(backward, []):
+            part = parts[place]
+            before = [k for k in by_node.get(forward, []) if k < place]
+            mate = next((k for k in reversed(before) if part.options & parts[k].options), None)
+            if mate is None:
+                raise ProblemError(f"the schedule runs {whole.nodes[backward].name!r} without its forward part")
+            group = behind.setdefault(mate, [parts[mate]])
+            group.append(part)
+            both = part.options & parts[mate].options
+            for each in group:
+                each.runs = [run for run in each.runs if run.option in both]
+        for group in behind.values():
+            options = [{run.option: run for run in part.runs} for part in group]
+            best = min(options[0], key=lambda o: (sum(len(each[o].ops) for each in options), options[0][o].saved, o))
+            for each in group:
+                each.runs = [run for run in each.runs if run.option == best]
+        goes_on = {run.option for run in whole.runs(backward)}
+        for place in by_node.get(forward, []):
+            if place not in behind:
+                runs = parts[place].runs
+                least = len(runs[0].ops)
+                alone = min(runs, key=lambda r: (len(r.ops) > least, r.option in goes_on, r.saved, r.option))
+                parts[place].runs = [alone]
 
 
-def _live(whole: CompositeProblem, run: _Found) -> Int:
-    """Tensors that a run reads, and that it would make before if nothing were left out."""
-    arrays = whole.arrays
-    own = next(each for each in whole.runs(run.node) if each.option == run.options[0])
+def _found(whole: CompositeProblem, part: _Part) -> FoundRun:
+    arrays, run = whole.arrays, part.runs[0]
     live: set[int] = set()
-    left_out: set[int] = set()
-    place = 0
-    for op in own.ops.tolist():
-        if place < len(run.ops) and run.ops[place] == op:
-            place += 1
-            live |= left_out & set(arrays.op_inputs[op].tolist())
-            left_out -= set(arrays.op_outputs[op].tolist())
+    unmade: set[int] = set()
+    at = 0
+    for op in run.ops.tolist() if len(run.ops) > len(part.ops) else ():
+        if at < len(part.ops) and part.ops[at] == op:
+            at += 1
+            live |= unmade & set(arrays.op_inputs[op].tolist())
+            unmade -= set(arrays.op_outputs[op].tolist())
         else:
-            left_out |= set(arrays.op_outputs[op].tolist())
-    return np.array(sorted(live), dtype=np.int64)
-
-
-def _options(whole: CompositeProblem, node: int) -> set[int]:
-    return {run.option for run in whole.runs(node)}
+            unmade |= set(arrays.op_outputs[op].tolist())
+    return FoundRun(part.node, run.option, np.setdiff1d(run.ops, part.ops), np.array(sorted(live), dtype=np.int64))
