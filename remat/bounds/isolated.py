@@ -16,7 +16,7 @@ from remat.backends.highs import Highs
 from remat.backends.processes import children, guard, guard_process, wire
 from remat.backends.processes.families import LOOK, cap, memory_of, too_large
 from remat.bounds.base import Bound, Measure
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, RematError
 from remat.interruption import interrupted
 from remat.problem import Problem
@@ -55,8 +55,15 @@ def isolated_bounds(problem: Problem, deadline: Deadline, memory_limit: int | No
     """
     here, there = multiprocessing.Pipe(duplex=False)
     given = (there, problem, deadline, {"memory_limit": memory_limit, **more}, dict(os.environ))
-    process = children.child(_serve, given, PRELOAD)
-    process.start()
+    process = children.child(_serve, given, PRELOAD, deadline)
+    try:
+        process.start()
+    except OverdueError:
+        here.close()
+        there.close()
+        if not interrupted():
+            yield _unfinished(problem, "was not ready at the deadline")
+        return
     guard.watch(process.pid)
     there.close()
     if memory_limit is not None:

@@ -91,16 +91,19 @@ def _held_in_order(problem: Problem, held: NDArray[np.bool_]) -> Int:
     n = len(arrays.order)
     waiting = np.zeros(n + 1, dtype=np.int64)
     own = np.zeros(n, dtype=np.int64)
-    for tensor in np.flatnonzero(held).tolist():
-        writers, readers = arrays.position[arrays.producers[tensor]], arrays.position[arrays.consumers[tensor]]
-        size = int(arrays.size[tensor])
-        end = n - 1 if problem.kept[tensor] else int(max(readers.max(initial=-1), writers.max()))
-        start = int(writers.min()) + 1
-        if not problem.kept[tensor] and not len(readers):
-            continue
-        waiting[start] += size
-        waiting[end + 1] -= size
-        touched = np.unique(np.concatenate([writers, readers]))
-        own[touched[(touched >= start) & (touched <= end)]] += size
+    first, last = np.full(len(held), n, dtype=np.int64), np.full(len(held), -1, dtype=np.int64)
+    touches = [(rows.rows, arrays.position[rows.indices]) for rows in (arrays.producers, arrays.consumers)]
+    np.minimum.at(first, *touches[0])
+    for tensor, at in touches:
+        np.maximum.at(last, tensor, at)
+    last[problem.kept] = n - 1
+    counted = held & (problem.kept | (arrays.consumers.counts > 0))
+    np.add.at(waiting, first[counted] + 1, arrays.size[counted])
+    np.subtract.at(waiting, last[counted] + 1, arrays.size[counted])
+    # Each (tensor, step that touches it) once.
+    touched = np.unique(np.concatenate([tensor * n + at for tensor, at in touches]))
+    tensor, at = touched // n, touched % n
+    inside = counted[tensor] & (at > first[tensor]) & (at <= last[tensor])
+    np.add.at(own, at[inside], arrays.size[tensor[inside]])
     at_step = np.cumsum(waiting)[:n] - own
     return at_step[arrays.position]

@@ -24,7 +24,10 @@ def printable(text: str, keep: str = "") -> str:
     >>> print(printable("a\x1b[31mb\u202ec\td"))
     a\x1b[31mb\u202ec d
     """
-    if text.isprintable():
+    plain = text
+    for character in keep:  # megabytes of JSON are printable but for line ends: no loop over them in Python
+        plain = plain.replace(character, "")
+    if plain.isprintable():
         return text
     return "".join(
         c if c.isprintable() or c in keep else " " if c.isspace() and c.isascii() else ascii(c)[1:-1] for c in text

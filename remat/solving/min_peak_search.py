@@ -225,7 +225,8 @@ class MinPeakSearch:
 
     def _descend(self, name: str, deadline: Deadline, given: Heuristic | None = None) -> None:
         """Ask for less and less: in longer steps after a success, in shorter ones after a failure."""
-        if self.proved or (given is None and name not in heuristics()):
+        # Loading what comes too late takes tenths of a second, each time.
+        if self.proved or self.call.deadline.expired or (given is None and name not in heuristics()):
             return
         first, most_rounds = FIRST_STEP.get(name, 0.5), ROUNDS.get(name, 1)
         with self.session.timed(name):
@@ -248,8 +249,11 @@ class MinPeakSearch:
 
     def _chains(self, *, quick: bool = False, cheaper: bool = False) -> None:
         """Ask heuristics on chains of blocks for the least peak, or for a lower cost at the one that is known."""
+        if self.call.deadline.expired:
+            return
         for name in chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []:
-            if self.session.reached is not None or (self.proved and not cheaper) or (quick and name != BLOCKS):
+            done = self.session.reached is not None or (self.proved and not cheaper) or (quick and name != BLOCKS)
+            if done or self.call.deadline.expired:
                 return
             with self.session.timed(name):
                 heuristic = chain_start(name)
@@ -284,7 +288,8 @@ class MinPeakSearch:
 
     def _cheapen(self) -> None:
         """Among schedules of the least peak known, look for cheaper ones."""
-        if self.best.certificate.cost <= self.session.cost_bound or self.session.reached is not None:
+        done = self.best.certificate.cost <= self.session.cost_bound or self.session.reached is not None
+        if done or self.call.deadline.expired:
             return
         with self.session.timed("cost"):
             if self.num_ops <= EXHAUSTIVE_OPS:

@@ -17,7 +17,7 @@ from test_isolated import small
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes import children
 from remat.backends.processes.isolated import Isolated
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 
 pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork server")
@@ -189,3 +189,27 @@ def runs(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_server_that_is_not_ready_is_not_waited_for_beyond_the_deadline():
+    """As one that has just been started, which imports for seconds; the child that comes too late ends by itself."""
+    assert run("exit").objective == 9.0
+    stopped = server()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        late = children.child(time.sleep, (600,), Sown.preload, Deadline.after(0.2))
+        with pytest.raises(OverdueError):
+            late.start()
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert late not in multiprocessing.active_children()
+    assert run("exit").objective == 9.0
+    assert server() == stopped
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(stopped)], capture_output=True, text=True, check=False)
+    limit = Deadline.after(20)
+    while listed.stdout.split() and not limit.expired:
+        time.sleep(0.1)
+        listed = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(stopped)], capture_output=True, text=True, check=False
+        )
+    assert not listed.stdout.split()

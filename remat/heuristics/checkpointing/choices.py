@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isqrt
-from typing import cast
-
-import networkx as nx
+from typing import TYPE_CHECKING, cast
 
 from remat.heuristics.checkpointing.step import TrainingStep
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def all_forward_ops(step: TrainingStep) -> list[int]:
@@ -36,6 +37,8 @@ def articulation_points(step: TrainingStep) -> list[int]:
     >>> len(articulation_points(TrainingStep.of(Problem(unet()))))
     10
     """
+    import networkx as nx  # some tenths of a second, and few ask
+
     count = step.num_forward
     forward: nx.Graph[int] = nx.Graph()
     forward.add_nodes_from(range(count))
