@@ -10,6 +10,7 @@ from rich.table import Table
 from remat.cli import main
 from remat.cli.console import SafeConsole
 from remat.cli.terminal import guarded
+from remat.io.text import printable
 
 Capture = pytest.CaptureFixture[str]
 
@@ -147,3 +148,10 @@ def test_what_no_one_has_foreseen_is_one_line(folder: Path, monkeypatch: pytest.
     monkeypatch.setenv("REMAT_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         main(["show", "graph.json"])
+
+
+def test_long_printable_text_is_not_taken_apart() -> None:
+    """A result in JSON has megabytes: it is handed on as it is, not character by character."""
+    text = '{\n "name": "value"\n}\n'
+    assert printable(text, "\n") is text
+    assert printable(text + "\x07", "\n") == text + "\\x07"

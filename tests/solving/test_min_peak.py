@@ -17,6 +17,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.ordering.best_first import Aim, explore
 from remat.registry import load
+from remat.solving import min_peak_search
 from remat.solving.min_peak import least_known_budget
 from remat.solving.progress import Progress
 from remat.solving.result import Result
@@ -295,3 +296,22 @@ def test_who_cannot_state_it_says_so() -> None:
         minimize(unit_chain(3), "checkmate")
     with pytest.raises(ProblemError, match="objective 'least' is not one of least-cost, least-peak"):
         Problem(unit_chain(3), objective="least")
+
+
+def test_nothing_is_loaded_after_the_deadline(monkeypatch):
+    """Each heuristic takes tenths of a second to import, and none of them could run."""
+
+    def too_late(*_):
+        raise AssertionError("loaded after the deadline")
+
+    monkeypatch.setattr(min_peak_search, "load", too_late)
+    monkeypatch.setattr(min_peak_search, "chain_start", too_late)
+    result = minimize(unit_chain(40), stop=Deadline(0.0))
+    assert result.peak == unit_chain(40).reference_peak
+    assert result.stop is StopReason.DEADLINE
+
+
+def test_networkx_is_not_imported_for_blocks():
+    """It takes some tenths of a second, and only articulation points ask for it."""
+    code = "import sys, remat.hierarchy.blocks; raise SystemExit('networkx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
