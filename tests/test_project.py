@@ -95,6 +95,12 @@ def test_few_modules_lie_on_the_ground_floor() -> None:
     assert len([path for path in PACKAGE.iterdir() if path.is_file()]) < 10
 
 
+def test_no_two_test_modules_have_one_name() -> None:
+    """Without packages pytest imports them by their names alone, and a run of all of them stops at the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
+
+
 @pytest.mark.parametrize("part", ["graphs", "schedule"])
 def test_the_validator_loads_nothing_it_judges(part: str) -> None:
     """Not only by the source: importing it must not bring a solver or the modelling layer along."""

@@ -112,7 +112,7 @@ class Tape:
     >>> with tape.module("mlp"):
     ...     (h,) = tape.apply("linear", "up", [x], [Output("", (2, 5))], flops=60, params=20)
     ...     (y,) = tape.apply("gelu", "gelu", [h], [Output("", (2, 5))])
-    >>> graph = tape.build("mse", y)
+    >>> graph = tape.build("mse_loss", y)
     >>> [(op.name, op.inputs) for op in graph.ops]  # doctest: +NORMALIZE_WHITESPACE
     [('mlp.up', ()), ('mlp.gelu', ('mlp.up',)), ('loss', ('mlp.gelu',)), ('grad_loss', ('loss', 'mlp.gelu')),
      ('grad_mlp.gelu', ('grad_loss', 'mlp.up')), ('grad_mlp.up', ('grad_mlp.gelu',))]
