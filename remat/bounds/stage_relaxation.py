@@ -122,7 +122,7 @@ class StageRelaxation:
         """Last position at which each op, and each tensor, may matter to a first compute; the end for what is kept."""
         arrays = self.problem.graph.arrays
         n = len(arrays.cost)
-        inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
         use, of_op = np.where(self.problem.kept, n, -1).tolist(), [-1] * n
         for place, op in zip(range(n - 1, -1, -1), arrays.order[::-1].tolist(), strict=True):
             last = max([place, *(use[tensor] for tensor in outputs[op])])

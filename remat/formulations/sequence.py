@@ -90,23 +90,28 @@ def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None =
         At the deadline.
     """
     arrays = problem.graph.arrays
-    inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+    inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
     first = np.zeros(len(sequence), dtype=np.bool_)
     first[np.unique(sequence, return_index=True)[1]] = True
-    buffer = arrays.producers.counts > 1
+    useful = first.tolist()
+    single = (arrays.producers.counts <= 1).tolist()
     wanted = problem.kept.tolist()  # read later, before the next compute
-    useful = first.copy()
-    steps = range(len(sequence) - 1, -1, -1)
+    ops = sequence.tolist()
+    steps = range(len(ops) - 1, -1, -1)
     for step in steps if deadline is None else deadline.each(steps, 10_000):
-        op = int(sequence[step])
-        if not first[step] and not any(wanted[t] and not buffer[t] for t in outputs[op]):
-            continue
-        useful[step] = True
+        op = ops[step]
+        if not useful[step]:
+            for tensor in outputs[op]:
+                if wanted[tensor] and single[tensor]:
+                    useful[step] = True
+                    break
+            else:
+                continue
         for tensor in outputs[op]:
             wanted[tensor] = False
         for tensor in inputs[op]:
             wanted[tensor] = True
-    return useful
+    return np.array(useful, dtype=np.bool_)
 
 
 def check_limits(problem: Problem, sequence: Int) -> None:
@@ -214,7 +219,7 @@ class Instances:
     def of(cls, problem: Problem, sequence: Int) -> Instances:
         """Instances of `sequence` (op numbers)."""
         arrays = problem.graph.arrays
-        inputs, outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
         buffer = (arrays.producers.counts > 1).tolist()
         latest = [len(sequence) if kept else -1 for kept in problem.kept.tolist()]
         found: list[tuple[int, int, int]] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ class Csr:
 
     indptr: Int
     indices: Int
+    _lists: list[list[list[int]]] = field(default_factory=list, init=False, repr=False)
+    """What `shared_lists` keeps: one item or none."""
 
     @classmethod
     def from_pairs(cls, rows: Int, columns: Int, num_rows: int) -> Csr:
@@ -68,6 +70,19 @@ class Csr:
         """The rows as Python lists, for plain loops."""
         flat, ends = self.indices.tolist(), self.indptr.tolist()
         return [flat[a:b] for a, b in pairwise(ends)]
+
+    def shared_lists(self) -> Sequence[Sequence[int]]:
+        """The same, made once and kept, for who asks again and again; not to be changed.
+
+        Examples
+        --------
+        >>> rows = Csr.from_pairs(np.array([0, 0, 1]), np.array([2, 1, 0]), 2)
+        >>> rows.shared_lists(), rows.shared_lists() is rows.shared_lists()
+        ([[1, 2], [0]], True)
+        """
+        if not self._lists:
+            self._lists.append(self.lists())
+        return self._lists[0]
 
 
 @dataclass(frozen=True, eq=False)

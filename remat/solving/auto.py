@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from remat.backends.base import Backend, StopReason
@@ -25,7 +24,7 @@ from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError
-from remat.solving.chain_starts import BLOCKS, OPTIONS, ROTOR, chain_start, chain_starts
+from remat.solving.chain_starts import BLOCKS, LOWER, OPTIONS, ROTOR, chain_start, chain_starts, in_order
 from remat.solving.model_method import ModelMethod
 from remat.solving.order_start import OrderStart
 from remat.solving.session import Session
@@ -34,8 +33,8 @@ from remat.solving.session import Session
 AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
-#: Shares of the time left for block checkpointing and for Rotor.
-CHAIN_SHARE = {BLOCKS: 0.2, ROTOR: 0.1}
+#: Shares of the time left for the heuristics on training graphs. Rotor has its first schedule late.
+CHAIN_SHARE = {BLOCKS: 0.2, LOWER: 0.05, ROTOR: 0.3}
 #: Share of the time left for orders without recomputation.
 ORDER_SHARE = 0.1
 #: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends
@@ -77,9 +76,9 @@ class Auto:
 
     0. Where the order is free, one without recomputation that fits, by rules and a search for the order of least peak:
        nothing costs less. If none fits, the others begin from the order of least peak that was found.
-    1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs Rotor, and for some
-       hundred ops eviction and greedy rematerialization (fixed order only). What has to be compiled first is tried
-       again later.
+    1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs lower sets and Rotor,
+       and for some hundred ops eviction and greedy rematerialization (fixed order only). What has to be compiled first
+       is tried again later.
     2. Exhaustive search, where there are few ops.
     3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
        every schedule the problem allows. Bounds come again later, with more time, if they are open.
@@ -147,6 +146,7 @@ class Auto:
         others_can = self.num_ops <= max(ops for ops, _ in WITHOUT_DROPS.values())
         wait = 0.0 if tiny else self._patience("drops") if others_can else None
         self._heuristic("drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=wait)
+        self._chain(LOWER)
         self._chain(ROTOR)
         others, share = (WITHOUT_DROPS, FIRST_SHARE) if "drops" in self.waiting else (BESIDE_DROPS, QUICK_SHARE)
         for name, (ops, seconds) in others.items():
@@ -159,10 +159,12 @@ class Auto:
             self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
 
     def _chain(self, name: str, share: float | None = None) -> None:
-        """Find a schedule by a heuristic on chains of blocks, where the graph is that of a training step."""
+        """Find a schedule by a heuristic on training graphs; it is waited for where nothing else finds one sooner."""
         if name in self.chains:
             deadline = self._share(CHAIN_SHARE[name] if share is None else share, max(LEAST, PER_OP * self.num_ops))
-            self._heuristic(name, deadline, wait=self._patience(name))
+            alone = share is not None or (name == BLOCKS and self.num_ops > WITHOUT_DROPS["eviction"][0])
+            wait = self._patience(name)
+            self._heuristic(name, deadline, wait=FIRST_SHARE * self.clock.remaining if alone and wait == 0 else wait)
 
     def _in_turns(self) -> None:
         """Give turns to those that bring the most, until time is up."""
@@ -201,16 +203,13 @@ class Auto:
     def _compile(self) -> None:
         """Where that has never been done, have compiled beside the first steps what the later ones need.
 
-        What is waited for most comes first, and a processor is left to this process: annealing closes the gap of small
-        problems, drops find the first schedule of large ones.
+        What is waited for most comes first, and a processor is left to this process.
         """
-        names = ("annealing", "drops") if self.small else ("drops", "annealing")
-        sets = {name: load("heuristics", name).kernels for name in (*names, *self.chains) if name in heuristics()}
-        first, second, *chains = (sets.get(name, ()) for name in (*names, *self.chains))
-        blocks = [] if not chains else chains.pop(0)
-        begin(
-            *first, *blocks, flow.KERNELS, *second, *chain.from_iterable(chains), processes=max(1, available_cpus() - 1)
+        before, after = (
+            [kernels for name in names if name in heuristics() for kernels in load("heuristics", name).kernels]
+            for names in in_order(self.chains, small=self.small)
         )
+        begin(*before, flow.KERNELS, *after, processes=max(1, available_cpus() - 1))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

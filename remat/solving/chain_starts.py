@@ -1,4 +1,4 @@
-"""Starts on training graphs: block checkpointing and Rotor, which lie above this part and are found by name."""
+"""Starts on training graphs: block checkpointing, lower sets and Rotor, some of which lie above: found by name."""
 
 from __future__ import annotations
 
@@ -10,29 +10,46 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
 from remat.registry import heuristics, load
 
-#: Heuristics on chains of blocks, the quickest first, with their options.
-BLOCKS, ROTOR = "block-checkpointing", "rotor"
-OPTIONS: dict[str, dict[str, Any]] = {BLOCKS: {"drops": True}, ROTOR: {}}
-#: Ops up to which Rotor is a start: its programme takes seconds beyond.
-ROTOR_OPS = 5_000
+#: Heuristics on training graphs with their options. The first one is compiled soonest, the second one needs no compiled
+#: code.
+BLOCKS, LOWER, ROTOR = "block-checkpointing", "lower-sets", "rotor"
+OPTIONS: dict[str, dict[str, Any]] = {BLOCKS: {"drops": True}, LOWER: {}, ROTOR: {}}
+#: Ops up to which Rotor is a start, and forward ops up to which lower sets are: they take seconds beyond.
+ROTOR_OPS, LOWER_OPS = 5_000, 1_000
 
 
 def chain_starts(problem: Problem) -> list[str]:
-    """Names of the heuristics on chains that apply to a problem, the quickest first.
+    """Names of the heuristics on training graphs that apply to a problem, the one that is ready soonest first.
 
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
     >>> from remat.graphs.layered import layered
     >>> chain_starts(Problem(unit_chain(9))), chain_starts(Problem(layered(9)))
-    (['block-checkpointing', 'rotor'], [])
+    (['block-checkpointing', 'lower-sets', 'rotor'], [])
     """
     try:
-        TrainingStep.of(problem)
+        step = TrainingStep.of(problem)
     except ProblemError:
         return []
-    few = len(problem.graph.ops) <= ROTOR_OPS
-    return [name for name in OPTIONS if name in heuristics() and (few or name != ROTOR)]
+    few = {BLOCKS: True, LOWER: step.num_forward <= LOWER_OPS, ROTOR: len(problem.graph.ops) <= ROTOR_OPS}
+    return [name for name in OPTIONS if name in heuristics() and few[name]]
+
+
+def in_order(starts: list[str], *, small: bool) -> tuple[list[str], list[str]]:
+    """Heuristics that are compiled first, and those that come later, for such starts.
+
+    Annealing closes the gap of small problems. Of larger ones, block checkpointing finds a first schedule within
+    seconds, and is compiled as quickly; drops take some ten seconds.
+
+    Examples
+    --------
+    >>> in_order([BLOCKS, ROTOR], small=False)
+    (['block-checkpointing', 'drops'], ['annealing', 'rotor'])
+    """
+    if small:
+        return ["annealing", *starts[:1]], ["drops", *starts[1:]]
+    return [*starts[:1], "drops"], ["annealing", *starts[1:]]
 
 
 def chain_start(name: str) -> Heuristic:

@@ -23,7 +23,7 @@ from remat.registry import heuristics, load
 from remat.schedule import OrderRule, Schedule
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError, call_backend
-from remat.solving.chain_starts import BLOCKS, chain_start, chain_starts
+from remat.solving.chain_starts import BLOCKS, LOWER, chain_start, chain_starts
 from remat.solving.incumbents import Certified, Reader, lower_bound
 from remat.solving.warm_start import best_hint
 
@@ -252,6 +252,8 @@ class MinPeakSearch:
         if self.call.deadline.expired:
             return
         for name in chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []:
+            if name == LOWER:
+                continue  # holds too much where little may be held
             done = self.session.reached is not None or (self.proved and not cheaper) or (quick and name != BLOCKS)
             if done or self.call.deadline.expired:
                 return

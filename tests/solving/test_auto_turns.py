@@ -6,14 +6,18 @@ from collections.abc import Callable
 import pytest
 
 import remat.solving.auto
+import remat.solving.chain_starts
 from remat import Problem, layered, solve
 from remat.backends.base import SolveOptions, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.deadline import Deadline
 from remat.graphs.zoo.gpt import gpt
+from remat.graphs.zoo.segmenters import unet
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Heuristic
 from remat.heuristics.drops import Drops
+from remat.hierarchy.blocks import BlockCheckpointing
+from remat.registry import load
 from remat.solving.auto import Auto
 from remat.solving.session import Session
 
@@ -116,3 +120,36 @@ def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: st
         found[name] = float("inf") if certificate is None else certificate.overhead
     assert found["auto"] <= 1.2 * min(found.values()) + 1e-3, found
     assert found["auto"] < float("inf")
+
+
+def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a fresh machine, where drops take half a minute to compile: there was no schedule before they had been."""
+    began, ready = time.monotonic(), BlockCheckpointing.prepared
+
+    def prepared(self: BlockCheckpointing, deadline: Deadline, on_wait: Callable[[], None] | None = None) -> bool:
+        while time.monotonic() < began + 1.0 and not deadline.expired:
+            time.sleep(0.01)
+        return time.monotonic() >= began + 1.0 and ready(self, deadline, on_wait)
+
+    monkeypatch.setattr(BlockCheckpointing, "prepared", prepared)
+    monkeypatch.setattr(BlockCheckpointing, "compiled", lambda: False)
+    monkeypatch.setattr(Drops, "prepared", lambda *_: False)
+    monkeypatch.setattr(Drops, "compiled", lambda: False)
+    monkeypatch.setattr(remat.solving.auto, "WITHOUT_DROPS", {"eviction": (100, 1.0)})
+    monkeypatch.setattr(remat.solving.chain_starts, "LOWER_OPS", 0)
+    result = solve(Problem(gpt(layers=8, width=64, heads=4, sequence=64), "60%"), stop=4, options=ONE)
+    assert result.steps[0].name == "block-checkpointing"
+    assert result.steps[0].objective is not None
+
+
+def test_lower_sets_are_a_start_of_training_graphs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no compiled code, and are good where drops are not: on networks with long skips."""
+    for name in ("block-checkpointing", "drops", "rotor", "annealing"):
+        monkeypatch.setattr(load("heuristics", name), "prepared", lambda *_: False)
+        monkeypatch.setattr(load("heuristics", name), "compiled", lambda: False)
+    monkeypatch.setattr(remat.solving.auto, "WAIT", 0.1)
+    result = solve(Problem(unet(), "50%"), stop=2, options=ONE)
+    first = next(step for step in result.steps if step.objective is not None)
+    assert first.name == "lower-sets"
+    assert first.objective <= 1.2 * result.problem.graph.base_cost
+    assert "lower-sets" not in {step.name for step in solve(Problem(layered(200, seed=1), "80%"), stop=1).steps}

@@ -203,15 +203,19 @@ class BlockCheckpointing(Heuristic):
             return schedule
         worth = rank(certificate.accepted, certificate.cost, certificate.peak)
         drops = Drops(DropsOptions(leanings=LEANINGS))
-        if not drops.prepared(run.deadline):
+        others = certificate.accepted and run.horizon is not None  # who do not wait either
+        if (others and not Drops.compiled()) or not drops.prepared(run.deadline):
             return schedule
+        longest = 0.0
         for plan in [best, *_above(frontier, budget)]:
-            if run.deadline.expired:
+            if run.deadline.remaining <= longest:
                 break
+            began = run.deadline.elapsed
             other = drops.mended(problem, self._schedule(step, plan), run.deadline)
             if other is None:
                 continue
             certificate = validate(problem.graph, other, problem.rules)
+            longest = max(longest, run.deadline.elapsed - began)
             now = rank(certificate.accepted, certificate.cost, certificate.peak)
             if now < worth:
                 schedule, worth = replace(other, source=self.name), now
@@ -267,8 +271,8 @@ class BlockCheckpointing(Heuristic):
     def _looked(self, problem: Problem, step: TrainingStep, budget: int | None, deadline: Deadline) -> list[Measured]:
         """The plans that are worth it for one budget, not beaten by others: at least one, whatever the time.
 
-        All plans are measured only where a family or k is named. Otherwise each k comes first; where some fit, for each
-        of them the fewest blocks with which it does, and where none fits, segments that are dropped again.
+        All plans are measured only where a family or k is named. Otherwise each k comes first; where none fits, then
+        segments that are dropped again, and where some fit, for each of them the fewest blocks with which it does.
         """
         options = self.options
         if options.which != "all" or options.k is not None:
@@ -286,16 +290,22 @@ class BlockCheckpointing(Heuristic):
 
         with suppress(OverdueError):
             every = [few(len(ends), len(problem.graph.ops)) for ends in chains]
+            whole = [
+                (number, plan, look(plan, ends))
+                for number, ends in enumerate(chains)
+                for plan in FAMILIES["every"](len(ends), every[number], None)
+            ]
+            if not any(fits for _, _, fits in whole):  # before anything else: it may be all that fits
+                for number, ends in enumerate(chains):
+                    for plan in FAMILIES["nested"](len(ends), every[number], None):
+                        look(plan, ends)
             fitting = []
-            for number, ends in enumerate(chains):
-                for plan in FAMILIES["every"](len(ends), every[number], None):
-                    fits = look(plan, ends)
-                    if plan.offset:
-                        continue
-                    # the last blocks may hold more when they are recomputed than if they are held
-                    last = [replace(plan, dropped=m) for m in range(len(ends) - 1, len(ends) - LAST, -1) if m > 0]
-                    if fits or any(look(other, ends) for other in last):
-                        fitting.append((number, plan.k))
+            for number, plan, fits in whole:
+                # the last blocks may hold more when they are recomputed than if they are held
+                length = len(chains[number])
+                last = [replace(plan, dropped=m) for m in range(length - 1, length - LAST, -1) if m > 0]
+                if not plan.offset and (fits or any(look(other, chains[number]) for other in last)):
+                    fitting.append((number, plan.k))
             thin = 1 + len(fitting) // SOME
             for place, (number, k) in enumerate(fitting):
                 ends = chains[number]
@@ -309,9 +319,6 @@ class BlockCheckpointing(Heuristic):
                         high = middle
                     else:
                         low = middle + 1
-            for number, ends in enumerate(chains) if not fitting else []:
-                for plan in FAMILIES["nested"](len(ends), every[number], None):
-                    look(plan, ends)
         return found
 
     def _refined(self, step: TrainingStep, best: Measured, budget: int | None, deadline: Deadline) -> Measured:

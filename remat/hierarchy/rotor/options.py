@@ -33,7 +33,7 @@ class Maker:
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         arrays, reads = blocks.reads.step.problem.graph.arrays, blocks.reads
-        self.inputs, self.outputs = arrays.op_inputs.lists(), arrays.op_outputs.lists()
+        self.inputs, self.outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
         self.position = arrays.position
         self.cost, self.workspace = arrays.cost.tolist(), arrays.workspace.tolist()
         self.size = reads.size.tolist()
