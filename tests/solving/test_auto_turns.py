@@ -21,7 +21,7 @@ from remat.hierarchy.blocks import BlockCheckpointing
 from remat.registry import load
 from remat.solving.auto import Auto
 from remat.solving.session import Session
-from remat.solving.stop import AnyOf, FirstFeasible, MaxSeconds, TargetCost
+from remat.solving.stop import AnyOf, MaxSeconds, TargetCost
 
 ONE = SolveOptions(threads=1)
 
