@@ -12,11 +12,12 @@ from remat.bounds.base import Bound
 from remat.bounds.report import best_bound
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
+from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.options import check_types
 from remat.heuristics.turns import Turns
+from remat.hierarchy.choosing import Worth, choose
 from remat.hierarchy.options import Budgets, Effort
-from remat.hierarchy.quotient import chosen
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.starts import least_peaks, schedules
 from remat.hierarchy.store import Store
@@ -30,11 +31,11 @@ from remat.solving.session import Session
 
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
-PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.15, 0.3, 0.2
+PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
 #: Share of the time left for groups where the least peak is asked for.
 PEAK_SHARE = 0.3
-#: Shares of what is open above the structural bound by which choices are asked for less, at first and at last.
-FIRST_STEP, LAST_STEP = 0.25, 0.02
+#: Share of the time left in which what solves groups is loaded.
+PREPARE_SHARE = 0.3
 #: Seconds for options where there is no deadline, and for each turn of what polishes.
 NO_DEADLINE, TURN, GROWTH = 600.0, 5.0, 1.5
 #: Ops up to which bounds and neighbourhoods fit into memory.
@@ -83,7 +84,7 @@ class HierarchicalOptions:
         A folder for the options that are found: another run with the same options reads them.
     """
 
-    partitioners: tuple[str, ...] = ("blocks", "h-partition")
+    partitioners: tuple[str, ...] = ("blocks", "h-partition", "min-cut")
     depth: int | None = None
     options: int = 8
     total_options: int = 100
@@ -93,7 +94,7 @@ class HierarchicalOptions:
     group_methods: tuple[str, ...] = ("drops", "h-ilp")
     seconds: float = 2.0
     top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "rotor", "h-ilp")
-    nodes: int = 60
+    nodes: int = 80
     moves: int = 8
     polish: bool = True
     workers: int | None = None
@@ -195,10 +196,11 @@ class _Run:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _composites(self) -> list[Composite]:
-        """Steps 1 and 2, with each partitioner that applies: the groups from which the best choice was made."""
-        session, reasons = self.session, []
-        best: tuple[tuple[bool, int, int], list[Composite]] | None = None
+    def _composites(self) -> list[list[Composite]]:
+        """Steps 1 and 2, with each partitioner that applies: groups, those of the best choice first."""
+        self._prepare()
+        session, reasons = self.session, list[str]()
+        candidates: list[tuple[Worth, list[Composite]]] = []
         names = [] if self.options.depth == 1 else self._installed(self.options.partitioners)
         for number, name in enumerate(names):
             if session.enough or self.clock.expired:
@@ -215,21 +217,20 @@ class _Run:
                 reasons.append(f"{name}: no groups")
                 continue
             found = self._options(hierarchy, name, len(names) - number)
-            worth = self._choices(found, len(names) - number)
-            if found and (best is None or worth < best[0]):
-                best = worth, found
-        if best is None and reasons:
+            worth, found = self._choices(found, len(names) - number)
+            if found:
+                candidates.append((worth, found))
+        if not candidates and reasons:
             session.note(f"not partitioned ({'; '.join(reasons)})")
-        return [] if best is None else best[1]
+        return [found for _, found in sorted(candidates, key=lambda each: each[0])]
 
     def _options(self, hierarchy: Hierarchy, name: str, left: int) -> list[Composite]:
         """Step 2 for one partition, in its part of the time for those that are left."""
         session, options = self.session, self.options
         knobs = Knobs(
             Budgets(options.peaks, options.saved),
-            Effort(self._known(options.leaf_methods), options.seconds, session.call.seed),
-            Effort(self._known(options.group_methods), options.seconds, session.call.seed),
-            options.options, options.total_options,
+            self._effort(options.leaf_methods), self._effort(options.group_methods), options.options,
+            options.total_options,
         )  # fmt: skip
         with session.step(f"options ({name})"):
             recursion = Recursion(
@@ -242,36 +243,23 @@ class _Run:
         session.note(f"{name}: {groups} groups of {recursion.classes} kinds on {levels} level{'s' * (levels > 1)}")
         return found
 
-    def _choices(self, composites: list[Composite], left: int) -> tuple[bool, int, int]:
-        """An option of each group, chosen by trying; how good the best choice is."""
-        session, problem = self.session, self.problem
-        methods = self._known(self.options.group_methods)
-        worth = (True, 0, 0)
-        if not composites or not methods:
-            return worth
-        clock = self._share(CHOICES_SHARE / left, NO_DEADLINE)
-        assert session.incumbents.least_peak is not None
-        peak, step = session.incumbents.least_peak.certificate.peak, FIRST_STEP if session.asks_peak else 0.0
-        with session.step("choices of options"):
-            while not (clock.expired or session.enough):
-                limit = problem.budget_bytes
-                if session.asks_peak:
-                    limit = peak - max(1, int(step * (peak - problem.structural_peak)))
-                if limit is None:
-                    break
-                asked = replace(problem, budget=limit, objective=Objective.LEAST_COST)
-                seed, moves = session.call.seed, self.options.moves
-                made = chosen(asked, composites, clock, method=methods[0], seed=seed, moves=moves)
-                if made is not None:
-                    seen = session.incumbents.see(made, "groups with options").certificate
-                    session.tell()
-                    peak = min(peak, seen.peak)
-                    worth = (False, seen.cost, seen.peak) if not session.asks_peak else (False, seen.peak, seen.cost)
-                else:
-                    step /= 2
-                if step < LAST_STEP:
-                    break
-        return worth
+    def _choices(self, composites: list[Composite], left: int) -> tuple[Worth, list[Composite]]:
+        """An option of each group, chosen by trying; how good the best choice is, and the groups with more options."""
+        if not composites or not self._known(self.options.group_methods):
+            return (True, 0, 0), composites
+        with self.session.step("choices of options"):
+            clock = self._share(CHOICES_SHARE / left, NO_DEADLINE)
+            upper, leaf = self._effort(self.options.group_methods), self._effort(self.options.leaf_methods)
+            return choose(self.session, composites, upper, leaf, moves=self.options.moves, clock=clock)
+
+    def _effort(self, methods: tuple[str, ...]) -> Effort:
+        return Effort(self._known(methods), self.options.seconds, self.session.call.seed)
+
+    def _prepare(self) -> None:
+        """Load what solves groups, if no start has done so: their seconds would be over before it is there."""
+        for name in {*self.options.leaf_methods, *self.options.group_methods} & set(registry.heuristics()):
+            if self.options.depth != 1 and not self.session.enough:
+                registry.make("heuristics", name).prepared(self._share(PREPARE_SHARE, NO_DEADLINE))
 
     def _installed(self, names: tuple[str, ...]) -> list[str]:
         """Partitioners by name; those of the defaults that are not installed are passed over."""
@@ -288,25 +276,31 @@ class _Run:
                 make_method(name)  # which says what there is
         return tuple(known)
 
-    def _formulations(self, composites: list[Composite]) -> None:
-        """Step 3: choose an option of each group."""
-        session = self.session
-        if not composites:
-            return
-        grouped = sum(len(each.forward) + len(each.backward) for each in composites)
-        parts = sum(1 + bool(len(each.backward)) for each in composites)
-        nodes = parts + len(self.problem.graph.ops) - grouped
+    def _formulations(self, candidates: list[list[Composite]]) -> None:
+        """Step 3: choose an option of each group, with each partition that makes few nodes."""
+        session, asked = self.session, list[tuple[type[Formulation], list[Composite]]]()
         for name in self._known(self.options.top_methods):
-            if name not in registry.formulations() or session.enough or self.clock.expired:
+            if name not in registry.formulations():
                 continue
             kind = registry.load("formulations", name)
             fields = getattr(kind.options_type, "__dataclass_fields__", {})
             if "composites" not in fields or session.problem.objective not in kind.objectives:
                 continue
-            if nodes > self.options.nodes:
-                session.note(f"{name} was left out: {nodes} nodes are more than {self.options.nodes}")
-                continue
-            self._answer(FormulationMethod(kind, kind.options_type(composites=tuple(composites))))
+            sizes = [self._nodes(composites) for composites in candidates]
+            few = [each for each, nodes in zip(candidates, sizes, strict=True) if nodes <= self.options.nodes]
+            if sizes and not few:
+                session.note(f"{name} was left out: {min(sizes)} nodes are more than {self.options.nodes}")
+            asked += [(kind, composites) for composites in few]
+        for number, (kind, composites) in enumerate(asked):
+            if not (session.enough or self.clock.expired):
+                assert kind.options_type is not None
+                method = FormulationMethod(kind, kind.options_type(composites=tuple(composites)))
+                self._answer(method, min(TOP_SHARE, 1 / (len(asked) - number)), len(asked) - number)
+
+    def _nodes(self, composites: list[Composite]) -> int:
+        """Nodes of the problem with composites: their parts, and the other ops."""
+        grouped = sum(len(each.forward) + len(each.backward) for each in composites)
+        return sum(1 + bool(len(each.backward)) for each in composites) + len(self.problem.graph.ops) - grouped
 
     def _flat_methods(self) -> None:
         """Step 3: methods that look at the ops alone, but for heuristics, which were asked first."""
@@ -319,11 +313,14 @@ class _Run:
                     continue
             self._answer(make_method(name))
 
-    def _answer(self, method: Method, share: float = TOP_SHARE) -> None:
-        """Let a method answer the whole problem in a share of the time left, from the best schedule so far."""
+    def _answer(self, method: Method, share: float = TOP_SHARE, left: int = 1) -> None:
+        """Let a method answer the whole problem in a share of the time left, from the best schedule so far.
+
+        `left`: how many like it are asked, this one included; where nothing comes after them, they share all the time.
+        """
         session = self.session
         only = len(self.options.top_methods) == 1 and not self.options.polish  # nothing comes after it
-        call = replace(session.call, deadline=self._share(1.0 if only else share, NO_DEADLINE))
+        call = replace(session.call, deadline=self._share(1.0 / left if only else share, NO_DEADLINE))
         solver = session.solver if method.needs_backend else None
         part = Session(self.problem, call, method.name, session.backend if solver else "", solver=solver)
         part.incumbents, part.criterion, part.on_progress = (

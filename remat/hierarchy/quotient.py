@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents
 from remat.solving.method import MethodLike
 
-#: Shares of the bytes saved at most that the first choices go by.
+#: Shares of the bytes saved at most that the first choices go by, and of the budget that a group may take as it runs.
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
+PEAKS = (1.0, 0.75, 0.5, 0.35)
 #: Choices tried from the best one on, for each composite, at most; share of those that change one composite, not two.
 MOVES, ONE = 8, 0.7
 
@@ -71,14 +73,27 @@ class Quotient:
         node = int(self.whole.node_of[self.whole.composites[composite].forward[0]])
         return self._runs[node][option].saved
 
-    def cheapest(self, composite: int, share: float) -> int:
-        """The cheapest option that saves at most a share of the most that any saves; else the one that saves least."""
+    def peak(self, composite: int, option: int) -> int:
+        """Bytes inside a composite, at most, while it runs with an option."""
+        each = self.whole.composites[composite]
+        nodes = [int(self.whole.node_of[part[0]]) for part in (each.forward, each.backward) if len(part)]
+        return max(self._runs[node][option].peak for node in nodes)
+
+    def cheapest(self, composite: int, share: float, peak: float = math.inf) -> int:
+        """The cheapest option that saves at most a share of the most that any saves, and has at most that peak.
+
+        Where there is none, that of least peak among those that save so little; where none does, the one that saves
+        least.
+        """
         some = self.choices[composite]
         saved = {option: self.saved(composite, option) for option in some}
         allowed = [option for option in some if saved[option] <= share * max(saved.values())]
         if not allowed:
             return min(some, key=lambda option: (saved[option], self.cost(composite, option)))
-        return min(allowed, key=lambda option: (self.cost(composite, option), saved[option]))
+        low = [option for option in allowed if self.peak(composite, option) <= peak]
+        if not low:
+            return min(allowed, key=lambda option: (self.peak(composite, option), self.cost(composite, option)))
+        return min(low, key=lambda option: (self.cost(composite, option), saved[option]))
 
     def cost(self, composite: int, option: int) -> int:
         """Cost of both parts of an option."""
@@ -148,11 +163,39 @@ class Quotient:
         return expand(whole, steps, "groups with options")
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """An option of each composite, and what came of it.
+
+    Attributes
+    ----------
+    options : list of int
+    small, schedule : Schedule
+        Of the quotient, and of the whole.
+    fits : bool
+        Whether it keeps the budget.
+    """
+
+    options: list[int]
+    small: Schedule
+    schedule: Schedule
+    fits: bool
+
+
 def chosen(
     problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, method: MethodLike = "drops",
     seed: int = 0, moves: int = MOVES,
 ) -> Schedule | None:  # fmt: skip
-    """The best schedule over choices of an option for each composite; None where there is none within the budget.
+    """The schedule of the best choice (:func:`choice_of`); None where none is within the budget."""
+    best = choice_of(problem, composites, deadline, method=method, seed=seed, moves=moves)
+    return best.schedule if best is not None and best.fits else None
+
+
+def choice_of(
+    problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, method: MethodLike = "drops",
+    seed: int = 0, moves: int = MOVES, first: Sequence[int] | None = None,
+) -> Choice | None:  # fmt: skip
+    """The best choice of an option for each composite: the cheapest that fits, else the one of least peak.
 
     The first choices take of each composite the cheapest option that saves at most a share of the most it can; then the
     best choice is changed at random, composite by composite, and what is no worse is kept.
@@ -168,13 +211,15 @@ def chosen(
     seed : int
     moves : int
         Changes that are tried, for each composite.
+    first : sequence of int, optional
+        A choice to try first.
     """
     try:
         quotient = Quotient(CompositeProblem(problem, tuple(composites)))
     except ProblemError:
         return None
     effort, incumbents = Effort((method,), 2.0, seed), Incumbents(problem)
-    best: tuple[tuple[bool, int, int], list[int]] | None = None
+    best: tuple[tuple[bool, int, int], Choice] | None = None
 
     def look(options: list[int]) -> None:
         """Try a choice; it is the best where no other one is better."""
@@ -184,19 +229,27 @@ def chosen(
             if found is not None:
                 seen = incumbents.see(quotient.schedule(found, options), "groups with options")
                 mine = rank(seen.fits, seen.certificate.cost, seen.certificate.peak)
-                best = (mine, options) if best is None or mine <= best[0] else best
+                if best is None or mine <= best[0]:
+                    best = mine, Choice(options, found, seen.schedule, seen.fits)
 
-    for share in SHARES:
-        look([quotient.cheapest(number, share) for number in range(len(composites))])
-        if deadline.expired:
-            break
+    tried: list[list[int]] = []
+    if first is not None:
+        tried.append(list(first))
+        look(tried[0])
+    for peak in PEAKS:
+        for share in SHARES:
+            limit = peak * problem.budget_bytes if problem.budget_bytes is not None else math.inf
+            options = [quotient.cheapest(number, share, limit) for number in range(len(composites))]
+            if options not in tried and not (tried and deadline.expired):
+                tried.append(options)
+                look(options)
     rng = random.Random(seed)
     free = [number for number, some in enumerate(quotient.choices) if len(some) > 1]
     for _ in range(moves * len(free)):
         if best is None or deadline.expired:
             break
-        options = list(best[1])
+        options = list(best[1].options)
         for number in rng.sample(free, min(len(free), 1 if rng.random() < ONE else 2)):
             options[number] = rng.choice([o for o in quotient.choices[number] if o != options[number]])
         look(options)
-    return None if incumbents.best is None else incumbents.best.schedule
+    return None if best is None else best[1]

@@ -8,7 +8,12 @@ from remat import Problem
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.formulations.hierarchical.expand import needed_computes
-from remat.hierarchy.quotient import Quotient, chosen
+from remat.graphs.families import unit_chain
+from remat.hierarchy.options import Effort, plain_options
+from remat.hierarchy.quotient import Quotient, choice_of, chosen
+from remat.hierarchy.refine import refined
+from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.tree import Group
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.testing.hierarchies import RandomHierarchy, random_hierarchy
@@ -68,3 +73,21 @@ def test_options_are_chosen_so_that_the_whole_fits() -> None:
             assert validate(problem.graph, schedule, problem.rules).accepted
             found += 1
     assert found > 5
+
+
+def test_options_for_the_memory_that_is_left_are_better_than_those_there_were() -> None:
+    """With everything saved or nothing, a group cannot use what is left over; what was there stays in its place."""
+    problem = Problem(unit_chain(12), 9)
+    group = Group("middle", np.arange(2, 10), np.arange(15, 23))
+    part = SubProblem.of(problem, group)
+    plain = [Option(part.ops[o.forward], part.ops[o.backward]) for o in plain_options(part)[:2]]
+    one = Composite("middle", group.forward, group.backward, plain)
+    clock, effort = Deadline.after(20), Effort(("eviction",))
+    before = choice_of(problem, [one], clock, method="eviction")
+    assert before is not None
+    more = refined(problem, [one], before, effort, clock)
+    assert more[0].options[:2] == one.options and len(more[0].options) > 2
+    after = choice_of(problem, more, clock, method="eviction", first=before.options)
+    assert after is not None and after.fits
+    worth = [validate(problem.graph, each.schedule, problem.rules) for each in (before, after)]
+    assert (not worth[1].accepted, worth[1].cost) < (not worth[0].accepted, worth[0].cost)

@@ -1,0 +1,101 @@
+"""Options of groups chosen for a whole problem: try, look what memory is left to each group, make options for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from remat.deadline import Deadline
+from remat.formulations.hierarchical import Composite
+from remat.hierarchy.options import Effort
+from remat.hierarchy.quotient import Choice, choice_of
+from remat.hierarchy.refine import refined
+from remat.problem import Objective
+from remat.solving.session import Session
+
+#: Shares of what is open above the structural bound by which choices are asked for less, at first and at last.
+FIRST_STEP, LAST_STEP = 0.25, 0.02
+#: Rounds of options for what is left to each group, at most, and the share of the time left for them in each round.
+ROUNDS, REFINE_SHARE = 3, 0.5
+
+#: How good a choice is: whether there is none, then the objective, then the other; the smaller, the better.
+Worth = tuple[bool, int, int]
+
+
+def choose(
+    session: Session, composites: Sequence[Composite], effort: Effort, leaf: Effort, *, moves: int, clock: Deadline
+) -> tuple[Worth, list[Composite]]:
+    """Choose an option of each composite; the session learns what is found.
+
+    Parameters
+    ----------
+    effort : Effort
+        Who answers the problem that an option of each makes.
+    leaf : Effort
+        Who makes more options, for the memory that the best choice leaves to each group.
+    moves : int
+        Changes that are tried, for each composite.
+
+    Returns
+    -------
+    worth : tuple
+        Of the best choice.
+    composites : list of Composite
+        With the options that were made.
+    """
+    if session.asks_peak:
+        return _least_peak(session, composites, effort, moves=moves, clock=clock), list(composites)
+    return _least_cost(session, list(composites), effort, leaf, moves=moves, clock=clock)
+
+
+def _take(session: Session, choice: Choice) -> Worth:
+    seen = session.incumbents.see(choice.schedule, "groups with options").certificate
+    session.tell()
+    return not choice.fits, *((seen.peak, seen.cost) if session.asks_peak else (seen.cost, seen.peak))
+
+
+def _least_cost(
+    session: Session, composites: list[Composite], effort: Effort, leaf: Effort, *, moves: int, clock: Deadline
+) -> tuple[Worth, list[Composite]]:
+    worth: Worth = (True, 0, 0)
+    best: Choice | None = None
+    for number in range(1 + ROUNDS):
+        if session.problem.budget_bytes is None or session.enough or (number and (clock.expired or best is None)):
+            break
+        if best is not None:
+            part = clock.earlier(REFINE_SHARE * clock.remaining)
+            more = refined(session.problem, composites, best, leaf, part)
+            if sum(len(each.options) for each in more) == sum(len(each.options) for each in composites):
+                break
+            composites = more
+        found = choice_of(
+            session.problem, composites, clock, method=effort.methods[0], seed=effort.seed + number, moves=moves,
+            first=None if best is None else best.options,
+        )  # fmt: skip
+        if found is None:
+            break
+        mine = _take(session, found)
+        if best is not None and best.fits and mine >= worth:
+            break
+        best, worth = found, mine
+    return worth, composites
+
+
+def _least_peak(
+    session: Session, composites: Sequence[Composite], effort: Effort, *, moves: int, clock: Deadline
+) -> Worth:
+    """Ask for less and less."""
+    worth: Worth = (True, 0, 0)
+    problem, step = session.problem, FIRST_STEP
+    assert session.incumbents.least_peak is not None
+    peak = session.incumbents.least_peak.certificate.peak
+    while step >= LAST_STEP and not (clock.expired or session.enough):
+        limit = peak - max(1, int(step * (peak - problem.structural_peak)))
+        asked = replace(problem, budget=limit, objective=Objective.LEAST_COST)
+        found = choice_of(asked, composites, clock, method=effort.methods[0], seed=effort.seed, moves=moves)
+        if found is not None and found.fits:
+            worth = _take(session, found)
+            peak = min(peak, worth[1])
+        else:
+            step /= 2
+    return worth
