@@ -32,6 +32,8 @@ from remat.schedule import OrderRule
 
 #: Seconds of work from which on processes pay: starting one, with its imports and compiled code, takes about two.
 PAYS = 6.0
+#: Ops in groups that are looked at after the deadline, for options that need no search: some tenths of a second.
+LATE_OPS = 2_000
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Recursion:
         self._found: dict[str, list[Measured]] = {}
         self._parts: dict[int, tuple[SubProblem, str]] = {}
         """Sub-problem and class of each group that can be run alone, by its identity."""
+        self._late = LATE_OPS
 
     def run(self) -> list[Composite]:
         """The composites of the highest level, in the numbers of the graph, but for groups that cannot be run alone."""
@@ -160,6 +163,11 @@ class Recursion:
         tasks: dict[str, Task] = {}
         members: dict[str, int] = {}
         for group in groups:
+            if self.deadline.expired:  # what needs no search is made for some groups still
+                self._late -= group.num_ops
+                if self._late < 0:
+                    self.on_note("the time was over before each group had options; the ops of some stand alone")
+                    break
             try:
                 part = SubProblem.of(self.hierarchy.problem, group)
             except ProblemError as error:

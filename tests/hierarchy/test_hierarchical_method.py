@@ -15,11 +15,12 @@ from remat.backends.base import StopReason
 from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError
 from remat.graphs.families import unit_chain
-from remat.hierarchy import Group, Hierarchy
+from remat.hierarchy import Group, Hierarchy, recursion
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
 from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
+from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Objective
 from remat.solving.progress import Progress
 
@@ -94,6 +95,22 @@ def test_what_an_executor_loses_is_done_here() -> None:
 def test_after_the_deadline_there_are_the_options_that_need_no_search() -> None:
     found = listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1))
     assert len(found) == 6  # of each half everything saved, everything recomputed, and fast-forward
+
+
+def test_after_the_deadline_few_groups_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sub-problems of 20,000 ops take more than a second: the ops of the other groups stand alone."""
+    made, original = [], SubProblem.of
+
+    def counted(problem: Problem, group: Group) -> SubProblem:
+        made.append(group.num_ops)
+        return original(problem, group)
+
+    monkeypatch.setattr(SubProblem, "of", counted)
+    monkeypatch.setattr(recursion, "LATE_OPS", 8)
+    notes: list[str] = []
+    listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1, on_note=notes.append))
+    assert 0 < sum(made) <= 8
+    assert any("stand alone" in note for note in notes)
 
 
 def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
