@@ -33,8 +33,9 @@ from remat.solving.session import Session
 AUTO = "auto"
 #: Shares of the time left for drops, each other quick heuristic, the bounds, annealing and each whole model, at first.
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
-#: Shares of the time left for the heuristics on training graphs. Rotor has its first schedule late.
-CHAIN_SHARE = {BLOCKS: 0.2, LOWER: 0.05, ROTOR: 0.3}
+#: Shares of the time left for the heuristics on training graphs. Block checkpointing and Rotor end by themselves, after
+#: tenths of a second on some hundred ops; cut short on thousands, they leave behind what search does not make up for.
+CHAIN_SHARE = {BLOCKS: 0.3, LOWER: 0.05, ROTOR: 0.4}
 #: Share of the time left for orders without recomputation.
 ORDER_SHARE = 0.1
 #: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends

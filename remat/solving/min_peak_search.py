@@ -251,9 +251,8 @@ class MinPeakSearch:
         """Ask heuristics on chains of blocks for the least peak, or for a lower cost at the one that is known."""
         if self.call.deadline.expired:
             return
-        for name in chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []:
-            if name == LOWER:
-                continue  # holds too much where little may be held
+        names = chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []
+        for name in (name for name in names if name != LOWER):  # which holds too much where little may be held
             done = self.session.reached is not None or (self.proved and not cheaper) or (quick and name != BLOCKS)
             if done or self.call.deadline.expired:
                 return
