@@ -108,6 +108,16 @@ class TrainingStep:
         return np.maximum.accumulate(earliest[self.first_backward :][::-1])[::-1]
 
     @cached_property
+    def last_forward_reads(self) -> Int:
+        """Position of the last reader of each tensor in forward and loss, -1 without one; shape (tensors,)."""
+        arrays = self.problem.graph.arrays
+        last = np.full(len(arrays.size), -1, dtype=np.int64)
+        at = arrays.position[arrays.consumers.indices]
+        forward = at < self.first_backward
+        np.maximum.at(last, arrays.consumers.rows[forward], at[forward])
+        return last
+
+    @cached_property
     def is_chain(self) -> bool:
         """Whether every forward op reads the forward op before it, and no other."""
         producer, consumer = self.edges

@@ -35,22 +35,12 @@ def crossing_bytes(step: TrainingStep) -> Int:
     first = np.full(len(arrays.size), end, dtype=np.int64)
     rows = arrays.producers.rows
     np.minimum.at(first, rows, arrays.position[arrays.producers.indices])
-    last = last_forward_reads(step)
+    last = step.last_forward_reads
     crosses = (last > first) & ~arrays.is_input
     change = np.zeros(end + 1, dtype=np.int64)
     np.add.at(change, first[crosses], arrays.size[crosses])
     np.subtract.at(change, last[crosses], arrays.size[crosses])
     return np.cumsum(change)[:end]
-
-
-def last_forward_reads(step: TrainingStep) -> Int:
-    """Position of the last reader of each tensor in forward and loss, -1 without one; shape (tensors,)."""
-    arrays = step.problem.graph.arrays
-    last = np.full(len(arrays.size), -1, dtype=np.int64)
-    at = arrays.position[arrays.consumers.indices]
-    forward = at < step.first_backward
-    np.maximum.at(last, arrays.consumers.rows[forward], at[forward])
-    return last
 
 
 def valleys(traffic: Int, rise: float) -> list[int]:

@@ -18,7 +18,7 @@ from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.heuristics.options import check_types
-from remat.hierarchy.blocks.cuts import all_cuts, last_forward_reads
+from remat.hierarchy.blocks.cuts import all_cuts
 from remat.hierarchy.blocks.plans import FAMILIES, Int, Plan, few, first_backward_of, near
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
@@ -134,7 +134,7 @@ class Measure:
             counts = np.bincount(owner, minlength=num_ops)
             rows += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[wanted][by]]
         self.tables = SequenceTables(
-            arrays.size.copy(), arrays.producers.counts.copy(), again, last_forward_reads(step), first_backward,
+            arrays.size.copy(), arrays.producers.counts.copy(), again, step.last_forward_reads, first_backward,
             problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
         )  # fmt: skip
         self.always = arrays.input_bytes + problem.constant_bytes

@@ -59,14 +59,12 @@ class Reads:
         last_read = np.full(num_tensors, -1, dtype=np.int64)
         np.maximum.at(last_read, read, reads)
         last_read[kept] = num_ops
-        forward = np.full(num_tensors, -1, dtype=np.int64)
         early = reads < step.first_backward
-        np.maximum.at(forward, read[early], reads[early])
         backward = np.full(num_tensors, num_ops, dtype=np.int64)
         np.minimum.at(backward, read[~early], reads[~early])
         size = arrays.size.copy()
         size[arrays.is_input | (kept & (first < step.num_forward))] = 0
-        return cls(step, first, last, last_read, forward, backward, size)
+        return cls(step, first, last, last_read, step.last_forward_reads, backward, size)
 
     @property
     def held(self) -> int:
