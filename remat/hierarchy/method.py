@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat import registry
-from remat.bounds.base import Bound
-from remat.bounds.report import best_bound
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation
@@ -24,6 +22,7 @@ from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
 from remat.scope import covers
+from remat.solving.bounding import raise_bounds
 from remat.solving.method import FormulationMethod, Method, make_method
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
@@ -347,26 +346,9 @@ class _Run:
                 session.raise_bound(part.bound, part.scope)
 
     def _bounds(self) -> None:
-        session = self.session
-        if session.enough or self.clock.expired or len(self.problem.graph.ops) > BOUND_OPS:
-            return
-
-        def take(bound: Bound) -> bool:
-            if bound.infeasible:
-                session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
-            else:
-                session.raise_bound(bound.value, bound.scope)
-            return session.enough
-
-        with session.step("bounds"):
-            call = session.call
-            take(
-                best_bound(
-                    self.problem, self._share(BOUND_SHARE, NO_DEADLINE), threads=call.threads,
-                    memory_limit=call.memory_bytes, enough=session.cost, on_bound=take, on_note=session.note,
-                    isolate=call.isolate,
-                )
-            )  # fmt: skip
+        too_many = len(self.problem.graph.ops) > BOUND_OPS
+        if not (self.session.enough or self.clock.expired or too_many):
+            raise_bounds(self.session, self._share(BOUND_SHARE, NO_DEADLINE))
 
     def _polish(self) -> None:
         """Step 4: flat search from the best schedule, in turns."""

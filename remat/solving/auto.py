@@ -11,8 +11,6 @@ from typing import Any
 from remat.backends.base import Backend, StopReason
 from remat.backends.resources import available_cpus
 from remat.bounds import flow
-from remat.bounds.base import Bound
-from remat.bounds.report import best_bound
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
@@ -24,6 +22,7 @@ from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError
+from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import BLOCKS, LOWER, OPTIONS, ROTOR, chain_start, chain_starts, in_order
 from remat.solving.model_method import ModelMethod
 from remat.solving.order_start import OrderStart
@@ -280,26 +279,7 @@ class Auto:
         """Raise the bound on all schedules; whether there was anything to do."""
         if self._over() or self.problem.budget_bytes is None:
             return False
-        session = self.session
-
-        def take(bound: Bound) -> bool:
-            if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
-                source, cost = session.best.source, session.best.certificate.cost
-                raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}")
-            if bound.infeasible:
-                session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
-            else:
-                session.raise_bound(bound.value, bound.scope)
-            return session.enough
-
-        with session.step("bounds"):
-            call = session.call
-            take(
-                best_bound(
-                    self.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=session.cost,
-                    on_bound=take, on_note=session.note, isolate=call.isolate,
-                )
-            )  # fmt: skip
+        raise_bounds(self.session, deadline)
         return True
 
     def _exhaust(self, deadline: Deadline) -> None:

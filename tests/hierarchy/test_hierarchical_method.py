@@ -4,16 +4,19 @@ import json
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import remat.solving.bounding
 from remat import Problem, solve
 from remat.backends.base import StopReason
+from remat.bounds.base import Bound
 from remat.deadline import Deadline
-from remat.errors import FormatError, ProblemError
+from remat.errors import BackendError, FormatError, ProblemError
 from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, Hierarchy, recursion
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
@@ -22,6 +25,7 @@ from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Objective
+from remat.scope import EVERY_SCHEDULE
 from remat.solving.progress import Progress
 
 EVICTION = ("eviction",)
@@ -186,3 +190,10 @@ def test_ctrl_c_while_groups_are_solved_keeps_the_best() -> None:
     result = solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), stop=60, on_progress=press)
     assert result.stop is StopReason.INTERRUPTED
     assert result.certificate is not None and result.certificate.accepted
+
+
+def test_a_bound_that_a_schedule_contradicts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    lie = Bound(10_000, "a bound of dreams", EVERY_SCHEDULE, 17)
+    monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: lie)
+    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of .* costs"):
+        solve(Problem(unit_chain(8), 5), "hierarchical", method_options=replace(QUICK, polish=True))

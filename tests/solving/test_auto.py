@@ -11,6 +11,7 @@ import pytest
 from small_graphs import KNOWN
 
 import remat.solving.auto
+import remat.solving.bounding
 import remat.solving.session
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.bounds.base import Bound
@@ -357,7 +358,7 @@ def test_auto_takes_no_options() -> None:
     ],
 )
 def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remat.solving.auto, "best_bound", lambda *_, **__: lie)
+    monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: lie)
     with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of \w+ costs 22"):
         solve(CHAIN, options=ONE)
 

@@ -1,0 +1,38 @@
+"""Bounds for what a call of solve() knows so far."""
+
+from __future__ import annotations
+
+from remat.bounds.base import Bound
+from remat.bounds.report import best_bound
+from remat.deadline import Deadline
+from remat.errors import BackendError
+from remat.solving.session import Session
+
+
+def raise_bounds(session: Session, deadline: Deadline) -> None:
+    """Ask all bounds until the deadline, as a step of the session, which takes the best of them.
+
+    Raises
+    ------
+    BackendError
+        If a bound is above the cost of a schedule that the session has, or says that there is none; naming both.
+    """
+
+    def take(bound: Bound) -> bool:
+        if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
+            source, cost = session.best.source, session.best.certificate.cost
+            raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}")
+        if bound.infeasible:
+            session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
+        else:
+            session.raise_bound(bound.value, bound.scope)
+        return session.enough
+
+    with session.step("bounds"):
+        call = session.call
+        take(
+            best_bound(
+                session.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=session.cost,
+                on_bound=take, on_note=session.note, isolate=call.isolate,
+            )
+        )  # fmt: skip
