@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from remat.allocation.by_model import ModelOptions
+from remat.allocation.canonical import CanonicalOptions
+from remat.allocation.fits import FitOptions
 from remat.bounds import bounds
 from remat.errors import FormatError, GraphError, ProblemError, RematError, ScheduleError
 from remat.experiments.compare import csv_text
@@ -46,6 +49,10 @@ CALLS: dict[str, tuple[Callable[[], object], type[RematError], str]] = {
     "bounds, relaxations a name": (
         lambda: bounds(Problem(CHAIN, 4), relaxations="stages"), ProblemError, "not the single name 'stages'",
     ),
+    "allocators, one order": (lambda: CanonicalOptions(orders="TWA"), ProblemError, "orders must be several str"),
+    "allocators, a yes": (lambda: CanonicalOptions(random_orders="yes"), ProblemError, "random_orders must be true or"),
+    "allocators, a number": (lambda: FitOptions(order=3), ProblemError, "order must be str, not 3"),
+    "allocators, a solver": (lambda: ModelOptions(backend=None), ProblemError, "backend must be str, not None"),
     "rules, keep a name": (
         lambda: validate(CHAIN, PLAN, Rules(keep="loss")), ProblemError, "not the single name 'loss'",
     ),

@@ -10,6 +10,7 @@ from remat.allocation.formulation import AddressFormulation
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, Incumbent, SolveOptions, Status
 from remat.errors import BackendError, ProblemError
+from remat.heuristics.options import check_types
 from remat.modeling import Cumulative
 from remat.registry import make_backend
 from remat.schedule.addresses import Addresses
@@ -32,6 +33,9 @@ class ModelOptions:
 
     backend: str = "cp-sat"
     redundant: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 class ModelAllocator(Allocator):

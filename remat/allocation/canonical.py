@@ -18,6 +18,7 @@ from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.backends.resources import available_cpus
 from remat.compiled import KernelSet
 from remat.errors import ProblemError
+from remat.heuristics.options import check_types
 from remat.schedule.addresses import Addresses
 
 Int = NDArray[np.int64]
@@ -59,6 +60,7 @@ class CanonicalOptions:
     random_orders: bool = True
 
     def __post_init__(self) -> None:
+        check_types(self)
         for order in self.orders:
             if not order or set(order) - set("TWAZO"):
                 raise ProblemError(f"order {order!r} is not made of the letters T, W, A, Z and O")

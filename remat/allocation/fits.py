@@ -14,6 +14,7 @@ from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
+from remat.heuristics.options import check_types
 from remat.schedule.addresses import Addresses
 
 Int = NDArray[np.int64]
@@ -74,6 +75,7 @@ class FitOptions:
     order: str = "all"
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.order not in (*ORDERS, "all"):
             raise ProblemError(f"there is no order {self.order!r}; known are {', '.join(ORDERS)} and all")
 

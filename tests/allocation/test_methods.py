@@ -21,7 +21,10 @@ from remat.modeling import violations
 from remat.schedule import Buffers, Memory, Schedule, check_addresses, read_schedule, schedule_buffers
 from tests.allocation.test_allocators import jagged, tangled
 
-QUICK = SolveOptions(deadline=Deadline.after(60), threads=2)
+
+def quick() -> SolveOptions:
+    """A minute from now."""
+    return SolveOptions(deadline=Deadline.after(60), threads=2)
 
 
 def split(capacity: int, other: int | None) -> AllocationProblem:
@@ -38,17 +41,17 @@ def test_the_formulation_by_a_backend(backend: str) -> None:
     if not registry.make_backend(backend).ready().ready:
         pytest.skip(f"{backend} is not there")
     by = ModelAllocator(ModelOptions(backend))
-    found = by.allocate(AllocationProblem(tangled()), QUICK)
+    found = by.allocate(AllocationProblem(tangled()), quick())
     assert (found.price, found.proved) == (11, True)
-    none = by.allocate(AllocationProblem(tangled(), (Memory("small", 10),)), QUICK)
+    none = by.allocate(AllocationProblem(tangled(), (Memory("small", 10),)), quick())
     assert (none.addresses, none.impossible) == (None, f"proved by {backend}")
-    two = by.allocate(split(5, None), QUICK)
+    two = by.allocate(split(5, None), quick())
     assert two.proved
     assert two.addresses is not None
     assert check_addresses(two.addresses).accepted
     assert two.addresses.memory[0] == 1
     assert two.price == 6
-    assert by.allocate(split(5, 5), QUICK).impossible
+    assert by.allocate(split(5, 5), quick()).impossible
 
 
 def test_hints_are_solutions_and_come_back() -> None:
