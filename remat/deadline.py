@@ -94,6 +94,17 @@ class Deadline:
         """The earlier of this deadline and `seconds` from now, on the same clock."""
         return Deadline(min(self.seconds, self.elapsed + seconds), self.started)
 
+    def share(self, share: float, endless: float = math.inf) -> Deadline:
+        """The earlier of this deadline and a share of the time left; where there is none, `endless` seconds from now.
+
+        Examples
+        --------
+        >>> round(Deadline.after(60).share(0.5).remaining), round(Deadline().share(0.5, endless=9).remaining)
+        (30, 9)
+        """
+        remaining = self.remaining
+        return self.earlier(share * remaining if math.isfinite(remaining) else endless)
+
     def until(self, done: Callable[[], bool]) -> Deadline:
         """The same deadline, which is over as soon as `done()` is true, too; for work that ends where better can begin.
 

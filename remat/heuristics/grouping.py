@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -128,7 +127,7 @@ def begin(heuristic: Heuristic, problem: Problem, run: HeuristicRun, share: floa
             start = Schedule.of_computes(grouped.problem.graph, sequence, source=run.start.source)
         except ProblemError:  # an accumulation buffer is filled twice
             start = None
-    part = clock.earlier(share * clock.remaining) if math.isfinite(clock.seconds) else clock
+    part = clock.share(share)
     enough: list[bool] = []
 
     def tell(schedule: Schedule) -> bool:

@@ -282,8 +282,7 @@ class _Run:
             if name not in registry.formulations():
                 continue
             kind = registry.load("formulations", name)
-            fields = getattr(kind.options_type, "__dataclass_fields__", {})
-            if "composites" not in fields or session.problem.objective not in kind.objectives:
+            if not _knows_composites(kind) or session.problem.objective not in kind.objectives:
                 continue
             sizes = [self._nodes(composites) for composites in candidates]
             few = [each for each, nodes in zip(candidates, sizes, strict=True) if nodes <= self.options.nodes]
@@ -306,10 +305,8 @@ class _Run:
         for name in self._known(self.options.top_methods):
             if name in registry.heuristics() or self.session.enough or self.clock.expired:
                 continue
-            if name in registry.formulations():
-                kind = registry.load("formulations", name).options_type
-                if "composites" in getattr(kind, "__dataclass_fields__", {}):
-                    continue
+            if name in registry.formulations() and _knows_composites(registry.load("formulations", name)):
+                continue
             self._answer(make_method(name))
 
     def _answer(self, method: Method, share: float = TOP_SHARE, left: int = 1) -> None:
@@ -378,8 +375,12 @@ class _Run:
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
         """A deadline after a share of the time left; after `most` seconds where there is none."""
-        remaining = self.clock.remaining
-        return self.clock.earlier(share * remaining if math.isfinite(remaining) else most)
+        return self.clock.share(share, most)
+
+
+def _knows_composites(kind: type[Formulation]) -> bool:
+    """Whether a formulation can be given groups with options."""
+    return "composites" in getattr(kind.options_type, "__dataclass_fields__", {})
 
 
 def limited(hierarchy: Hierarchy, depth: int | None) -> Hierarchy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 
 from remat.deadline import OverdueError
@@ -70,13 +69,13 @@ def least_peaks(session: Session, names: tuple[str, ...], search: MinPeakSearch)
     """Ask each heuristic among `names` for less and less memory."""
     clock = session.call.deadline
     if any(name in OPTIONS for name in names) and not _over(session):
-        search._chains()
+        search.ask_chains()
     for heuristic in starts(session, names):
         if heuristic.name not in OPTIONS and not _over(session):
             share = SHARES.get(heuristic.name, START_SHARE)
-            deadline = clock.earlier(share * clock.remaining if math.isfinite(clock.seconds) else NO_DEADLINE)
+            deadline = clock.share(share, NO_DEADLINE)
             with session.step(heuristic.name), contextlib.suppress(OverdueError, ProblemError):
-                search._descend(heuristic.name, deadline, heuristic)
+                search.descend(heuristic.name, deadline, heuristic)
 
 
 def _over(session: Session) -> bool:

@@ -193,8 +193,7 @@ class Auto:
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
         """A deadline after a share of the time left, and after `most` seconds."""
-        remaining = self.clock.remaining
-        return self.clock.earlier(min(most, share * remaining if math.isfinite(remaining) else remaining))
+        return self.clock.share(share).earlier(most)
 
     def _over(self) -> bool:
         """Whether nothing is left to do, or no time."""

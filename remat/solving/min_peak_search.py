@@ -111,27 +111,27 @@ class MinPeakSearch:
                 self._bounds(self._share(BOUND_SHARE))
         if compiled and not self._only_orders:  # what needs no recomputation is found soonest
             self._order()
-        self._chains(quick=quick)
+        self.ask_chains(quick=quick)
         for quick_one in ("eviction", "greedy"):
-            self._descend(quick_one, self._share(GREEDY_SHARE))
+            self.descend(quick_one, self._share(GREEDY_SHARE))
         if not compiled:
             self._order()
         if not quick:
             self._exhaust()
         if not quick or deadline.remaining > ANNEALING_LEAST:
-            self._descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
+            self.descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
         if not quick:
             self._ask_solver()
             self._cheapen()
             if math.isfinite(deadline.seconds):  # time is left where there was nothing to cheapen
-                self._descend("annealing", deadline)
+                self.descend("annealing", deadline)
         self._conclude()
 
     def run_heuristic(self, heuristic: Heuristic) -> None:
         """The bounds, and the descent by one heuristic, which knows nothing but budgets."""
         with self.session.timed("bounds"):
             self._bounds(self._share(BOUND_SHARE))
-        self._descend(heuristic.name, self.call.deadline, heuristic)
+        self.descend(heuristic.name, self.call.deadline, heuristic)
         self._conclude()
 
     def _conclude(self) -> None:
@@ -223,7 +223,7 @@ class MinPeakSearch:
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
-    def _descend(self, name: str, deadline: Deadline, given: Heuristic | None = None) -> None:
+    def descend(self, name: str, deadline: Deadline, given: Heuristic | None = None) -> None:
         """Ask for less and less: in longer steps after a success, in shorter ones after a failure."""
         # Loading what comes too late takes tenths of a second, each time.
         if self.proved or self.call.deadline.expired or (given is None and name not in heuristics()):
@@ -247,7 +247,7 @@ class MinPeakSearch:
                     step, rounds, seconds = first, rounds + 1, 2 * seconds
                 seed = (seed + 1) % (MOST + 1)
 
-    def _chains(self, *, quick: bool = False, cheaper: bool = False) -> None:
+    def ask_chains(self, *, quick: bool = False, cheaper: bool = False) -> None:
         """Ask heuristics on chains of blocks for the least peak, or for a lower cost at the one that is known."""
         if self.call.deadline.expired:
             return
@@ -302,7 +302,7 @@ class MinPeakSearch:
                         self._see(found.schedule, "exhaustive search")
                     if self.best.certificate.cost <= self.session.cost_bound:
                         return
-            self._chains(cheaper=True)
+            self.ask_chains(cheaper=True)
             if self.num_ops > EXHAUSTIVE_OPS and "drops" in heuristics():
                 drops = self._ready("drops")
                 if drops is not None:
@@ -394,7 +394,4 @@ class MinPeakSearch:
 
     def _share(self, share: float) -> Deadline:
         """A share of the time left; a minute where there is no deadline."""
-        deadline = self.call.deadline
-        if math.isfinite(deadline.seconds):
-            return deadline.earlier(share * deadline.remaining)
-        return Deadline.after(EXHAUSTIVE_SECONDS)
+        return self.call.deadline.share(share, EXHAUSTIVE_SECONDS)

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, Hierarchy
 from remat.hierarchy.options import Budgets, Effort
 from remat.hierarchy.recursion import Knobs, Recursion
+from tests.hierarchy.test_hierarchical_method import listed
 
 EFFORT = Effort(("eviction",))
 KNOBS = Knobs(Budgets(4, 4), EFFORT, EFFORT)
@@ -30,14 +30,6 @@ def hierarchy() -> Hierarchy:
     return Hierarchy(
         Problem(unit_chain(n), 20), Group("all", np.arange(n + 1), np.arange(n + 1, 2 * n + 1), tuple(groups))
     )
-
-
-def listed(recursion: Recursion) -> list[Any]:
-    return [
-        (each.name, o.forward.tolist(), None if o.backward is None else o.backward.tolist())
-        for each in recursion.run()
-        for o in each.options
-    ]  # fmt: skip
 
 
 @pytest.mark.slow

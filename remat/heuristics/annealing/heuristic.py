@@ -170,7 +170,7 @@ class Annealing(Heuristic):
         start = run.start
         for left, budget in zip(range(len(wanted), 0, -1), wanted, strict=True):
             clock = run.deadline
-            part = clock.earlier(clock.remaining / left) if math.isfinite(clock.seconds) else clock
+            part = clock.share(1 / left)
             found = self.run(replace(problem, budget=budget), replace(run.until(part), start=start))
             if found is not None:
                 measured = simulate(problem.graph, found, **rules)

@@ -118,6 +118,16 @@ class TrainingStep:
         return last
 
     @cached_property
+    def first_backward_reads(self) -> Int:
+        """Position of the first reader of each tensor in the backward pass, that of the end without one; (tensors,)."""
+        arrays = self.problem.graph.arrays
+        first = np.full(len(arrays.size), len(arrays.order), dtype=np.int64)
+        at = arrays.position[arrays.consumers.indices]
+        late = at >= self.first_backward
+        np.minimum.at(first, arrays.consumers.rows[late], at[late])
+        return first
+
+    @cached_property
     def is_chain(self) -> bool:
         """Whether every forward op reads the forward op before it, and no other."""
         producer, consumer = self.edges

@@ -79,10 +79,7 @@ def module_cuts(step: TrainingStep) -> Iterator[list[int]]:
     if not isinstance(modules, dict) or not modules:
         raise ProblemError(f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from")
     names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
-    paths = [str(modules.get(name, "")).split(".") for name in names]
-    for depth in range(1, 1 + max(map(len, paths))):
-        heads = [path[:depth] for path in paths]
-        yield [k for k in range(len(heads) - 1) if heads[k] != heads[k + 1]]
+    yield from _ends_of_runs([str(modules.get(name, "")).split(".") for name in names])
 
 
 def name_cuts(step: TrainingStep) -> Iterator[list[int]]:
@@ -92,7 +89,11 @@ def name_cuts(step: TrainingStep) -> Iterator[list[int]]:
     """
     graph = step.problem.graph
     names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
-    paths = [name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names]
+    yield from _ends_of_runs([name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names])
+
+
+def _ends_of_runs(paths: list[list[str]]) -> Iterator[list[int]]:
+    """For each depth, the last positions of the runs whose paths agree up to it."""
     for depth in range(1, 1 + max(map(len, paths))):
         heads = [path[:depth] for path in paths]
         yield [k for k in range(len(heads) - 1) if heads[k] != heads[k + 1]]

@@ -122,10 +122,6 @@ class Measure:
         alone = single[arrays.producers.rows]
         again[arrays.producers.rows[alone]] = limits[arrays.producers.indices[alone]] - 1
         again[problem.kept] = 0
-        at = arrays.position[arrays.consumers.indices]
-        late = at >= step.first_backward
-        first_backward = np.full(num_tensors, num_ops, dtype=np.int64)
-        np.minimum.at(first_backward, arrays.consumers.rows[late], at[late])
         rows: list[Int] = []
         for table in (arrays.op_inputs, arrays.op_outputs):
             wanted = live[table.indices]
@@ -134,8 +130,8 @@ class Measure:
             counts = np.bincount(owner, minlength=num_ops)
             rows += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[wanted][by]]
         self.tables = SequenceTables(
-            arrays.size.copy(), arrays.producers.counts.copy(), again, step.last_forward_reads, first_backward,
-            problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
+            arrays.size.copy(), arrays.producers.counts.copy(), again, step.last_forward_reads,
+            step.first_backward_reads, problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
         )  # fmt: skip
         self.always = arrays.input_bytes + problem.constant_bytes
         self._latest: tuple[Int, Int] | None = None
@@ -194,10 +190,10 @@ class BlockCheckpointing(Heuristic):
         step = TrainingStep.of(problem)
         if not self.prepared(run.deadline):
             return None
-        budget = problem.budget_bytes
-        frontier = self._looked(problem, step, budget, run.deadline)
-        best = self._refined(step, _best(frontier, budget), budget, run.deadline)
-        schedule = self._schedule(step, best)
+        budget, measure = problem.budget_bytes, Measure(step)
+        frontier = self._looked(problem, measure, budget, run.deadline)
+        best = self._refined(measure, _best(frontier, budget), budget, run.deadline)
+        schedule = self._schedule(measure, best)
         certificate = validate(problem.graph, schedule, problem.rules)
         if (certificate.accepted and run.tell(schedule)) or not self.options.drops or budget is None:
             return schedule
@@ -211,7 +207,7 @@ class BlockCheckpointing(Heuristic):
             if run.deadline.remaining <= longest:
                 break
             began = run.deadline.elapsed
-            other = drops.mended(problem, self._schedule(step, plan), run.deadline)
+            other = drops.mended(problem, self._schedule(measure, plan), run.deadline)
             if other is None:
                 continue
             certificate = validate(problem.graph, other, problem.rules)
@@ -245,17 +241,17 @@ class BlockCheckpointing(Heuristic):
         >>> [(found.peak, found.cost) for found in BlockCheckpointing(options).frontier(Problem(unit_chain(9)))]
         [(7, 23), (11, 19)]
         """
+        return self._frontier(problem, Measure(TrainingStep.of(problem)), Deadline() if deadline is None else deadline)
+
+    def _frontier(self, problem: Problem, measure: Measure, deadline: Deadline) -> list[Measured]:
         if self._known is not None and _same(self._known[0], problem):
             return self._known[1]
-        deadline = Deadline() if deadline is None else deadline
-        step = TrainingStep.of(problem)
-        measure = Measure(step)
         best: list[Measured] = []
-        looking = deadline.earlier(LOOKING * deadline.remaining)
+        looking = deadline.share(LOOKING)
         given: tuple[int, ...] = ()
         whole, array = True, np.empty(0, dtype=np.int64)
         try:
-            for number, (plan, ends) in enumerate(self._plans(step)):
+            for number, (plan, ends) in enumerate(self._plans(measure.step)):
                 if number:
                     looking.check()
                 if ends is not given:
@@ -268,7 +264,7 @@ class BlockCheckpointing(Heuristic):
             self._known = problem, best
         return best
 
-    def _looked(self, problem: Problem, step: TrainingStep, budget: int | None, deadline: Deadline) -> list[Measured]:
+    def _looked(self, problem: Problem, measure: Measure, budget: int | None, deadline: Deadline) -> list[Measured]:
         """The plans that are worth it for one budget, not beaten by others: at least one, whatever the time.
 
         All plans are measured only where a family or k is named. Otherwise each k comes first; where none fits, then
@@ -276,10 +272,10 @@ class BlockCheckpointing(Heuristic):
         """
         options = self.options
         if options.which != "all" or options.k is not None:
-            return self.frontier(problem, deadline)
+            return self._frontier(problem, measure, deadline)
         found: list[Measured] = []
-        measure, looking = Measure(step), deadline.earlier(LOOKING * deadline.remaining)
-        chains = [np.array(ends, dtype=np.int64) for ends in self._chains(step)]
+        looking = deadline.share(LOOKING)
+        chains = [np.array(ends, dtype=np.int64) for ends in self._chains(measure.step)]
 
         def look(plan: Plan, ends: Int) -> bool:
             if found:
@@ -321,13 +317,12 @@ class BlockCheckpointing(Heuristic):
                         low = middle + 1
         return found
 
-    def _refined(self, step: TrainingStep, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
+    def _refined(self, measure: Measure, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
         """Of many blocks: what plans near the best one are better, in steps that are halved when none is."""
         num_blocks, reach = len(best.ends), 0.5
-        if few(num_blocks, len(step.problem.graph.ops)) or self.options.k is not None:
+        if few(num_blocks, len(measure.step.problem.graph.ops)) or self.options.k is not None:
             return best
-        measure, ends = Measure(step), np.array(best.ends, dtype=np.int64)
-        looking = deadline.earlier(LOOKING * deadline.remaining)
+        ends, looking = np.array(best.ends, dtype=np.int64), deadline.share(LOOKING)
         while reach * max(best.plan.k, best.plan.dropped) >= 1 and not looking.expired:
             better = best
             for plan in near(best.plan, num_blocks, reach):
@@ -351,9 +346,9 @@ class BlockCheckpointing(Heuristic):
         """Ends of blocks, for each way to cut."""
         return [(*(cut + 1 for cut in cuts), step.num_forward) for cuts in all_cuts(step, self.options.blocks)]
 
-    def _schedule(self, step: TrainingStep, found: Measured) -> Schedule:
-        _, _, sequence = Measure(step).of(found.plan, np.array(found.ends, dtype=np.int64))
-        return Schedule.of_computes(step.problem.graph, sequence, source=self.name)
+    def _schedule(self, measure: Measure, found: Measured) -> Schedule:
+        _, _, sequence = measure.of(found.plan, np.array(found.ends, dtype=np.int64))
+        return Schedule.of_computes(measure.step.problem.graph, sequence, source=self.name)
 
 
 def _best(found: list[Measured], budget: int | None) -> Measured:

@@ -59,12 +59,9 @@ class Reads:
         last_read = np.full(num_tensors, -1, dtype=np.int64)
         np.maximum.at(last_read, read, reads)
         last_read[kept] = num_ops
-        early = reads < step.first_backward
-        backward = np.full(num_tensors, num_ops, dtype=np.int64)
-        np.minimum.at(backward, read[~early], reads[~early])
         size = arrays.size.copy()
         size[arrays.is_input | (kept & (first < step.num_forward))] = 0
-        return cls(step, first, last, last_read, step.last_forward_reads, backward, size)
+        return cls(step, first, last, last_read, step.last_forward_reads, step.first_backward_reads, size)
 
     @property
     def held(self) -> int:
