@@ -37,3 +37,7 @@ class ModelError(RematError):
 
 class BackendError(RematError):
     """A solver is missing, unusable, or failed; the message names it."""
+
+
+class CaptureError(RematError):
+    """A module of a framework cannot be captured, or what was captured cannot be used so; the message says why."""

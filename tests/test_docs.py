@@ -60,6 +60,27 @@ def pages_with(*languages: str) -> list:
     return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in chosen]
 
 
+#: Packages of extras that a page may need.
+EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite")
+
+
+def extras_of(page: Path) -> list[str]:
+    """Packages of extras without which a page cannot run: those that its Python imports, remat.torch included."""
+    python = "\n".join(block.text for block in blocks(page) if block.language == "python")
+    imported = set(re.findall(r"^\s*(?:import|from)\s+(?:remat\.)?(\w+)", python, re.MULTILINE))
+    if any(words[:2] == ["remat", "capture"] for block in blocks(page) for words in commands(block.text)):
+        imported.add("torch")
+    return [extra for extra in EXTRAS if extra in imported]
+
+
+def test_pages_say_which_extras_they_need(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nimport numpy\nfrom remat.torch import capture\nimport onnx\n```\n")
+    assert extras_of(page) == ["torch", "onnx"]
+    page.write_text("import jax\n\n```console\n$ remat capture m:f\n```\n")
+    assert extras_of(page) == ["torch"]
+
+
 def test_blocks_and_commands_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
@@ -91,6 +112,8 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
     """
     from remat.cli import main
 
+    for extra in extras_of(page):
+        pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
     write_example_files(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}

@@ -91,6 +91,37 @@ def test_imports_point_down() -> None:
     assert not wrong
 
 
+#: Packages of extras, and the part that may import each of them at module level.
+FRAMEWORKS = {"torch": "torch", "transformers": "", "onnx": "", "jax": "", "tflite": ""}
+
+
+def loaded_packages(source: str, *, everywhere: bool) -> set[str]:
+    """Top-level packages that `source` imports when it is loaded, or anywhere (functions, type checking)."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").split(".")[0])
+        if everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def test_frameworks_are_imported_where_they_belong() -> None:
+    """Torch in ``remat/torch`` only; those of other readers nowhere at module level."""
+    late = "import torch.nn\ndef later():\n    from onnx.helper import make_node\nclass A:\n    from jax import jit"
+    assert loaded_packages(late, everywhere=True) == {"torch", "onnx", "jax"}
+    assert loaded_packages(late, everywhere=False) == {"torch", "jax"}
+    for path in MODULES:
+        source = path.read_text(encoding="utf-8")
+        home = {package for package, part in FRAMEWORKS.items() if part == part_of(path)}
+        assert not loaded_packages(source, everywhere=False) & set(FRAMEWORKS) - home, path
+        assert "torch" not in loaded_packages(source, everywhere=True) - home, path
+
+
 def test_few_modules_lie_on_the_ground_floor() -> None:
     assert len([path for path in PACKAGE.iterdir() if path.is_file()]) < 10
 

@@ -1,0 +1,40 @@
+"""Real models in, real training steps out: PyTorch (``pip install remat[torch]``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from remat.torch.captured import Captured, Input, ResultValue
+
+_HOME = {
+    "Captured": "remat.torch.captured",
+    "Input": "remat.torch.captured",
+    "ResultValue": "remat.torch.captured",
+}
+
+__all__ = ["Captured", "Input", "ResultValue"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used; torch is imported with the first of them.
+
+    Raises
+    ------
+    CaptureError
+        If torch is not installed, or is a version that this package is not tested with.
+    """
+    if name not in _HOME:
+        raise AttributeError(f"module 'remat.torch' has no attribute {name!r}")
+    from importlib import import_module
+
+    from remat.torch.versions import check_version
+
+    check_version()
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,205 @@
+"""A captured step: the computation graph, and the fx graph that it stands for, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from remat.errors import CaptureError
+from remat.graphs import ComputeGraph
+
+#: The op between forward and backward pass: it stands for what the user does with the outputs, and writes the tangents.
+BEGIN_BACKWARD = "begin_backward"
+INPUT_KINDS = ("parameter", "buffer", "input", "tangent")
+RESULT_KINDS = ("output", "gradient", "mutation")
+
+
+@dataclass(frozen=True)
+class Input:
+    """A placeholder of the captured graph.
+
+    Attributes
+    ----------
+    node : torch.fx.Node
+    kind : str
+        ``"parameter"``, ``"buffer"``, ``"input"`` or ``"tangent"``.
+    name : str
+        Name of the parameter or buffer in the module (the first one of what is shared), or the position of an input
+        among the flattened sample arguments, as text.
+    size : int
+        Bytes of its storage; 0 for what is no tensor.
+    output : int or None
+        Of a tangent: the position, among the results of kind ``"output"``, of the output that it belongs to.
+    """
+
+    node: torch.fx.Node
+    kind: str
+    name: str
+    size: int
+    output: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in INPUT_KINDS:
+            raise CaptureError(f"input {self.name!r} is of kind {self.kind!r}, not one of {', '.join(INPUT_KINDS)}")
+
+
+@dataclass(frozen=True)
+class ResultValue:
+    """An output of the captured graph.
+
+    Attributes
+    ----------
+    node : torch.fx.Node or None
+        None where the module returned no tensor there, or a parameter has no gradient.
+    kind : str
+        ``"output"`` (what the module returns), ``"gradient"``, or ``"mutation"`` (the new value of a buffer or input).
+    name : str
+        Position of the output as text, or the name of the parameter, buffer or input (see :class:`Input`).
+    value : Any
+        What the module returned there, where it is no tensor.
+    """
+
+    node: torch.fx.Node | None
+    kind: str
+    name: str
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in RESULT_KINDS:
+            raise CaptureError(f"result {self.name!r} is of kind {self.kind!r}, not one of {', '.join(RESULT_KINDS)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """The forward pass, or the forward and backward pass, of a module as a graph, tied to its fx nodes.
+
+    Views, items of tuples and aliases are no ops: their values live in the storage of another node's value, their
+    *home*, and are derived again wherever they are read, at no cost. Parameters, buffers and inputs are constant memory
+    of the graph and never its tensors.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+        One op per fx node that computes, named like it, and in a training step :data:`BEGIN_BACKWARD` between the
+        passes. Output `i` of a node with several is the tensor ``node.i``. `meta` has ``modules`` (op to dotted module
+        path), ``source_lines`` (op to file, line and function of the user), ``random_ops``, ``effects`` (ops that
+        change a buffer) and ``constant_bytes`` (per kind of input).
+    module : torch.fx.GraphModule
+        Functional; every node has ``meta["val"]`` (fake tensors).
+    nodes : tuple of torch.fx.Node or None
+        The fx node of each op; None for :data:`BEGIN_BACKWARD`.
+    homes : mapping of torch.fx.Node to tuple of str or None
+        For every fx node, for each of its values (one, or one per item of a tuple), the tensor in whose storage it
+        lives; None for what lives in a parameter, buffer or input, and for what is no tensor.
+    inputs : tuple of Input
+        The placeholders, in order.
+    results : tuple of ResultValue
+        The outputs of the fx graph, in order.
+    route : str
+        ``"joint"`` or ``"make_fx"``.
+    mode : str
+        ``"training"`` or ``"inference"``.
+    outputs_spec : torch.utils._pytree.TreeSpec or None
+        How the results of kind ``"output"`` make up what the module returns.
+    partitioner_facts : mapping
+        What torch's partitioner wants to know of a joint graph: ``num_forward_outputs``,
+        ``static_lifetime_input_indices``, and ``joint_module`` (the fx graph before it was cleaned, as torch.compile
+        would hand it over); empty for other routes.
+
+    Raises
+    ------
+    CaptureError
+        If the parts do not fit together.
+    """
+
+    graph: ComputeGraph
+    module: torch.fx.GraphModule
+    nodes: tuple[torch.fx.Node | None, ...]
+    homes: Mapping[torch.fx.Node, tuple[str | None, ...]]
+    inputs: tuple[Input, ...]
+    results: tuple[ResultValue, ...]
+    route: str
+    mode: str
+    outputs_spec: Any = None
+    partitioner_facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "homes", MappingProxyType(dict(self.homes)))
+        put(self, "partitioner_facts", MappingProxyType(dict(self.partitioner_facts)))
+        if len(self.nodes) != len(self.graph.ops):
+            raise CaptureError(f"{len(self.nodes)} nodes for {len(self.graph.ops)} ops of graph {self.graph.name!r}")
+        for node, op in zip(self.nodes, self.graph.ops, strict=True):
+            if (node is None) != (op.name == BEGIN_BACKWARD) or (node is not None and node.name != op.name):
+                raise CaptureError(f"op {op.name!r} does not stand for its fx node {node}")
+        known = self.graph.tensor_index
+        for node, tensors in self.homes.items():
+            for tensor in tensors:
+                if tensor is not None and tensor not in known:
+                    raise CaptureError(f"fx node {node} lives in {tensor!r}, which is no tensor of the graph")
+        placeholders = self.module.graph.find_nodes(op="placeholder")
+        if [each.node for each in self.inputs] != list(placeholders):
+            raise CaptureError(f"the inputs of graph {self.graph.name!r} are not the placeholders of its fx graph")
+
+    @cached_property
+    def _op_of(self) -> dict[torch.fx.Node, str]:
+        return {node: op.name for node, op in zip(self.nodes, self.graph.ops, strict=True) if node is not None}
+
+    @cached_property
+    def _written_by(self) -> dict[str, tuple[torch.fx.Node | None, int]]:
+        return {
+            tensor: (node, position)
+            for node, op in zip(self.nodes, self.graph.ops, strict=True)
+            for position, tensor in enumerate(op.outputs)
+        }
+
+    def op_of(self, node: torch.fx.Node) -> str | None:
+        """The op that an fx node stands for; None for views, items, placeholders and the output."""
+        return self._op_of.get(node)
+
+    def node_of(self, op: str) -> torch.fx.Node | None:
+        """The fx node of an op; None for :data:`BEGIN_BACKWARD`.
+
+        Raises
+        ------
+        CaptureError
+            If there is no such op.
+        """
+        try:
+            return self.nodes[self.graph.op_index[op]]
+        except KeyError:
+            raise CaptureError(f"graph {self.graph.name!r} has no op {op!r}") from None
+
+    def writer(self, tensor: str) -> torch.fx.Node | None:
+        """The fx node that computes a tensor of the graph; None where :data:`BEGIN_BACKWARD` does.
+
+        Raises
+        ------
+        CaptureError
+            If no op writes such a tensor.
+        """
+        try:
+            return self._written_by[tensor][0]
+        except KeyError:
+            raise CaptureError(f"no op of graph {self.graph.name!r} writes a tensor {tensor!r}") from None
+
+    def inputs_of(self, kind: str) -> tuple[Input, ...]:
+        """The inputs of one kind, in order."""
+        return tuple(each for each in self.inputs if each.kind == kind)
+
+    def results_of(self, kind: str) -> tuple[ResultValue, ...]:
+        """The results of one kind, in order."""
+        return tuple(each for each in self.results if each.kind == kind)
+
+    @property
+    def random_ops(self) -> Sequence[str]:
+        """Ops that draw random numbers."""
+        return tuple(self.graph.meta.get("random_ops", ()))
+
+    def __repr__(self) -> str:
+        return f"Captured({self.graph!r}, route={self.route!r}, mode={self.mode!r})"

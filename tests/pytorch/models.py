@@ -1,0 +1,285 @@
+"""Small models of the kinds that real ones are, of any size by arguments: each a module and its sample arguments.
+
+A module called with targets returns the loss (a scalar), without them its logits. All of `gpt`, `bert` and
+`encoder_decoder` have dropout, `resnet` and `unet` batch norm. With their real sizes they are GPT-2, ResNet-50, ...:
+``resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, batch=32)``.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Sample = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.heads, self.dropout, self.causal = heads, dropout, causal
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        memory = x if memory is None else memory
+        batch, _, width = x.shape
+        q, k, v = (
+            part.view(batch, -1, self.heads, width // self.heads).transpose(1, 2)
+            for part in (self.query(x), self.key(memory), self.value(memory))
+        )
+        drop = self.dropout if self.training else 0.0
+        y = functional.scaled_dot_product_attention(q, k, v, dropout_p=drop, is_causal=self.causal)
+        return self.out(y.transpose(1, 2).reshape(batch, -1, width))
+
+
+class Layer(nn.Module):
+    """A transformer layer: attention, attention to a memory where there is one, two linear maps."""
+
+    def __init__(self, width: int, heads: int, dropout: float, causal: bool, cross: bool = False) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout, causal)
+        if cross:
+            self.norm_cross = nn.LayerNorm(width)
+            self.cross = Attention(width, heads, dropout, causal=False)
+        self.norm_2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        x = x + self.dropout(self.attention(self.norm_1(x)))
+        if memory is not None:
+            x = x + self.dropout(self.cross(self.norm_cross(x), memory))
+        return x + self.dropout(self.mlp(self.norm_2(x)))
+
+
+def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Gpt(nn.Module):
+    """The weights of the token embedding and of the last linear map are one parameter, as in GPT-2."""
+
+    def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(Layer(width, heads, dropout, causal=True) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        x = self.dropout(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(self.norm(x))
+        return logits if targets is None else token_loss(logits, targets)
+
+
+class Bert(nn.Module):
+    """Encoder with a head for masked tokens, and a pooler that a loss of tokens does not use (no gradient)."""
+
+    def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(Layer(width, heads, dropout, causal=False) for _ in range(layers))
+        self.pooler = nn.Linear(width, width)
+        self.head = nn.Linear(width, vocabulary)
+        self.register_buffer("places", torch.arange(length))
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor | dict[str, Tensor]:
+        x = self.dropout(self.norm(self.tokens(ids) + self.positions(self.places[: ids.shape[1]])))
+        for layer in self.layers:
+            x = layer(x)
+        if targets is None:
+            return {"logits": self.head(x), "pooled": torch.tanh(self.pooler(x[:, 0]))}
+        return token_loss(self.head(x), targets)
+
+
+class EncoderDecoder(nn.Module):
+    def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.dropout = nn.Dropout(dropout)
+        self.encoder = nn.ModuleList(Layer(width, heads, dropout, causal=False) for _ in range(layers))
+        self.decoder = nn.ModuleList(Layer(width, heads, dropout, causal=True, cross=True) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
+
+    def forward(self, source: Tensor, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        memory = self.embedded(source)
+        for layer in self.encoder:
+            memory = layer(memory)
+        x = self.embedded(ids)
+        for layer in self.decoder:
+            x = layer(x, memory)
+        logits = self.head(self.norm(x))
+        return logits if targets is None else token_loss(logits, targets)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.relu = nn.ReLU()
+        self.downsample = None
+        if stride != 1 or channels != 4 * width:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Resnet(nn.Module):
+    def __init__(self, blocks: Sequence[int], width: int, classes: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        channels, stages = width, []
+        for number, count in enumerate(blocks):
+            stage = []
+            for block in range(count):
+                stage.append(Bottleneck(channels, width << number, 2 if number and not block else 1))
+                channels = 4 * (width << number)
+            stages.append(nn.Sequential(*stage))
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
+        x = self.stages(self.pool(self.relu(self.bn1(self.conv1(images)))))
+        logits = self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits if targets is None else functional.cross_entropy(logits, targets)
+
+
+class Twice(nn.Module):
+    """Twice a convolution with batch norm."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
+
+
+class Unet(nn.Module):
+    def __init__(self, levels: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.first = Twice(3, width)
+        self.down = nn.ModuleList(Twice(width << k, width << (k + 1)) for k in range(levels - 1))
+        self.pool = nn.MaxPool2d(2)
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(width << (k + 1), width << k, 2, 2) for k in reversed(range(levels - 1))
+        )
+        self.join = nn.ModuleList(Twice(width << (k + 1), width << k) for k in reversed(range(levels - 1)))
+        self.last = nn.Conv2d(width, classes, 1)
+
+    def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
+        found = [self.first(images)]
+        for block in self.down:
+            found.append(block(self.pool(found[-1])))
+        x = found.pop()
+        for up, join in zip(self.up, self.join, strict=True):
+            x = join(torch.cat([found.pop(), up(x)], 1))
+        logits = self.last(x)
+        return logits if targets is None else functional.cross_entropy(logits, targets)
+
+
+def gpt(
+    *,
+    layers: int = 2,
+    width: int = 32,
+    heads: int = 2,
+    vocabulary: int = 64,
+    length: int = 16,
+    batch: int = 2,
+    dropout: float = 0.1,
+    loss: bool = True,
+) -> Sample:
+    """Sample arguments: ids and, with `loss`, targets."""
+    return Gpt(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout), ids(
+        vocabulary, length, batch, 1 + loss
+    )
+
+
+def bert(
+    *,
+    layers: int = 2,
+    width: int = 32,
+    heads: int = 2,
+    vocabulary: int = 64,
+    length: int = 16,
+    batch: int = 2,
+    dropout: float = 0.1,
+    loss: bool = True,
+) -> Sample:
+    """Sample arguments: ids and, with `loss`, targets; without them the module returns a dictionary."""
+    return Bert(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout), ids(
+        vocabulary, length, batch, 1 + loss
+    )
+
+
+def encoder_decoder(
+    *,
+    layers: int = 2,
+    width: int = 32,
+    heads: int = 2,
+    vocabulary: int = 64,
+    length: int = 16,
+    batch: int = 2,
+    dropout: float = 0.1,
+    loss: bool = True,
+) -> Sample:
+    """Sample arguments: source ids, ids and, with `loss`, targets."""
+    return EncoderDecoder(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout), ids(
+        vocabulary, length, batch, 2 + loss
+    )
+
+
+def resnet(
+    *,
+    blocks: Sequence[int] = (1, 1),
+    width: int = 8,
+    image: int = 32,
+    classes: int = 10,
+    batch: int = 2,
+    loss: bool = True,
+) -> Sample:
+    """Sample arguments: images and, with `loss`, classes."""
+    args = (torch.randn(batch, 3, image, image), torch.randint(classes, (batch,)))
+    return Resnet(blocks, width, classes), args[: 1 + loss]
+
+
+def unet(
+    *, levels: int = 3, width: int = 8, image: int = 32, classes: int = 4, batch: int = 2, loss: bool = True
+) -> Sample:
+    """Sample arguments: images and, with `loss`, the class of each pixel."""
+    args = (torch.randn(batch, 3, image, image), torch.randint(classes, (batch, image, image)))
+    return Unet(levels, width, classes), args[: 1 + loss]
+
+
+def ids(vocabulary: int, length: int, batch: int, count: int) -> tuple[Tensor, ...]:
+    return tuple(torch.randint(vocabulary, (batch, length)) for _ in range(count))
+
+
+#: All of them, for tests of everything.
+MODELS = {"gpt": gpt, "bert": bert, "encoder_decoder": encoder_decoder, "resnet": resnet, "unet": unet}
