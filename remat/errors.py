@@ -41,3 +41,7 @@ class BackendError(RematError):
 
 class CaptureError(RematError):
     """A module of a framework cannot be captured, or what was captured cannot be used so; the message says why."""
+
+
+class MeasurementError(RematError):
+    """Memory or time cannot be measured, or a cost not be found; the message names what and why."""

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat.torch.captured import Captured, Input, ResultValue
+    from remat.torch.memory import measure_peak, profiled_memory, track_storages
 
 _HOME = {
     "Captured": "remat.torch.captured",
     "Input": "remat.torch.captured",
     "ResultValue": "remat.torch.captured",
+    "measure_peak": "remat.torch.memory",
+    "profiled_memory": "remat.torch.memory",
+    "track_storages": "remat.torch.memory",
 }
 
-__all__ = ["Captured", "Input", "ResultValue"]
+__all__ = ["Captured", "Input", "ResultValue", "measure_peak", "profiled_memory", "track_storages"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,15 @@
+"""Measured memory: of storages (exact), of the allocator (workspaces too), on a GPU."""
+
+from remat.torch.memory.allocator import AllocatorRecord, profiled_memory
+from remat.torch.memory.measure import MemoryUse, measure_peak
+from remat.torch.memory.storages import Sample, StorageTracker, track_storages
+
+__all__ = [
+    "AllocatorRecord",
+    "MemoryUse",
+    "Sample",
+    "StorageTracker",
+    "measure_peak",
+    "profiled_memory",
+    "track_storages",
+]
