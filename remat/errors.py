@@ -45,3 +45,7 @@ class CaptureError(RematError):
 
 class MeasurementError(RematError):
     """Memory or time cannot be measured, or a cost not be found; the message names what and why."""
+
+
+class ExecutionError(RematError):
+    """A captured step cannot be run; the message names the op, parameter or input."""

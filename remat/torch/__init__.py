@@ -6,18 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat.torch.captured import Captured, Input, ResultValue
+    from remat.torch.execute import Executor, OpRun, Step
     from remat.torch.memory import measure_peak, profiled_memory, track_storages
 
 _HOME = {
     "Captured": "remat.torch.captured",
+    "Executor": "remat.torch.execute",
     "Input": "remat.torch.captured",
+    "OpRun": "remat.torch.execute",
     "ResultValue": "remat.torch.captured",
+    "Step": "remat.torch.execute",
     "measure_peak": "remat.torch.memory",
     "profiled_memory": "remat.torch.memory",
     "track_storages": "remat.torch.memory",
 }
 
-__all__ = ["Captured", "Input", "ResultValue", "measure_peak", "profiled_memory", "track_storages"]
+__all__ = [
+    "Captured",
+    "Executor",
+    "Input",
+    "OpRun",
+    "ResultValue",
+    "Step",
+    "measure_peak",
+    "profiled_memory",
+    "track_storages",
+]
 
 
 def __getattr__(name: str) -> Any:

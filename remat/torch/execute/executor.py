@@ -1,0 +1,265 @@
+"""Execution of any certified schedule of a captured step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils import _pytree
+
+from remat.errors import ExecutionError, ScheduleError
+from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate
+from remat.torch.captured import Captured, Input
+from remat.torch.execute.compile import BeginBackward, Free, Run, program
+from remat.torch.execute.program import Layout, Values, results_of
+from remat.torch.execute.randomness import States, devices_of, replayed, states
+from remat.torch.execute.step import Step, give_buffers, give_gradients, returned
+from remat.torch.execute.tangents import Loss, loss_output, tangents
+
+
+@dataclass(frozen=True, slots=True)
+class OpRun:
+    """One run of one op, as told to `on_op`.
+
+    Attributes
+    ----------
+    step : int
+        Position in ``executor.schedule``.
+    op : str
+    number : int
+        0 for its first run, above that for recomputations.
+    seconds : float
+        How long it took; on an accelerator until the device had finished it.
+    """
+
+    step: int
+    op: str
+    number: int
+    seconds: float
+
+
+OnOp = Callable[[OpRun], None]
+
+
+class Executor:
+    """Runs a captured step in the order, with the recomputations and the frees of a schedule.
+
+    What it holds between two steps of the schedule is what the schedule says is live, to the byte: values that own
+    storage; views and items of tuples are derived beside each reader. Random ops that run again draw the numbers of
+    their first run. Batch norm that runs again leaves the running statistics alone. Parameters, buffers and inputs are
+    never freed nor changed.
+
+    Parameters
+    ----------
+    captured : Captured
+    schedule : Schedule
+        Any that the validator finds valid; with frees of its own or with implied ones.
+    rules : Rules, optional
+        What it must keep to besides (a budget, say).
+
+    Attributes
+    ----------
+    schedule : Schedule
+        With all frees written out.
+    certificate : Certificate
+    timeline : int64 array, shape (steps,)
+        Predicted bytes at each step of `schedule`, workspace included, constant memory not: at a compute, what is held
+        while it runs; at a free, what is left after it.
+
+    Raises
+    ------
+    ScheduleError
+        With the first violation, if the schedule is not valid.
+    ExecutionError
+        Naming the op, if the graph cannot be executed.
+    """
+
+    def __init__(self, captured: Captured, schedule: Schedule, rules: Rules | None = None) -> None:
+        self.captured = captured
+        self.certificate: Certificate = validate(captured.graph, schedule, rules)
+        if self.certificate.verdict is not Verdict.VALID:
+            raise ScheduleError(f"the schedule is not executed: {self.certificate.first}")
+        self._layout = Layout(captured)
+        self.schedule, self._program = program(captured, self._layout, schedule)
+        self.timeline: NDArray[np.int64] = simulate(captured.graph, self.schedule).memory
+        self._loss_output = loss_output(captured, self._layout)
+        devices = {device for node in captured.nodes if node is not None for device in devices_of(node)}
+        self._accelerators = tuple(device for device in devices if device.type != "cpu")
+        self._constants = {node: slot for slot, node in self._layout.constants}
+
+    def __repr__(self) -> str:
+        return f"Executor({self.captured.graph.name!r}, {self.schedule.num_computes} computes)"
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        parameters: Mapping[str, Any],
+        buffers: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        loss: Loss | None = None,
+        on_op: OnOp | None = None,
+    ) -> Step:
+        """One step; nothing that is given is changed.
+
+        Parameters
+        ----------
+        parameters, buffers : mapping of str to Tensor
+            By name, as the module names them; what is shared is needed under its first name.
+        args, kwargs
+            As the module takes them.
+        loss : callable, optional
+            Makes a scalar of what the module returns. Not needed where the module returns one scalar itself. What it
+            allocates is not in the schedule's account.
+        on_op : callable, optional
+            Called after each run of an op.
+
+        Raises
+        ------
+        ExecutionError
+            Naming the parameter, buffer or input that is missing or not as captured; if a loss is needed.
+        """
+        leaves = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+        given = {"parameter": parameters, "buffer": buffers, "input": {str(i): x for i, x in enumerate(leaves)}}
+        slots: Values = [None] * self._layout.count
+        for each in self.captured.inputs:
+            if each.kind != "tangent":
+                slots[self._constants[each.node]] = _checked(each, given[each.kind])
+        for slot, node in self._layout.constants:
+            if node.op == "get_attr":
+                slots[slot] = _attribute(self.captured.module, node.target)
+        with torch.no_grad(), torch._C._DisableAutocast():
+            value = self._run(slots, loss, on_op)
+            return self._results(slots, value)
+
+    def step(
+        self,
+        module: torch.nn.Module,
+        *args: Any,
+        loss: Loss | None = None,
+        on_op: OnOp | None = None,
+        **kwargs: Any,
+    ) -> Step:
+        """One step of a module: gradients go to ``.grad`` (added, as autograd does), new statistics into its buffers.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            The one that was captured, or one with the same parameters and buffers.
+        loss, on_op
+            As for a call.
+
+        Raises
+        ------
+        ExecutionError
+            As for a call.
+        """
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        done = self(parameters, buffers, args, kwargs, loss=loss, on_op=on_op)
+        leaves = {str(i): leaf for i, leaf in enumerate(_pytree.tree_leaves((args, kwargs)))}
+        give_gradients({**leaves, **parameters}, done.gradients)
+        give_buffers(buffers, done.buffers)
+        give_buffers(leaves, done.inputs)
+        return done
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    def _run(self, slots: Values, loss: Loss | None, on_op: OnOp | None) -> Any:
+        """Carry the program out; the value of the loss."""
+        drawn: dict[str, States] = {}
+        value = None
+        for number, action in enumerate(self._program):
+            begun = 0.0 if on_op is None else self._now()
+            if isinstance(action, Free):
+                for slot in action.slots:
+                    slots[slot] = None
+            elif isinstance(action, Run):
+                _run_op(action, slots, drawn)
+            elif isinstance(action, BeginBackward):
+                value = tangents(self.captured, self._layout, slots, loss)
+            if on_op is not None and isinstance(action, Run | BeginBackward):
+                on_op(OpRun(number, action.op, action.number, self._now() - begun))
+        return value
+
+    def _now(self) -> float:
+        """The clock, after all accelerators in use have done what they were told."""
+        for device in self._accelerators:
+            torch.get_device_module(device.type).synchronize(device)
+        return time.perf_counter()
+
+    def _results(self, slots: Values, loss: Any) -> Step:
+        results = self.captured.results
+        values = results_of(self._layout, [each.node for each in results], slots)
+        outputs: list[Any] = []
+        named: dict[str, dict[str, Any]] = {"gradient": {}, "buffer": {}, "input": {}}
+        is_buffer = {each.name for each in self.captured.inputs_of("buffer")}
+        for each, value in zip(results, values, strict=True):
+            if each.kind == "output":
+                outputs.append(each.value if each.node is None else value)
+            elif each.node is not None:
+                kind = each.kind if each.kind == "gradient" else "buffer" if each.name in is_buffer else "input"
+                named[kind][each.name] = value
+        if loss is None and self._loss_output is not None:
+            loss = outputs[self._loss_output]
+        return Step(returned(self.captured, outputs), loss, named["gradient"], named["buffer"], named["input"])
+
+    @property
+    def predicted_peak(self) -> int:
+        """Largest of `timeline` at a compute, in bytes."""
+        computes = self.schedule.kinds == StepKind.COMPUTE
+        return int(self.timeline[computes].max())
+
+
+def _run_op(action: Run, slots: Values, drawn: dict[str, States]) -> None:
+    for slot in action.drop:
+        slots[slot] = None
+    if action.draws and action.number == 0:
+        drawn[action.op] = states(devices_of(action.call.node))
+    again = action.draws and action.number > 0
+    with replayed(drawn[action.op]) if again else nullcontext():
+        action.call.run(slots)
+    if action.last:
+        drawn.pop(action.op, None)
+
+
+def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _checked(each: Input, given: Mapping[str, Any]) -> Any:
+    """The value for a placeholder, if it is like the one that was captured."""
+    if each.name not in given:
+        raise ExecutionError(f"{each.kind} {each.name!r} is missing")
+    value, sample = given[each.name], each.node.meta["val"]
+    if not isinstance(sample, torch.Tensor):
+        if value != sample:
+            raise ExecutionError(f"{each.kind} {each.name!r} is {value!r}; the graph was captured with {sample!r}")
+        return value
+    if not isinstance(value, torch.Tensor):
+        raise ExecutionError(f"{each.kind} {each.name!r} is no tensor but a {type(value).__name__}")
+    for what, found, wanted in (
+        ("shape", tuple(value.shape), tuple(sample.shape)),
+        ("type", value.dtype, sample.dtype),
+        ("device", value.device.type, sample.device.type),
+        ("strides", _strides(value), _strides(sample)),
+    ):
+        if found != wanted:
+            raise ExecutionError(f"{each.kind} {each.name!r} has {what} {found}; the graph was captured with {wanted}")
+    return value.detach()
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Strides where they matter: of dimensions with more than one element."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return tuple(stride if length > 1 else 0 for stride, length in pairs) if tensor.numel() else ()
