@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 
 def command(
     graph: OptionalGraph = None,
+    schedules: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[SCHEDULE]...", help="Schedule files of whatever tool, to stand beside the methods."),
+    ] = None,
     *,
     config: BaseConfig = None,
     allow_solver_files: AllowSolverFiles = False,
@@ -94,9 +98,16 @@ def command(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw overhead, or peak, against time into this file (.png, .svg).")
     ] = None,
+    peaks: Annotated[
+        Path | None,
+        typer.Option("--trade-off", help="Draw overhead against peak, files and methods, into this file (.png, .svg)."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare methods on GRAPH: every method at every budget, one after the other, with equal limits.
+
+    SCHEDULE files are certified on GRAPH and stand beside the methods in a table of peak against overhead, and in the
+    picture of --trade-off; given neither a budget nor a method, only they are compared.
 
     Limits and rules hold for each run by itself. With --config they come from that file, and so do the options of
     formulations and solvers; the file's own method and budget count where none is given here.
@@ -104,9 +115,12 @@ def command(
     A method that fails takes up its line with the reason, and the others go on. Files are written after every run;
     Ctrl-C keeps what is done.
 
-    Exit code 0: some method found a schedule; 1: none did; 2: an error in the input; 130: Ctrl-C.
+    Exit code 0: some method found a schedule, or a file has a valid one; 1: none; 2: an error in the input; 130:
+    Ctrl-C.
     """
+    from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
+    from remat.experiments.trade_off import trade_off
     from remat.schedule.plots import SUFFIXES
 
     run = base_config(config, graph, {
@@ -115,10 +129,20 @@ def command(
         "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
                        isolate=isolate, memory_limit=memory_limit),
     }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
-    check_outputs((json_file, ()), (csv_file, ()), (plot, SUFFIXES), inputs=(run.problem.graph, config))
+    files = schedules or []
+    outs = ((json_file, ()), (csv_file, ()), (plot, SUFFIXES), (peaks, SUFFIXES))
+    check_outputs(*outs, inputs=(run.problem.graph, config, *files))
+    only_files = bool(files) and not budgets and not methods and config is None
 
     outputs = Outputs()
-    texts = ((json_file, Comparison.to_json), (csv_file, Comparison.to_csv))
+
+    def json_of(comparison: Comparison) -> str:
+        return with_points(comparison, points)
+
+    def csv_of(comparison: Comparison) -> str:
+        return trade_off(comparison, points).to_csv() if only_files else comparison.to_csv()
+
+    texts = ((json_file, json_of), (csv_file, csv_of))
     tables = [(path, text) for path, text in texts if path is not None]
 
     def draw(path: Path, comparison: Comparison) -> None:
@@ -132,20 +156,35 @@ def command(
         if plot is not None:
             outputs.attempt(plot, lambda where: draw(where, comparison))
 
+    def draw_peaks(path: Path, comparison: Comparison) -> None:
+        from remat.experiments.trade_off_plots import save_trade_off_plot
+
+        save_trade_off_plot(trade_off(comparison, points), path)
+
     problem = run.make_problem()
+    points = read_points(files, problem)
     with interrupts():
-        done = compare(
-            problem, _budgets(budgets, run), methods_of(methods, run),
-            stop=run.solve.time_limit, options=run.solve_options(problem.graph),
-            watch=Watched(quiet or run.output.quiet), on_run=write,
-        )  # fmt: skip
+        if only_files:
+            done = Comparison(problem, (), {})
+        else:
+            done = compare(
+                problem, _budgets(budgets, run), methods_of(methods, run),
+                stop=run.solve.time_limit, options=run.solve_options(problem.graph),
+                watch=Watched(quiet or run.output.quiet), on_run=write,
+            )  # fmt: skip
         writing()
         for path, text in tables:
             outputs.save_text(path, text(done))
-        print_comparison(done)
+        if done.runs:
+            print_comparison(done)
+        if points:
+            print_trade_off(trade_off(done, points))
         if plot is not None:
             outputs.draw(plot, lambda where: draw(where, done))
+        if peaks is not None:
+            outputs.draw(peaks, lambda where: draw_peaks(where, done))
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
+    found = found or any(point.certified for point in points)
     code = INTERRUPTED if done.interrupted else OK if found else NO
     raise typer.Exit(ERROR if outputs.failed else code)
 

@@ -345,11 +345,12 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     for row in rows:
         words = {**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())}
-        writer.writerow({key: _harmless(value) for key, value in words.items()})
+        writer.writerow({key: harmless(value) for key, value in words.items()})
     return text.getvalue()
 
 
-def _harmless(value: Any) -> Any:
+def harmless(value: Any) -> Any:
+    """A value of a CSV file, none that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 

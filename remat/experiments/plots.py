@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Okabe and Ito's colours, which colour-blind people can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_comparison(comparison: Comparison) -> Figure:
@@ -154,7 +154,7 @@ def plot_batches(results: Sequence[BatchResult]) -> Figure:
     bars = [("no recomputation", "#999999", {name: (size, size) for name, size in plain.items()})]
     for number, label in enumerate(methods):
         mine = {one.family.name: (one.batch, one.upper) for one in results if one.method.label == label}
-        bars.append((label, _COLOURS[number % len(_COLOURS)], mine))
+        bars.append((label, COLOURS[number % len(COLOURS)], mine))
     handles = []
     for number, (label, colour, sizes) in enumerate(bars):
         for name, (batch, upper) in sizes.items():
@@ -192,7 +192,7 @@ def save_batch_plot(results: Sequence[BatchResult], path: str | os.PathLike[str]
 
 
 def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scale: int) -> None:
-    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     base, cells = frontier.problem.graph.base_cost, frontier.of(label)
     right = frontier.budgets[-1] / scale
     # Methods that agree lie upon each other; the earlier ones show around the later ones.
@@ -229,7 +229,7 @@ def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, he
     cells = [cell for cell in frontier.of(label) if cell.cost is None and cell.status != "failed"]
     for thick, none in ((2.5, True), (1.0, False)):
         at = [cell.budget / scale for cell in cells if (frontier.bound(cell) is None) is none]
-        axes.plot(at, [height] * len(at), color=_COLOURS[number % len(_COLOURS)], marker="x", markersize=5,
+        axes.plot(at, [height] * len(at), color=COLOURS[number % len(COLOURS)], marker="x", markersize=5,
                   markeredgewidth=thick, linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
 
 
@@ -279,7 +279,7 @@ class _Measure:
 
 
 def _draw(axes: Axes, run: Run, number: int) -> None:
-    colour, label = _COLOURS[number % len(_COLOURS)], run.method.label
+    colour, label = COLOURS[number % len(COLOURS)], run.method.label
     if run.result is None:
         axes.plot([], [], color=colour, marker="x", linestyle="none", label=f"{label}: failed")
         return
@@ -297,7 +297,7 @@ def _draw(axes: Axes, run: Run, number: int) -> None:
         fresh = [k for k, (_, y) in enumerate(found) if k == 0 or y < found[k - 1][1]]
         axes.step(
             [x for x, _ in found] + [end], [y for _, y in found] + [found[-1][1]], where="post", color=colour,
-            marker=_MARKERS[number % len(_MARKERS)], markersize=5, markevery=fresh,
+            marker=MARKERS[number % len(MARKERS)], markersize=5, markevery=fresh,
             label=f"{label}: {status}, {found[-1][1]:.4g}{measure.unit}{plain_text(by)}",
         )  # fmt: skip
     first = [] if measure.peak else [(0.0, height(measure.base))]

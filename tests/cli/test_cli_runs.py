@@ -152,6 +152,31 @@ def test_compare_says_why_a_method_failed_and_goes_on(folder: Path, capsys: Capt
     assert "greedy feasible" in out
 
 
+def test_compare_with_schedules_of_files(folder: Path, capsys: Capture) -> None:
+    """Files stand beside the methods, or alone; one that is not valid says why."""
+    write_schedule(steps(*DEAR), "dear.json")
+    write_schedule(steps("f1"), "wrong.json")
+    ok("compare", "chain.json", "dear.json", "wrong.json", "--json", "s.json", "--csv", "s.csv")
+    out = capsys.readouterr().out
+    assert "peak against extra time" in out
+    assert "wrong: step 0: op 'f1' reads tensor 'f0', which was never produced" in out
+    rows = json.loads(Path("s.json").read_text(encoding="utf-8"))["schedules"]
+    assert [(row["who"], row["certified"], row["peak"], row["cost"]) for row in rows] == [
+        ("dear", True, 4, 12), ("wrong", False, None, None),
+    ]  # fmt: skip
+    with Path("s.csv").open(encoding="utf-8") as file:
+        assert [row["who"] for row in csv.DictReader(file)] == ["dear", "wrong"]
+    ok("compare", "chain.json", "dear.json", "-b", 5, "-m", "greedy", "-q", "--trade-off", "t.svg", "--json", "s.json")
+    out = capsys.readouterr().out
+    assert "greedy" in out.split("peak against extra time")[1]
+    assert Path("t.svg").exists()
+    facts = json.loads(Path("s.json").read_text(encoding="utf-8"))
+    assert (facts["schedules"][0]["cost"], facts["runs"][0]["cost"]) == (12, 10)
+    ok("compare", "chain.json", "wrong.json", code=1)
+    ok("compare", "chain.json", "missing.json", code=2)
+    ok("compare", "chain.json", "dear.json", "--trade-off", "dear.json", code=2)
+
+
 def test_compare_without_any_schedule(folder: Path, capsys: Capture) -> None:
     ok("compare", "chain.json", "-b", 2, "-m", "greedy", "-q", code=1)
     assert "infeasible" in capsys.readouterr().out

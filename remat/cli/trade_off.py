@@ -1,0 +1,79 @@
+"""Schedules given as files, beside what methods find: their table, for ``remat compare``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remat.experiments.compare import Comparison
+    from remat.experiments.trade_off import Point, TradeOff
+    from remat.problem import Problem
+
+
+def read_points(paths: Sequence[Path], problem: Problem) -> list[Point]:
+    """The schedules of the files, each certified by the rules of `problem` without its budget.
+
+    A schedule that says who made it stands under that name with its file as the knob, another one under its file.
+
+    Raises
+    ------
+    FormatError
+        Naming a file that cannot be read.
+    """
+    from dataclasses import replace
+
+    from remat.experiments.trade_off import Point
+    from remat.schedule.io import read_schedule
+
+    rules = replace(problem.rules, budget=None)
+    points = []
+    for path in paths:
+        schedule = read_schedule(path, problem.graph)
+        who, knob = (schedule.source, path.stem) if schedule.source else (path.stem, "")
+        points.append(Point.of(problem.graph, schedule, who, knob, rules=rules))
+    return points
+
+
+def with_points(comparison: Comparison, points: Sequence[Point]) -> str:
+    """The JSON text of a comparison, with the schedules of files where there are any."""
+    text = comparison.to_json()
+    if not points:
+        return text
+    content = {**json.loads(text), "schedules": [point.row() for point in points]}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def print_trade_off(found: TradeOff) -> None:
+    """Print a line for each schedule, its peak beside its extra time, and below it what is wrong with which."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from remat.cli.console import console
+    from remat.schedule.certificate import overhead_text
+
+    out, graph = console(), found.graph
+    title = Text(f"{graph.name}, peak against extra time")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for word in ("schedule", "asked for"):
+        table.add_column(word, overflow="fold")
+    for word in ("peak", "of reference", "overhead", "certified", "on the front"):
+        table.add_column(word, justify="right", no_wrap=True)
+    front = found.front()
+    for point in found.points:
+        peak, cost = point.peak, point.cost
+        if peak is None or cost is None:
+            cells = [point.who, point.knob, "-", "-", "-", "no", ""]
+        else:
+            share = f"{100 * peak / graph.reference_peak:.4g} %" if graph.reference_peak else "-"
+            extra = overhead_text(cost, graph.base_cost)
+            cells = [point.who, point.knob, f"{peak:,}", share, extra, "yes", "*" if point in front else ""]
+        table.add_row(*(Text(cell) for cell in cells))
+    out.print(table)
+    for point in found.points:
+        for note in ([point.fault] if point.fault else []) + list(point.remarks):
+            out.print(Text(f"{point.who}{' ' + point.knob if point.knob else ''}: {note}"), soft_wrap=True)
+    out.print()

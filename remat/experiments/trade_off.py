@@ -1,0 +1,187 @@
+"""Peak against extra time: schedules from anywhere beside those that methods found, all judged by the validator."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat.errors import ProblemError
+from remat.experiments.compare import Comparison, Run, harmless
+from remat.graphs import ComputeGraph
+from remat.io.text import expect
+from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate
+from remat.schedule.rules import Rules
+from remat.schedule.validate import validate
+
+
+@dataclass(frozen=True)
+class Point:
+    """One schedule among others.
+
+    Attributes
+    ----------
+    who : str
+        Who made it; points of one maker are one line of a picture.
+    knob : str
+        What the maker was asked for: a budget, a share, a policy.
+    schedule : Schedule or None
+        None where the maker failed.
+    certificate : Certificate or None
+        What the validator says of it.
+    fault : str
+        Why there is no schedule, or why this one counts for nothing; empty where all is well.
+    remarks : tuple of str
+        What is not wrong by the graph's rules, and yet to be known.
+    """
+
+    who: str
+    knob: str
+    schedule: Schedule | None = field(repr=False)
+    certificate: Certificate | None = field(repr=False)
+    fault: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        graph: ComputeGraph,
+        schedule: Schedule,
+        who: str = "",
+        knob: str = "",
+        *,
+        rules: Rules | None = None,
+        remarks: Iterable[str] = (),
+    ) -> Point:
+        """A schedule as it is, certified for `graph`; `who` is by default its source."""
+        certificate = validate(graph, schedule, rules)
+        fault = "" if certificate.first is None else str(certificate.first)
+        return cls(who or schedule.source or "schedule", knob, schedule, certificate, fault, tuple(remarks))
+
+    @classmethod
+    def failed(cls, who: str, knob: str, fault: str) -> Point:
+        """A maker that made nothing."""
+        return cls(who, knob, None, None, fault)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the validator accepts it."""
+        return self.certificate is not None and self.certificate.accepted
+
+    @property
+    def peak(self) -> int | None:
+        """Bytes; None without a valid schedule."""
+        return self.certificate.peak if self.certificate is not None and self.certified else None
+
+    @property
+    def cost(self) -> int | None:
+        """Of the whole schedule, in the graph's unit; None without a valid schedule."""
+        return self.certificate.cost if self.certificate is not None and self.certified else None
+
+    @property
+    def overhead(self) -> float | None:
+        """In %; None without a valid schedule, or where computing each op once costs nothing."""
+        return self.certificate.overhead if self.certificate is not None and self.certified else None
+
+    def row(self) -> dict[str, Any]:
+        """The point in JSON values; unknown is None."""
+        found = self.certificate
+        return {
+            "who": self.who, "knob": self.knob, "certified": self.certified, "peak": self.peak, "cost": self.cost,
+            "overhead_percent": self.overhead, "recomputations": None if found is None else found.recomputations,
+            "fault": self.fault, "remarks": "; ".join(self.remarks),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """Schedules of one graph in the plane of peak and cost.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+    points : tuple of Point
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> g = unit_chain(4)
+    >>> found = TradeOff(g, (Point.of(g, Schedule.reference(g)),))
+    >>> [(point.who, point.peak, point.overhead) for point in found.points]
+    [('reference order', 6, 0.0)]
+    """
+
+    graph: ComputeGraph
+    points: tuple[Point, ...]
+
+    def __post_init__(self) -> None:
+        expect(self.graph, ComputeGraph, "graph", ProblemError)
+        object.__setattr__(self, "points", tuple(self.points))
+
+    def by_maker(self) -> dict[str, list[Point]]:
+        """The points of each maker, in order."""
+        groups: dict[str, list[Point]] = {}
+        for point in self.points:
+            groups.setdefault(point.who, []).append(point)
+        return groups
+
+    def best(self, budget: int, who: str | None = None) -> Point | None:
+        """The cheapest point, of one maker or of all, whose peak is within `budget` bytes."""
+        fitting = [
+            point for point in self.points
+            if point.peak is not None and point.peak <= budget and who in (None, point.who)
+        ]  # fmt: skip
+        return min(fitting, key=lambda point: (point.cost, point.peak), default=None)
+
+    def front(self) -> list[Point]:
+        """The points that no other beats in both peak and cost, by rising peak."""
+        found: list[Point] = []
+        valid = [point for point in self.points if point.peak is not None]
+        for point in sorted(valid, key=lambda each: (each.peak, each.cost)):
+            if not found or (point.cost or 0) < (found[-1].cost or 0):
+                found.append(point)
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: a row for each point."""
+        return [point.row() for point in self.points]
+
+    def to_csv(self) -> str:
+        """The text of a CSV file; words that a spreadsheet would take for a formula begin with an apostrophe."""
+        text, rows = io.StringIO(), self.rows()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
+        return text.getvalue()
+
+    def to_json(self) -> str:
+        """The text of a JSON file: the graph's facts, and the table."""
+        graph = self.graph
+        facts = {
+            "name": graph.name, "digest": graph.digest, "base_cost": graph.base_cost, "cost_unit": graph.cost_unit,
+            "reference_peak": graph.reference_peak,
+        }  # fmt: skip
+        return json.dumps({"graph": facts, "points": self.rows()}, indent=2, allow_nan=False) + "\n"
+
+
+def points_of_runs(runs: Iterable[Run]) -> list[Point]:
+    """What methods found, as points; the knob is the budget."""
+    points = []
+    for run in runs:
+        result = run.result
+        if result is None:
+            points.append(Point.failed(run.method.label, run.budget, run.error))
+        elif result.schedule is None or result.certificate is None:
+            points.append(Point.failed(run.method.label, run.budget, f"no schedule: {result.status}"))
+        else:
+            points.append(Point(run.method.label, run.budget, result.schedule, result.certificate))
+    return points
+
+
+def trade_off(comparison: Comparison, others: Sequence[Point] = ()) -> TradeOff:
+    """The runs of a comparison beside other points of the same graph."""
+    return TradeOff(comparison.problem.graph, (*others, *points_of_runs(comparison.runs)))

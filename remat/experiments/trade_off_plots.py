@@ -1,0 +1,78 @@
+"""The picture of a trade-off: extra time against peak, one line for each maker in the order of its knob."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from remat.experiments.plots import COLOURS, MARKERS
+from remat.experiments.trade_off import Point, TradeOff
+from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot_trade_off(found: TradeOff) -> Figure:
+    """Overhead against peak of all valid schedules; the lower left is better.
+
+    Points of one maker are joined in the order in which they were asked for, so that a knob that goes back and forth
+    shows as a line that does; its knob stands at each point of a maker with several. The grey step is the front of
+    all. Makers without a valid schedule are only in the legend. Where computing each op once costs nothing, costs take
+    the place of overheads.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    graph, figure = found.graph, empty_figure((9, 5.5))
+    axes = figure.subplots()
+    peaks = [point.peak for point in found.points if point.peak is not None]
+    scale, unit = size_unit(max([graph.reference_peak, *peaks]))
+    front = [(point.peak or 0, _height(point, graph.base_cost)) for point in found.front()]
+    if front:
+        right = max(graph.reference_peak, *(peak for peak, _ in front))
+        axes.step([*(peak / scale for peak, _ in front), right / scale], [*(y for _, y in front), front[-1][1]],
+                  where="post", color="#BBBBBB", linewidth=4, zorder=1, label="best of all")  # fmt: skip
+    for number, (who, points) in enumerate(found.by_maker().items()):
+        _draw_maker(axes, number, who, points, scale=scale, base=graph.base_cost)
+    axes.axvline(graph.reference_peak / scale, color="#222222", linewidth=0.8, linestyle=":")
+    axes.axhline(0, color="#222222", linewidth=0.6)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"peak ({unit}); dotted: the reference order, nothing computed again")
+    axes.set_ylabel("extra time (%)" if graph.base_cost else "cost")
+    axes.set_title(plain_text(graph.name), fontsize="medium")
+    axes.legend(fontsize="small", frameon=False)
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def save_trade_off_plot(found: TradeOff, path: str | os.PathLike[str]) -> None:
+    """Write :func:`plot_trade_off` to a ``.png`` or ``.svg`` file, whole or not at all.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if its name has another suffix or it cannot be written.
+    """
+    write_figure(path, lambda: plot_trade_off(found))
+
+
+def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale: int, base: int) -> None:
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    valid = [point for point in points if point.peak is not None]
+    failed = len(points) - len(valid)
+    label = plain_text(who) + (f" ({failed} without a valid schedule)" if failed else "")
+    places = [((point.peak or 0) / scale, _height(point, base)) for point in valid]
+    axes.plot([x for x, _ in places], [y for _, y in places], color=colour, marker=marker, markersize=5,
+              linewidth=1.2 if len(places) > 1 else 0, label=label, zorder=2)  # fmt: skip
+    for point, place in zip(valid, places, strict=True):
+        if len(valid) > 1:
+            axes.annotate(plain_text(point.knob), place, xytext=(4, 4), textcoords="offset points", fontsize=7,
+                          color=colour)  # fmt: skip
+
+
+def _height(point: Point, base: int) -> float:
+    """Overhead in %, or the cost where computing each op once costs nothing."""
+    return float(point.cost or 0) if not base else point.overhead or 0.0

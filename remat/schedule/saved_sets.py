@@ -1,0 +1,97 @@
+"""The schedule of a saved set: what the forward pass keeps; the backward pass computes the rest again, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from remat.errors import ScheduleError
+from remat.graphs import ComputeGraph
+from remat.io.text import short
+from remat.schedule.schedule import Schedule
+
+
+def first_backward_place(graph: ComputeGraph) -> int:
+    """Where the backward pass begins: the position in the reference order of its first op.
+
+    Raises
+    ------
+    ScheduleError
+        If no op of the graph is said to be of the backward pass.
+    """
+    for place, op in enumerate(graph.arrays.order.tolist()):
+        if graph.ops[op].phase == "backward":
+            return place
+    raise ScheduleError(f"graph {graph.name!r} has no op of the backward pass, so nothing is saved for it")
+
+
+def schedule_of_saved(graph: ComputeGraph, saved: Iterable[str], *, source: str = "saved set") -> Schedule:
+    """The forward pass in the reference order, then the backward pass, which finds only `saved` tensors.
+
+    Before each op of the backward pass whatever it needs and is not there is computed again, in the reference order;
+    each op at most once, and what is computed again stays for later readers. That is what selective checkpointing and
+    torch's partitioner do (its ``reordering_to_mimic_autograd_engine``). Besides `saved` the backward pass finds the
+    graph's inputs and outputs, and what ops of phase ``"loss"`` write and those that may run only once. Frees are
+    implied.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+        Its ops have phases.
+    saved : iterable of str
+        Tensors of the forward pass; others of the graph do no harm.
+    source : str
+        Who chose them.
+
+    Raises
+    ------
+    ScheduleError
+        Naming a saved tensor that the graph does not have, or if it has no backward pass.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("step")
+    >>> _ = b.op("f", size=4, phase="forward"), b.op("g", inputs=["f"], size=4, phase="forward")
+    >>> _ = b.op("h", inputs=["f", "g"], size=4, phase="backward")
+    >>> schedule_of_saved(b.build(), ["g"]).computes(), schedule_of_saved(b.build(), []).computes()
+    (['f', 'g', 'f', 'h'], ['f', 'g', 'f', 'g', 'h'])
+    """
+    arrays, index = graph.arrays, graph.tensor_index
+    kept = [*graph.inputs, *graph.outputs]
+    for name in saved:
+        if name not in index:
+            raise ScheduleError(f"the saved set has tensor {short(name)}, which graph {graph.name!r} lacks")
+        kept.append(name)
+    there = np.zeros(len(graph.tensors), dtype=np.bool_)
+    there[[index[name] for name in kept]] = True
+    order, place = arrays.order.tolist(), first_backward_place(graph)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    writers: list[list[int]] = [[] for _ in graph.tensors]
+    for op in order:
+        for tensor in arrays.op_outputs[op]:
+            writers[tensor].append(op)
+        if rank[op] < place and (graph.ops[op].phase == "loss" or not graph.ops[op].recomputable):
+            there[arrays.op_outputs[op]] = True
+    for op in order[place:]:  # the first contribution to a buffer may come in the forward pass: it is kept
+        for tensor in arrays.op_outputs[op]:
+            there[tensor] = there[tensor] or bool(rank[writers[tensor][0]] < place)
+
+    done: set[int] = set()  # ops of the backward pass, or of the forward pass again
+    computes = order[:place]
+    for op in order[place:]:
+        wanted, waiting = set(), [op]
+        while waiting:
+            each = waiting.pop()
+            if each in wanted or each in done:
+                continue
+            wanted.add(each)
+            for tensor in arrays.op_inputs[each]:
+                if not there[tensor]:
+                    waiting.extend(writers[tensor])
+        run = sorted(wanted, key=lambda one: int(rank[one]))
+        done.update(run)
+        computes.extend(run)
+    return Schedule.of_computes(graph, computes, source=source)

@@ -1,0 +1,62 @@
+"""Peak against extra time: points from anywhere, the front among them, files and the picture."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from remat import Problem
+from remat.experiments.compare import compare
+from remat.experiments.trade_off import Point, TradeOff, trade_off
+from remat.experiments.trade_off_plots import plot_trade_off, save_trade_off_plot
+from remat.graphs.families import unit_chain
+from remat.schedule import Schedule
+from remat.schedule.saved_sets import schedule_of_saved
+
+GRAPH = unit_chain(4)
+
+
+def points() -> list[Point]:
+    wrong = Schedule.from_steps([("compute", "f1")])
+    return [
+        Point.of(GRAPH, Schedule.reference(GRAPH)),
+        Point.of(GRAPH, schedule_of_saved(GRAPH, []), "=saved", "nothing"),
+        Point.of(GRAPH, schedule_of_saved(GRAPH, ["f1"]), "=saved", "f1"),
+        Point.of(GRAPH, wrong, "wrong", "1"),
+        Point.failed("broken", "2", "no luck"),
+    ]
+
+
+def test_the_front_has_valid_schedules_only() -> None:
+    found = TradeOff(GRAPH, tuple(points()))
+    reference, nothing, some, wrong, broken = found.points
+    assert (reference.who, reference.peak, reference.overhead, reference.certified) == ("reference order", 6, 0.0, True)
+    assert (wrong.certified, wrong.peak, wrong.cost) == (False, None, None)
+    assert "step 0: op 'f1' reads tensor 'f0'" in wrong.fault
+    assert (broken.fault, broken.schedule) == ("no luck", None)
+    assert nothing.peak == 6  # all four values come back at the first need: saving nothing saves nothing
+    assert some.peak == 5
+    assert found.front() == [some, reference]
+    assert found.best(6) == reference
+    assert found.best(5) == some
+    assert found.best(5, "reference order") is None
+
+
+def test_tables_and_picture(tmp_path: Path) -> None:
+    matrix = compare(Problem(GRAPH), [5, 2], ["greedy"])
+    found = trade_off(matrix, points())
+    assert [point.knob for point in found.by_maker()["greedy"]] == ["5", "2"]
+    assert found.by_maker()["greedy"][1].fault == "no schedule: infeasible"
+    rows = list(csv.DictReader(io.StringIO(found.to_csv())))
+    assert [row["who"] for row in rows][1] == "'=saved"  # no formula for a spreadsheet
+    facts = json.loads(found.to_json())
+    assert facts["graph"]["reference_peak"] == 6
+    assert [row["peak"] for row in facts["points"]] == [6, 6, 5, None, None, 5, None]
+    (axes,) = plot_trade_off(found).axes
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "greedy (1 without a valid schedule)" in legend
+    assert "broken (1 without a valid schedule)" in legend
+    drawn = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
+    assert [y for _, y in drawn["=saved"]] == [point.overhead for point in found.points[1:3]]
+    save_trade_off_plot(found, tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
