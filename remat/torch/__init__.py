@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from remat.torch.capture import capture, fake_tensors
     from remat.torch.captured import Captured, Input, ResultValue
     from remat.torch.execute import Executor, OpRun, Step
     from remat.torch.memory import measure_peak, profiled_memory, track_storages
@@ -16,6 +17,8 @@ _HOME = {
     "OpRun": "remat.torch.execute",
     "ResultValue": "remat.torch.captured",
     "Step": "remat.torch.execute",
+    "capture": "remat.torch.capture",
+    "fake_tensors": "remat.torch.capture",
     "measure_peak": "remat.torch.memory",
     "profiled_memory": "remat.torch.memory",
     "track_storages": "remat.torch.memory",
@@ -28,6 +31,8 @@ __all__ = [
     "OpRun",
     "ResultValue",
     "Step",
+    "capture",
+    "fake_tensors",
     "measure_peak",
     "profiled_memory",
     "track_storages",

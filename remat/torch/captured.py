@@ -30,7 +30,7 @@ class Input:
         ``"parameter"``, ``"buffer"``, ``"input"`` or ``"tangent"``.
     name : str
         Name of the parameter or buffer in the module (the first one of what is shared), or the position of an input
-        among the flattened sample arguments, as text.
+        among the leaves of ``(args, kwargs)`` as :mod:`torch.utils._pytree` flattens them, as text.
     size : int
         Bytes of its storage; 0 for what is no tensor.
     output : int or None
@@ -107,9 +107,11 @@ class Captured:
     outputs_spec : torch.utils._pytree.TreeSpec or None
         How the results of kind ``"output"`` make up what the module returns.
     partitioner_facts : mapping
-        What torch's partitioner wants to know of a joint graph: ``num_forward_outputs``,
-        ``static_lifetime_input_indices``, and ``joint_module`` (the fx graph before it was cleaned, as torch.compile
-        would hand it over); empty for other routes.
+        What torch's partitioner wants to know of a joint graph: ``num_forward_outputs`` and
+        ``static_lifetime_input_indices``; empty for other routes.
+    constants : mapping of str to torch.Tensor
+        Tensors that the module reads and that are neither its parameters, nor its buffers, nor arguments; inputs of
+        kind ``"buffer"`` with these names.
 
     Raises
     ------
@@ -127,11 +129,13 @@ class Captured:
     mode: str
     outputs_spec: Any = None
     partitioner_facts: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "homes", MappingProxyType(dict(self.homes)))
         put(self, "partitioner_facts", MappingProxyType(dict(self.partitioner_facts)))
+        put(self, "constants", MappingProxyType(dict(self.constants)))
         if len(self.nodes) != len(self.graph.ops):
             raise CaptureError(f"{len(self.nodes)} nodes for {len(self.graph.ops)} ops of graph {self.graph.name!r}")
         for node, op in zip(self.nodes, self.graph.ops, strict=True):

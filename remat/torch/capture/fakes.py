@@ -1,0 +1,121 @@
+"""Fake tensors: shapes, types and strides of a module and its sample arguments, without their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+
+from remat.errors import CaptureError
+
+
+def fake_tensors() -> AbstractContextManager[Any]:
+    """A context in which all tensors that are made have a shape, a type and a device, but no memory.
+
+    A module that is built in it can be captured, whatever the size of its weights.
+
+    Examples
+    --------
+    >>> with fake_tensors():
+    ...     layer = torch.nn.Linear(1_000_000, 1_000_000)
+    >>> layer.weight.untyped_storage().nbytes()
+    4000000000000
+    """
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@dataclass(frozen=True, eq=False)
+class FakeWorld:
+    """A module with its sample arguments as fake tensors.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+    mode : FakeTensorMode
+    args, kwargs : tuple, mapping
+        The sample arguments; their tensors are fake.
+    state : mapping of str to torch.Tensor
+        Fake parameters and buffers by their names; what is shared has its first name only.
+    """
+
+    module: torch.nn.Module
+    mode: FakeTensorMode
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    state: Mapping[str, torch.Tensor]
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters alone."""
+        return {name: self.state[name] for name, _ in self.module.named_parameters()}
+
+    @property
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers alone."""
+        return {name: self.state[name] for name, _ in self.module.named_buffers()}
+
+    def unread(self, read: Iterable[str]) -> dict[str, int]:
+        """Bytes of parameters and of buffers other than those named `read`."""
+        names = set(read)
+        return {
+            kind: sum(tensor.untyped_storage().nbytes() for name, tensor in own.items() if name not in names)
+            for kind, own in (("parameter", self.parameters), ("buffer", self.buffers))
+        }
+
+    @contextmanager
+    def swapped(self, state: Mapping[str, torch.Tensor] | None = None) -> Iterator[torch.nn.Module]:
+        """The module with fake parameters and buffers in the place of its own, shared ones shared.
+
+        It must last until the backward pass is done: a module that computes its forward pass again there would
+        otherwise find its own parameters.
+        """
+        with _reparametrize_module(self.module, dict(self.state if state is None else state), tie_weights=True):
+            yield self.module
+
+    @classmethod
+    def of(cls, module: Any, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
+        """Make it; nothing of the module changes.
+
+        Raises
+        ------
+        CaptureError
+            If `module` is no module, `args` no tuple, or a tensor is on the meta device or of another fake mode.
+        """
+        if not isinstance(module, torch.nn.Module):
+            raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
+        if not isinstance(args, tuple | list):
+            raise CaptureError(f"the sample arguments must be a tuple, not a {type(args).__name__}: (x,) for one")
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        named = [(f"parameter or buffer {name!r}", tensor) for name, tensor in own.items()]
+        named += [(f"sample argument {k}", leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        mode: FakeTensorMode | None = None
+        for what, tensor in named:
+            if tensor.device.type == "meta":
+                raise CaptureError(
+                    f"{what} is on the meta device, whose kernels are no machine's; make the module under "
+                    "remat.torch.fake_tensors() instead, which needs no memory either"
+                )
+            if isinstance(tensor, FakeTensor):
+                if mode is not None and tensor.fake_mode is not mode:
+                    raise CaptureError(f"{what} is a fake tensor of another FakeTensorMode than those before it")
+                mode = tensor.fake_mode
+        mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [_fake(mode, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        new_args, new_kwargs = pytree.tree_unflatten(fakes, spec)
+        state = {name: _fake(mode, tensor) for name, tensor in own.items()}
+        return cls(module, mode, new_args, new_kwargs, state)
+
+
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, FakeTensor):
+        return tensor
+    if not tensor.is_leaf:
+        tensor = tensor.detach().requires_grad_(tensor.requires_grad)
+    return mode.from_tensor(tensor, static_shapes=True)

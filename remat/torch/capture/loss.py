@@ -1,0 +1,79 @@
+"""A module whose first output is the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from remat.errors import CaptureError
+from remat.torch.capture.traced import Traced
+
+#: What the names of parameters of the module inside begin with.
+WITHOUT = "module"
+
+
+class WithLoss(torch.nn.Module):
+    """A module with a loss: an item of what it returns, or a function of it.
+
+    It returns what the module does, everything but the loss detached; with a function, the loss alone.
+
+    Raises
+    ------
+    CaptureError
+        When it runs and there is no such item, or it is not one number.
+    """
+
+    def __init__(self, module: torch.nn.Module, loss: str | int | Callable[[Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns; see the class."""
+        outputs = self.module(*args, **kwargs)
+        if callable(self.loss):
+            return one_number(self.loss(outputs), "the loss function returns")
+        loss = one_number(item_of(outputs, self.loss), f"the loss {self.loss!r} is")
+        return pytree.tree_map_only(torch.Tensor, lambda each: each if each is loss else each.detach(), outputs)
+
+
+def item_of(outputs: Any, key: str | int) -> Any:
+    """An item of what a module returns, by its key, attribute or position."""
+    if isinstance(outputs, Mapping) and key in outputs:
+        return outputs[key]
+    if isinstance(key, str):
+        if hasattr(outputs, key):
+            return getattr(outputs, key)
+        raise CaptureError(f"the module returns a {type(outputs).__name__} without an item {key!r} to be the loss")
+    if isinstance(outputs, torch.Tensor):
+        outputs = (outputs,)
+    items = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
+    if not -len(items) <= key < len(items):
+        raise CaptureError(f"the module returns {len(items)} items, none of them number {key} to be the loss")
+    return items[key]
+
+
+def one_number(loss: Any, what: str) -> torch.Tensor:
+    """`loss`, if it is a tensor of one number."""
+    if not isinstance(loss, torch.Tensor):
+        raise CaptureError(f"{what} a {type(loss).__name__}, not a tensor")
+    if loss.numel() != 1:
+        raise CaptureError(f"{what} a tensor of shape {tuple(loss.shape)}, not one number")
+    return loss
+
+
+def names_without(prefix: str, traced: Traced) -> Traced:
+    """The same, with the names of parameters and buffers as in the module inside."""
+
+    def short(name: str) -> str:
+        return name.removeprefix(prefix + ".")
+
+    return replace(
+        traced,
+        inputs=tuple(replace(each, name=short(each.name)) for each in traced.inputs),
+        results=tuple(replace(each, name=short(each.name)) for each in traced.results),
+    )

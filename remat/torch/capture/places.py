@@ -1,0 +1,61 @@
+"""Where an fx node comes from: the module that called it, the user's line of source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+#: The root of a path in an ``nn_module_stack``, and the ways in which items of containers are written there.
+_ROOT = re.compile(r"^(?:L\['self'\]|L__self__)\.?")
+_ITEM = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^'\"\]]+)['\"]?\]")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def module_path(node: torch.fx.Node, prefix: str = "") -> str | None:
+    """Dotted path of the module that a node belongs to, or that its forward op belongs to; None where unknown.
+
+    `prefix` is a first part of all paths that is left out.
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    path = _ROOT.sub("", str(list(stack.values())[-1][0]))
+    path = _ITEM.sub(lambda found: "." + (found[1] or found[2]), path).lstrip(".")
+    if prefix and (path == prefix or path.startswith(prefix + ".")):
+        path = path[len(prefix) + 1 :]
+    return path
+
+
+def source_line(node: torch.fx.Node) -> list[str | int] | None:
+    """File, line and function of the innermost frame outside torch; None where unknown."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    for file, line, function in reversed(frames):
+        if not file.startswith((_TORCH, "<")):
+            return [file, int(line), function]
+    return None
+
+
+def module_paths(nodes: Iterable[torch.fx.Node], prefix: str = "") -> dict[torch.fx.Node, str]:
+    """Paths of the modules of nodes; sums of gradients belong to what all of their terms do."""
+    found: dict[torch.fx.Node, str] = {}
+    for node in nodes:
+        path = module_path(node, prefix)
+        if path is None and (node.meta.get("partitioner_tag") == "is_backward"):
+            parts = [found[each].split(".") for each in node.all_input_nodes if each in found]
+            path = ".".join(_common(parts))
+        if path:
+            found[node] = path
+    return found
+
+
+def _common(paths: list[list[str]]) -> list[str]:
+    common: list[str] = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return common

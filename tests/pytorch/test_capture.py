@@ -1,0 +1,218 @@
+"""Capture of training steps: ops, tensors, storages, phases; of modules that return and take all kinds of things."""
+
+import operator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from models import MODELS, Resnet, gpt, resnet, unet  # noqa: E402
+from torch import nn  # noqa: E402
+
+from remat import Problem, read_graph, solve  # noqa: E402
+from remat.torch.capture import capture, fake_tensors  # noqa: E402
+from remat.torch.captured import BEGIN_BACKWARD, Captured  # noqa: E402
+
+#: The least of each kind.
+SMALL = {
+    **{name: {"layers": 1} for name in ("gpt", "bert", "encoder_decoder")},
+    "resnet": {"blocks": (1,)},
+    "unet": {"levels": 2},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def step(request: pytest.FixtureRequest) -> tuple[nn.Module, Captured]:
+    with fake_tensors():
+        module, args = MODELS[request.param](**SMALL[request.param])
+    return module, capture(module, args)
+
+
+def test_every_node_is_an_op_or_lives_in_what_one_writes(step: tuple[nn.Module, Captured]) -> None:
+    """By storages, which this test looks up itself: nothing is counted twice, and nothing is left out."""
+    captured = step[1]
+    storage_of: dict[str, set[int]] = {}
+    constants = set()
+    for node in captured.module.graph.nodes:
+        if node.op == "output":
+            continue
+        values = node.meta["val"] if isinstance(node.meta["val"], tuple | list) else (node.meta["val"],)
+        assert len(captured.homes[node]) == len(values)
+        for value, home in zip(values, captured.homes[node], strict=True):
+            if isinstance(value, torch.Tensor):
+                key = value.untyped_storage()._cdata
+                (storage_of.setdefault(home, set()) if home else constants).add(key)
+                if home:
+                    assert captured.graph.tensors[captured.graph.tensor_index[home]].size == (
+                        value.untyped_storage().nbytes()
+                    )
+    assert set(storage_of) == set(captured.graph.tensor_names)
+    assert all(len(keys) == 1 for keys in storage_of.values())
+    assert len(set().union(*storage_of.values())) == len(storage_of)
+    assert not constants & set().union(*storage_of.values())
+    views = [node for node in captured.module.graph.nodes if node.target is operator.getitem]
+    assert views
+    assert all(captured.op_of(node) is None for node in views)
+
+
+def test_ops_read_what_their_nodes_read(step: tuple[nn.Module, Captured]) -> None:
+    captured = step[1]
+    for op, node in zip(captured.graph.ops, captured.nodes, strict=True):
+        if node is not None:
+            read = {home for each in node.all_input_nodes for home in captured.homes[each]} - {None}
+            assert set(op.inputs) == read
+            assert op.type == str(node.target)
+            assert all(captured.writer(tensor) is node for tensor in op.outputs)
+
+
+def test_the_backward_pass_begins_when_the_forward_pass_is_done(step: tuple[nn.Module, Captured]) -> None:
+    captured = step[1]
+    graph = captured.graph
+    phases = [op.phase for op in graph.ops]
+    place = phases.index("loss")
+    begin = graph.ops[place]
+    assert (begin.name, begin.cost, begin.workspace, begin.recomputable) == (BEGIN_BACKWARD, 0, 0, False)
+    assert set(phases[:place]) == {"forward"}
+    assert set(phases[place + 1 :]) == {"backward"}
+    assert [op.name for op in graph.ops if not op.recomputable] == [BEGIN_BACKWARD]
+    (loss,) = captured.results_of("output")
+    assert set(captured.homes[loss.node]) <= set(begin.inputs)
+    assert begin.outputs == tuple(each.node.name for each in captured.inputs_of("tangent"))
+    forward = {tensor for op in graph.ops[:place] for tensor in op.outputs}
+    assert any(forward.intersection(op.inputs) for op in graph.ops[place + 1 :])
+
+
+def test_every_parameter_has_its_gradient(step: tuple[nn.Module, Captured]) -> None:
+    module, captured = step
+    named = dict(module.named_parameters())
+    gradients = {each.name: each.node for each in captured.results_of("gradient") if each.name in named}
+    used = {name for name in named if "pooler" not in name}
+    assert used <= set(gradients) <= set(named)
+    assert all(gradients.get(name) is None for name in set(named) - used)
+    for name in used:
+        assert gradients[name].meta["val"].shape == named[name].shape
+        assert set(captured.homes[gradients[name]]) <= set(captured.graph.outputs)
+    assert {each.name for each in captured.inputs_of("parameter")} >= used
+    mutated = {each.name for each in captured.results_of("mutation")}
+    assert mutated == {name for name, _ in module.named_buffers() if name.split(".")[-1] != "places"}
+    assert bool(captured.graph.meta["effects"]) == bool(mutated)
+    memory = captured.graph.meta["constant_bytes"]
+    assert memory["param"] == sum(4 * p.numel() for p in named.values())
+    assert captured.graph.constant_memory == sum(memory.values())
+
+
+def test_random_ops_are_listed(step: tuple[nn.Module, Captured]) -> None:
+    module, captured = step
+    types = {op.name: op.type for op in captured.graph.ops}
+    found = {types[name] for name in captured.random_ops}
+    assert found == ({"aten.native_dropout.default"} if isinstance_with_dropout(module) else set())
+
+
+def isinstance_with_dropout(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.Dropout) for part in module.modules())
+
+
+def test_modules_and_lines_are_known_in_both_passes() -> None:
+    captured = capture(*gpt())
+    modules, lines = captured.graph.meta["modules"], captured.graph.meta["source_lines"]
+    for phase in ("forward", "backward"):
+        ops = [op.name for op in captured.graph.ops if op.phase == phase]
+        found = {modules.get(op) for op in ops}
+        assert {f"layers.{k}.{part}" for k in range(2) for part in ("norm_1", "attention.query", "mlp.0")} <= found
+        assert sum(op in modules for op in ops) > 0.9 * len(ops)
+        assert sum(op in lines for op in ops) > 0.9 * len(ops)
+    file, line, function = lines["native_layer_norm"]
+    assert file.endswith("models.py")
+    assert function == "forward"
+    assert isinstance(line, int)
+
+
+def test_real_and_fake_modules_give_the_same_graph_and_stay_as_they_are() -> None:
+    module, args = resnet(blocks=(1,))
+    before = {name: (tensor, tensor.clone()) for name, tensor in module.state_dict(keep_vars=True).items()}
+    real = capture(module, args)
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        assert tensor is before[name][0]
+        assert torch.equal(tensor, before[name][1])
+        assert tensor.grad is None
+    with fake_tensors():
+        fake = capture(*resnet(blocks=(1,)))
+    assert real.graph == fake.graph
+
+
+class Everything(nn.Module):
+    """Takes and returns all kinds of things, and counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, factor, y, flag=None, *, z):
+        self.calls.add_(1)
+        y = self.linear(x) * factor + y + z["deep"]
+        return {"loss": y.sum(), "y": y, "x": x, "nothing": None, "flag": flag, "view": y.view(-1)}
+
+
+def everything() -> tuple[nn.Module, tuple, dict]:
+    return Everything(), (torch.randn(2, 4), 3, torch.ones(4)), {"z": {"deep": torch.ones(4)}, "flag": 7}
+
+
+def test_trees_of_arguments_and_outputs() -> None:
+    module, args, kwargs = everything()
+    captured = capture(module, args, kwargs)
+    outputs = captured.results_of("output")
+    made = torch.utils._pytree.tree_unflatten([each.node or each.value for each in outputs], captured.outputs_spec)
+    assert list(made) == ["loss", "y", "x", "nothing", "flag", "view"]
+    assert (made["nothing"], made["flag"]) == (None, 7)
+    assert captured.homes[made["x"]] == (None,)
+    assert captured.homes[made["view"]] == captured.homes[made["y"]]
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    for each in captured.inputs_of("input"):
+        value = leaves[int(each.name)]
+        assert each.size == (value.untyped_storage().nbytes() if isinstance(value, torch.Tensor) else 0)
+        if isinstance(value, torch.Tensor):
+            assert each.node.meta["val"].shape == value.shape
+    assert [each.name for each in captured.results_of("mutation")] == ["calls"]
+    assert [each.output for each in captured.inputs_of("tangent")] == [0, 1]
+
+
+@pytest.mark.parametrize("loss", ["loss", 0, lambda out: out["y"].sum()])
+def test_a_loss_alone_has_a_tangent(loss: object) -> None:
+    module, args, kwargs = everything()
+    captured = capture(module, args, kwargs, loss=loss)
+    (tangent,) = captured.inputs_of("tangent")
+    assert (tangent.size, tangent.output) == (4, 0)
+    assert len(captured.results_of("output")) == (1 if callable(loss) else 6)
+    assert {each.name for each in captured.results_of("gradient")} >= {"linear.weight", "linear.bias"}
+    assert {each.name for each in captured.inputs_of("parameter")} == {"linear.weight", "linear.bias"}
+    assert "linear" in captured.graph.meta["modules"].values()
+
+
+def test_a_captured_step_can_be_scheduled() -> None:
+    with fake_tensors():
+        graph = capture(*unet(levels=2)).graph
+    result = solve(Problem(graph, budget=int(0.8 * graph.reference_peak)), method="greedy")
+    assert result.certificate is not None
+    assert result.certificate.accepted
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("file", "make", "sizes"),
+    [
+        ("resnet50_train", resnet, {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32}),
+        ("unet_train", unet, {"levels": 5, "width": 64, "image": 256, "classes": 21, "batch": 4}),
+    ],
+)
+def test_networks_that_others_captured(file: str, make: type[Resnet], sizes: dict, shared) -> None:
+    """Sizes, reference peak and constants are those of the captures in the data folder."""
+    other = read_graph(shared / "data" / "graphs" / f"{file}.json")
+    with fake_tensors():
+        graph = capture(*make(**sizes)).graph
+    tangents = {"tangents_1": 4}
+    assert len(graph.ops) == len(other.ops) + 1
+    assert sorted(t.size for t in graph.tensors) == sorted([*(t.size for t in other.tensors), *tangents.values()])
+    assert graph.reference_peak == other.reference_peak
+    assert graph.constant_memory == other.constant_memory - sum(tangents.values())
