@@ -500,6 +500,9 @@ def test_a_schedule_must_be_one(tmp_path):
     path.write_text(REMAT.replace("neg", "pos"))
     with pytest.raises(FormatError, match="the module runs 'pos', which graph 'm' lacks"):
         read_schedule(path, graph)
+    path.write_text(module("ROOT y = f32[] parameter(0)"))
+    with pytest.raises(FormatError, match=r"m\.hlo: module 'm' computes nothing"):
+        read_schedule(path)
     assert FORMAT.recognizes(Source("x", b"\n HloModule x"))
     assert not FORMAT.recognizes(Source("x", b"module @x"))
 

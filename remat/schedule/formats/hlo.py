@@ -5,7 +5,7 @@ The same text is a graph, too (:mod:`remat.graphs.formats.hlo`); frees are impli
 
 from __future__ import annotations
 
-from remat.errors import FormatError
+from remat.errors import FormatError, GraphError
 from remat.graphs import ComputeGraph
 from remat.graphs.formats.hlo import HloProgram, program_from_text, recognizes
 from remat.io.formats import Source
@@ -38,7 +38,11 @@ def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) 
 
 
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
-    return schedule_of_program(program_from_text(source.text), graph)
+    try:
+        program = program_from_text(source.text)
+    except GraphError as error:
+        raise FormatError(str(error)) from None
+    return schedule_of_program(program, graph)
 
 
 FORMAT = ScheduleFormat(
