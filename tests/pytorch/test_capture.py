@@ -21,7 +21,11 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+QUICK = ("gpt", "resnet")
+KINDS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MODELS]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def step(request: pytest.FixtureRequest) -> tuple[nn.Module, Captured]:
     with fake_tensors():
         module, args = MODELS[request.param](**SMALL[request.param])
@@ -195,6 +199,44 @@ def test_a_captured_step_can_be_scheduled() -> None:
     result = solve(Problem(graph, budget=int(0.8 * graph.reference_peak)), method="greedy")
     assert result.certificate is not None
     assert result.certificate.accepted
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_two_routes_agree(name: str) -> None:
+    """They record in their own ways: the same ops of the same sizes, in the same order."""
+    with fake_tensors():
+        module, args = MODELS[name](**SMALL[name])
+    joint, recorded = (capture(module, args, route=route, costs="flops") for route in ("joint", "make_fx"))
+    assert (joint.route, recorded.route) == ("joint", "make_fx")
+    a, b = joint.graph, recorded.graph
+    for one, other in zip(a.ops, b.ops, strict=True):
+        assert (one.type, one.phase, one.cost) == (other.type, other.phase, other.cost)
+        assert [a.tensors[a.tensor_index[t]].size for t in one.outputs] == (
+            [b.tensors[b.tensor_index[t]].size for t in other.outputs]
+        )
+        assert a.meta["modules"].get(one.name) == b.meta["modules"].get(other.name)
+    assert a.reference_peak == b.reference_peak
+    assert a.num_edges == b.num_edges
+    assert a.constant_memory == b.constant_memory
+    for fact in ("random_ops", "effects"):
+        assert len(a.meta[fact]) == len(b.meta[fact])
+    for kind in ("output", "gradient", "mutation"):
+        found = [{each.name for each in step.results_of(kind) if each.node is not None} for step in (joint, recorded)]
+        assert found[0] == found[1]
+
+
+def test_inference_is_the_forward_pass_in_evaluation_mode() -> None:
+    module, args = MODELS["bert"](layers=1, loss=False)
+    module.layers[0].eval()
+    captured = capture(module, args, mode="inference")
+    assert [part.training for part in (module, module.layers[0], module.head)] == [True, False, True]
+    assert {op.phase for op in captured.graph.ops} == {"forward"}
+    assert not captured.inputs_of("tangent")
+    assert captured.random_ops == ()
+    assert captured.mode == "inference"
+    made = [each.node for each in captured.results_of("output")]
+    assert list(torch.utils._pytree.tree_unflatten(made, captured.outputs_spec)) == ["logits", "pooled"]
+    assert captured.graph.reference_peak > 0
 
 
 @pytest.mark.slow

@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.capture.costs import costs_by_name
+from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.capture.joint import trace_joint
 from remat.torch.capture.loss import WITHOUT, WithLoss, names_without
 from remat.torch.capture.lowering import lower
+from remat.torch.capture.recording import trace_make_fx
 from remat.torch.capture.traced import Traced
 from remat.torch.captured import Captured
 
-ROUTES: dict[str, Callable[[FakeWorld], Traced]] = {"joint": trace_joint}
+ROUTES = ("joint", "make_fx")
 MODES = ("training", "inference")
 
 
@@ -39,7 +42,7 @@ def capture(
     Parameters
     ----------
     module : torch.nn.Module
-        In training mode or not: what dropout and batch norm do is captured as it is.
+        In training mode or not: of a training step, what dropout and batch norm do is captured as it is.
     args, kwargs
         Sample arguments; real or fake tensors, of the shapes and types of the real ones.
     route : {"auto", "joint", "make_fx"}
@@ -50,6 +53,7 @@ def capture(
         function of what it returns; it must be one number. Other items are returned detached; with a function the loss
         alone is returned. Default: all outputs of the module, with tangents that come from outside.
     mode : {"training", "inference"}
+        The second is the forward pass of the module in evaluation mode, by the route ``"make_fx"``.
     costs : str or CostModel
         Costs of ops; see :mod:`remat.torch.costs`.
     name : str, optional
@@ -67,14 +71,23 @@ def capture(
     """
     if mode not in MODES:
         raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}")
-    if route != "auto" and route not in ROUTES:
+    if route not in {"auto", *ROUTES}:
         raise CaptureError(f"route {route!r} is not one of auto, {', '.join(ROUTES)}")
+    if mode == "inference" and (route == "joint" or loss is not None):
+        raise CaptureError(f"a forward pass alone has no {'loss' if loss is not None else 'joint graph (use make_fx)'}")
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     whole = module if loss is None else WithLoss(module, loss)
     world = FakeWorld.of(whole, args, kwargs)
     model = costs_by_name(costs)
-    traced = ROUTES["joint" if route == "auto" else route](world)
+    meta: dict[str, Any] = {}
+    with quiet_torch():
+        if mode == "inference":
+            traced = _inference(world)
+        else:
+            _check_gradients(module, world)
+            traced = _training(world, route, meta)
+            _check_results(module, traced)
     return lower(
         traced if loss is None else names_without(WITHOUT, traced),
         name=name or type(module).__name__,
@@ -83,5 +96,53 @@ def capture(
         costs=model.costs,
         cost_unit=model.unit,
         prefix="" if loss is None else WITHOUT,
-        meta={},
+        meta=meta,
     )
+
+
+def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
+    """The traced step; where the first of two routes failed, `meta` says why."""
+    if route != "make_fx":
+        try:
+            return trace_joint(world)
+        except Exception as error:
+            reason = explained(world.module, error)
+            if route == "joint":
+                raise reason from error
+    try:
+        traced = trace_make_fx(world)
+    except Exception as error:
+        raise explained(world.module, error) from error
+    if route == "auto":
+        meta["fallback"] = str(reason)
+    return traced
+
+
+def _inference(world: FakeWorld) -> Traced:
+    """The forward pass of the module in evaluation mode; its parts are then as they were."""
+    training = {part: part.training for part in world.module.modules()}
+    try:
+        world.module.eval()
+        return trace_make_fx(world, training=False)
+    except Exception as error:
+        raise explained(world.module, error) from error
+    finally:
+        for part, flag in training.items():
+            part.training = flag
+
+
+def _check_gradients(module: torch.nn.Module, world: FakeWorld) -> None:
+    tensors = [*world.state.values(), *pytree.tree_leaves((world.args, dict(world.kwargs)))]
+    if not any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors):
+        raise CaptureError(
+            f"module {type(module).__name__!r} has no parameter that needs a gradient; "
+            "mode='inference' captures its forward pass alone"
+        )
+
+
+def _check_results(module: torch.nn.Module, traced: Traced) -> None:
+    name = type(module).__name__
+    if not any(each.node for each in traced.results if each.kind == "output"):
+        raise CaptureError(f"module {name!r} returns no tensor")
+    if not any(each.node for each in traced.results if each.kind == "gradient"):
+        raise CaptureError(f"nothing that module {name!r} returns depends on a parameter that needs a gradient")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +12,10 @@ import torch
 _ROOT = re.compile(r"^(?:L\['self'\]|L__self__)\.?")
 _ITEM = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^'\"\]]+)['\"]?\]")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_TORCH = str(Path(torch.__file__).parent)
+#: File, line and function.
+Frame = tuple[str, int, str]
+#: Folders whose frames are not the user's.
+_OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 
 def module_path(node: torch.fx.Node, prefix: str = "") -> str | None:
@@ -31,12 +34,19 @@ def module_path(node: torch.fx.Node, prefix: str = "") -> str | None:
 
 
 def source_line(node: torch.fx.Node) -> list[str | int] | None:
-    """File, line and function of the innermost frame outside torch; None where unknown."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    for file, line, function in reversed(frames):
-        if not file.startswith((_TORCH, "<")):
-            return [file, int(line), function]
-    return None
+    """File, line and function of the innermost frame outside torch and this package; None where unknown."""
+    found = users_frame(frames_in(node.meta.get("stack_trace") or ""))
+    return None if found is None else list(found)
+
+
+def frames_in(text: str) -> list[Frame]:
+    """File, line and function of the frames in the text of a traceback, the innermost last."""
+    return [(file, int(line), function) for file, line, function in _FRAME.findall(text)]
+
+
+def users_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame that is neither torch's nor of this package."""
+    return next((frame for frame in reversed(frames) if not frame[0].startswith(_OTHERS)), None)
 
 
 def module_paths(nodes: Iterable[torch.fx.Node], prefix: str = "") -> dict[torch.fx.Node, str]:

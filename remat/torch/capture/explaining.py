@@ -1,0 +1,71 @@
+"""What is told where a module cannot be captured: one line, with the place in the user's source."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from remat.errors import CaptureError
+from remat.torch.capture.places import frames_in, users_frame
+from remat.torch.capture.traced import RouteError
+
+_DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+#: Says at length, on standard error, what the exception says, too.
+_LOUD = "torch._subclasses.fake_tensor"
+
+
+def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
+    """The error of a route as one of ours."""
+    name = type(module).__name__
+    if isinstance(error, CaptureError):
+        return error
+    if depends_on_data(error):
+        return CaptureError(
+            f"module {name!r} does what depends on the values of tensors, not only on their shapes"
+            f"{_place(error)}: {_first_line(error)}"
+        )
+    if isinstance(error, TorchDynamoException):
+        return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {_first_line(error)}")
+    return CaptureError(
+        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {_first_line(error)}"
+    )
+
+
+def depends_on_data(error: BaseException | None) -> bool:
+    """Whether control flow, or a size, depends on the values of tensors."""
+    while error is not None:
+        if isinstance(error, _DEPENDS_ON_DATA) or "data-dependent" in _first_line(error).lower():
+            return True
+        error = error.__cause__
+    return False
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Torch does not log what it raises as well."""
+    logger = logging.getLogger(_LOUD)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """The innermost place in the user's source, from the traceback, or from the text of a message of Dynamo."""
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    found = users_frame(frames_in(str(error))) or users_frame(frames)
+    return "" if found is None else f" ({found[0]}, line {found[1]})"

@@ -1,0 +1,229 @@
+"""Route "make_fx": what runs is recorded, without Dynamo; also of a forward pass alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch._dispatch.python import enable_python_dispatcher
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from remat.errors import CaptureError
+from remat.torch.capture.fakes import FakeWorld
+from remat.torch.capture.traced import Traced, storage_bytes
+from remat.torch.captured import Input, ResultValue
+
+#: What a forward node hands over to the backward nodes that its autograd node runs.
+_MIRRORED = {"nn_module_stack": "fwd_nn_module_stack", "stack_trace": "stack_trace"}
+
+
+@dataclass(eq=False)
+class _Recorder:
+    """The step as a function of flat tensors, and what it learns when it runs."""
+
+    world: FakeWorld
+    training: bool
+    names: list[tuple[str, str]]
+    tangents: int = 0
+    results: list[ResultValue] = field(default_factory=list)
+    spec: Any = None
+
+    def outputs(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """Leaves of what the module returns, for the tensors of :attr:`names`."""
+        given = dict(zip(self.names, tensors, strict=False))
+        leaves, spec = pytree.tree_flatten((self.world.args, dict(self.world.kwargs)))
+        leaves = [given.get(("input", str(k)), leaf) for k, leaf in enumerate(leaves)]
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        found, self.spec = pytree.tree_flatten(self.world.module(*args, **kwargs))
+        return list(found)
+
+    def step(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Outputs of the forward pass, then gradients; the last tensors are the tangents."""
+        state = {name: t for (kind, name), t in zip(self.names, tensors, strict=False) if kind != "input"}
+        with self.world.swapped(state), _module_stacks(self.world.module):
+            leaves = self.outputs(tensors)
+            found = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            self.results = [
+                ResultValue(None, "output", str(k), None if isinstance(leaf, torch.Tensor) else leaf)
+                for k, leaf in enumerate(leaves)
+            ]
+            values = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+            if self.training:
+                values += self._gradients(leaves, tensors)
+        return values
+
+    def _gradients(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        roots = differentiable(leaves)
+        if not roots:
+            return []
+        wanted = [
+            (name, tensor) for (_, name), tensor in zip(self.names, tensors, strict=False) if tensor.requires_grad
+        ]
+        fx_traceback.current_meta.update(partitioner_tag="is_backward")
+        setup_stacktrace_preservation_hooks([root.grad_fn for root in roots if root.grad_fn is not None])
+        found = torch.autograd.grad(
+            roots, [tensor for _, tensor in wanted], tensors[len(tensors) - self.tangents :], allow_unused=True
+        )
+        self.results += [
+            ResultValue(None, "gradient", name, None if each is None else ...)
+            for (name, _), each in zip(wanted, found, strict=True)
+        ]
+        return [each for each in found if each is not None]
+
+
+def trace_make_fx(world: FakeWorld, *, training: bool = True) -> Traced:
+    """What the forward pass, or both passes, of a module run.
+
+    Raises
+    ------
+    Exception
+        What the module, or torch, raises where it cannot be recorded.
+    """
+    leaves = pytree.tree_leaves((world.args, dict(world.kwargs)))
+    named = [("parameter", name, tensor) for name, tensor in world.parameters.items()]
+    named += [("buffer", name, tensor) for name, tensor in world.buffers.items()]
+    named += [("input", str(k), leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    recorder = _Recorder(world, training, [(kind, name) for kind, name, _ in named])
+    tensors = [tensor for *_, tensor in named]
+    positions: list[int] = []
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(training))
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        if training:
+            with world.mode, world.swapped():
+                outputs = recorder.outputs(tensors)
+            roots = differentiable(outputs)
+            positions = [next(k for k, leaf in enumerate(outputs) if leaf is root) for root in roots]
+            with world.mode:
+                tensors += [torch.empty_like(root, memory_format=torch.contiguous_format) for root in roots]
+            recorder.tangents = len(roots)
+            outputs = roots = []
+        # as torch.compile sees them: batch norm then says that it changes its statistics
+        stack.enter_context(enable_python_dispatcher())
+        trace = _make_fx(recorder.step, record_stack_traces=True)
+        recorded = trace(*tensors)
+    _mirror(recorded.graph)
+    functional = _functional(recorded, [tensor.detach() for tensor in tensors])
+    placeholders = list(functional.graph.find_nodes(op="placeholder"))
+    sizes = [storage_bytes(node.meta.get("val")) for node in placeholders]
+    inputs = [
+        Input(node, kind, name, size)
+        for (kind, name), node, size in zip(recorder.names, placeholders, sizes, strict=False)
+    ]
+    inputs += [
+        Input(node, "tangent", str(k), size, k)
+        for k, node, size in zip(positions, placeholders[len(inputs) :], sizes[len(inputs) :], strict=True)
+    ]
+    return Traced(
+        module=functional,
+        inputs=tuple(inputs),
+        results=tuple(_results(functional, recorder.results, inputs)),
+        outputs_spec=recorder.spec,
+        route="make_fx",
+    )
+
+
+def differentiable(leaves: Sequence[Any]) -> list[torch.Tensor]:
+    """Tensors that have a gradient, each once."""
+    roots: list[torch.Tensor] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None and all(leaf is not root for root in roots):
+            roots.append(leaf)
+    return roots
+
+
+def _make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., torch.fx.GraphModule]:
+    traced: Callable[..., torch.fx.GraphModule] = make_fx(
+        function, tracing_mode="fake", _allow_non_fake_inputs=True, **options
+    )
+    return traced
+
+
+def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
+    """The same without changes in place, but for those of placeholders at the end; dead code is gone."""
+
+    def run(*flat: torch.Tensor) -> Any:
+        return torch.fx.Interpreter(recorded).run(*flat)
+
+    with torch.no_grad(), fx_traceback.preserve_node_meta():
+        module = _make_fx(torch.func.functionalize(run, remove="mutations"))(*tensors)
+    module.graph.eliminate_dead_code()
+    return module
+
+
+@contextmanager
+def _module_stacks(module: torch.nn.Module) -> Iterator[None]:
+    """While modules run, nodes that are recorded know them."""
+    stack: list[str] = []
+
+    def tell() -> None:
+        if stack:
+            fx_traceback.current_meta["nn_module_stack"] = {path: (path, "") for path in stack}
+        else:
+            fx_traceback.current_meta.pop("nn_module_stack", None)
+
+    def enter(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            stack.append(path)
+            tell()
+
+        return hook
+
+    def leave(*_: Any) -> None:
+        stack.pop()
+        tell()
+
+    with ExitStack() as handles:
+        for path, part in module.named_modules():
+            if path:
+                handles.callback(part.register_forward_pre_hook(enter(path), prepend=True).remove)
+                handles.callback(part.register_forward_hook(leave).remove)
+        yield
+
+
+def _mirror(graph: torch.fx.Graph) -> None:
+    """Backward nodes know the module and the line of the forward node with the same number of autograd."""
+    forward: dict[int, torch.fx.Node] = {}
+    for node in graph.nodes:
+        number = node.meta.get("seq_nr")
+        if node.meta.get("partitioner_tag") != "is_backward":
+            if number is not None and node.op == "call_function":
+                forward.setdefault(number, node)  # the first: later ones made no node of autograd
+            continue
+        node.meta.pop("nn_module_stack", None)
+        node.stack_trace = None
+        if number in forward:
+            known: Mapping[str, Any] = forward[number].meta
+            # only what the second recording copies
+            node.meta.update({name: known[name] for name in _MIRRORED if name in known})
+
+
+def _results(
+    module: torch.fx.GraphModule, wanted: Sequence[ResultValue], inputs: Sequence[Input]
+) -> Iterator[ResultValue]:
+    """Results with their nodes, and those that change a buffer or an input, which become outputs of the graph."""
+    graph = module.graph
+    output = graph.output_node()
+    nodes = iter(list(output.args[0]))
+    results = []
+    for each in wanted:
+        there = each.value is None if each.kind == "output" else each.value is not None
+        results.append(ResultValue(next(nodes) if there else None, each.kind, each.name, None if there else each.value))
+    names = {each.node: each.name for each in inputs}
+    for node in list(graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)):
+        target, source = node.args[:2]
+        if target not in names or node.users:
+            raise CaptureError(
+                f"node {node.name!r} changes {target} in place, which is no parameter, buffer or argument"
+            )
+        results.insert(0, ResultValue(source, "mutation", names[target]))
+        graph.erase_node(node)
+    output.args = ([each.node for each in results],)
+    module.recompile()
+    return iter(results)
