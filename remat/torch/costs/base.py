@@ -1,0 +1,43 @@
+"""What a cost model is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+
+class CostRemark(UserWarning):
+    """What is not wrong with costs, and yet to be known; the message is one line."""
+
+
+class CostModel(ABC):
+    """Costs of the ops of a captured graph, from the fake tensors of their nodes.
+
+    Attributes
+    ----------
+    name : str
+        As :func:`cost_model` takes it.
+    unit : str
+        Cost unit of a graph: ``"flop"`` or ``"ns"``.
+    """
+
+    name: str = ""
+    unit: ClassVar[str]
+
+    @abstractmethod
+    def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
+        """Cost of each node in order, non-negative; 0 only for what computes nothing, as a view.
+
+        Parameters
+        ----------
+        nodes : sequence of torch.fx.Node
+            Nodes of kind ``call_function``, whose ``meta["val"]``, and those of their arguments, are fake tensors.
+
+        Raises
+        ------
+        MeasurementError
+            If a value is not known, or cannot be measured; it names the node.
+        """

@@ -1,0 +1,151 @@
+"""What an fx node calls, with the fake tensors that it reads and writes in place of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter
+
+from remat.errors import MeasurementError
+
+#: Higher-order ops that run another op with a state of the random numbers; the op is among their arguments.
+RANDOM_WRAPPERS = {"run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of an op.
+
+    Attributes
+    ----------
+    name : str
+        Of the node.
+    target : callable
+        What is called; of a wrapper that keeps the random state, the op inside.
+    args, kwargs
+        Arguments, with fake tensors.
+    out
+        What it returns, with fake tensors.
+    """
+
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+
+    @cached_property
+    def packet(self) -> Any:
+        """The op without its overload: ``aten.add`` for ``aten.add.Tensor``; the target where there is no overload."""
+        return getattr(self.target, "overloadpacket", self.target)
+
+    @cached_property
+    def op(self) -> str:
+        """Qualified name of the op without its overload, as ``aten.add``; of an op in place, the same with ``_``."""
+        if isinstance(self.target, torch._ops.OpOverload):
+            return self.target._schema.name.replace("::", ".")
+        return str(getattr(self.target, "__name__", self.target))
+
+    @property
+    def key(self) -> str:
+        """Name in the tables of formulas: that of the out-of-place op; without the namespace where it is PyTorch's."""
+        space, dot, base = self.op.rpartition(".")
+        return base.removesuffix("_") or base if space in {"aten", "prims", ""} else space + dot + base
+
+    @cached_property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """Tensors among the arguments; one that is read twice is there once."""
+        return tuple({id(tensor): tensor for tensor in tensors((self.args, self.kwargs))}.values())
+
+    @cached_property
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        """Tensors among the results."""
+        return tuple(tensors(self.out))
+
+    @cached_property
+    def mutates(self) -> bool:
+        """Whether it writes into an argument."""
+        return isinstance(self.target, torch._ops.OpOverload) and self.target._schema.is_mutable
+
+    @cached_property
+    def free(self) -> bool:
+        """Whether it computes nothing: a view, an element of a tuple, a size.
+
+        Told by storages, not by schemas: ``aten._unsafe_view`` is a view, and its schema does not say so.
+        """
+        if getattr(self.target, "__module__", "") in {"_operator", "operator", "math"} and not self.inputs:
+            return True
+        if not isinstance(self.target, torch._ops.OpOverload):
+            return getattr(self.target, "__name__", "") == "getitem"
+        if not self.outputs:
+            return not self.mutates and self.key.startswith("sym_")
+        given = {storage_key(tensor) for tensor in self.inputs}
+        return not self.mutates and all(storage_key(tensor) in given for tensor in self.outputs)
+
+
+def call_of(node: torch.fx.Node) -> Call:
+    """What a node calls.
+
+    Raises
+    ------
+    MeasurementError
+        If a value that it reads or writes is not known, or a size of it is a symbol.
+    """
+    if node.op != "call_function":
+        raise MeasurementError(f"node {node.name!r} is a {node.op}, which has no cost of its own")
+    args = torch.fx.node.map_arg(node.args, lambda argument: _value(argument, node))
+    kwargs = torch.fx.node.map_arg(node.kwargs, lambda argument: _value(argument, node))
+    target, out = node.target, _value(node, node)
+    if getattr(target, "__name__", "") in RANDOM_WRAPPERS:
+        kwargs = {name: value for name, value in kwargs.items() if name != "rng_state"}
+        place = next(i for i, argument in enumerate(args) if isinstance(argument, torch._ops.OpOverload))
+        if getattr(target, "__name__", "") == "run_and_save_rng_state":
+            out = out[1]
+        target, args = args[place], args[place + 1 :]
+    for tensor in tensors((args, kwargs, out)):
+        if any(not isinstance(size, int) for size in (*tensor.shape, *strides(tensor))):
+            raise MeasurementError(
+                f"node {node.name!r}: a tensor of shape {tuple(tensor.shape)} has no cost before its sizes are numbers"
+            )
+    return Call(node.name, target, tuple(args), kwargs, out)
+
+
+def _value(node: torch.fx.Node, reader: torch.fx.Node) -> Any:
+    if "val" in node.meta:
+        return node.meta["val"]
+    if node.op == "get_attr":
+        value: Any = node.graph.owning_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return value
+    if node is reader and not list(node.users):
+        return None
+    raise MeasurementError(f"node {reader.name!r}: the value of {node.name!r} is not known (no meta['val'])")
+
+
+def tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a tree in order."""
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+
+
+def strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Of a strided tensor; none of others."""
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share memory."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def size_in_bytes(tensor: torch.Tensor) -> int:
+    """Bytes that a reader of the whole tensor touches: elements that are repeated (stride 0) count once."""
+    count = 1
+    steps = strides(tensor) or (1,) * tensor.dim()
+    for size, step in zip(tensor.shape, steps, strict=True):
+        count *= size if step else min(size, 1)
+    return count * tensor.element_size()

@@ -1,0 +1,148 @@
+"""What devices can do, by their data sheets."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+
+from remat.errors import MeasurementError
+
+#: Kinds of numbers that a device has a rate of its own for.
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+#: Time to start a kernel from eager PyTorch, in ns. No data sheet has it; empty kernels take 3 to 8 µs on these GPUs.
+GPU_LAUNCH = 5_000
+#: The same on a CPU: a dispatch and an allocation.
+CPU_LAUNCH = 1_000
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as a roofline sees it.
+
+    Attributes
+    ----------
+    name : str
+    products : mapping of str to float
+        Most operations per second of matrix products, dense, by kind of numbers (:data:`PRECISIONS`).
+    vector : float
+        The same of everything else, in 32-bit floating point.
+    bandwidth : float
+        Bytes per second between memory and the device.
+    launch : int
+        Nanoseconds that an op takes whatever it does.
+    """
+
+    name: str
+    products: Mapping[str, float]
+    vector: float
+    bandwidth: float
+    launch: int = GPU_LAUNCH
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "products", MappingProxyType(dict(self.products)))
+        unknown = set(self.products) - set(PRECISIONS)
+        rates = (self.vector, self.bandwidth, *self.products.values())
+        if unknown or not all(rate > 0 for rate in rates) or self.launch < 0:
+            raise MeasurementError(f"device {self.name!r}: rates must be positive, of {', '.join(PRECISIONS)}")
+
+    def product_rate(self, dtype: torch.dtype, *, tf32: bool = False) -> float:
+        """Operations per second of matrix products of a type; of 32-bit numbers where there are no units for it."""
+        kind = precision(dtype)
+        if kind == "fp32" and tf32:
+            kind = "tf32"
+        if kind == "fp8" and kind not in self.products:
+            kind = "fp16"
+        return self.products.get(kind, self.products.get("fp32", self.vector))
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Kind of numbers of a type; integers and complex numbers go with 32-bit floating point."""
+    if dtype in {torch.float64, torch.complex128}:
+        return "fp64"
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        return "fp8"
+    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
+
+
+def _device(
+    name: str, source: str, bandwidth: float, vector: float, launch: int = GPU_LAUNCH, **products: float
+) -> Device:
+    """Rates in TFLOP/s, bandwidth in GB/s."""
+    rates = {kind: rate * 1e12 for kind, rate in products.items()}
+    return Device(name, rates, vector * 1e12, bandwidth * 1e9, launch, source)
+
+
+#: Dense rates (half of those that data sheets give "with sparsity"), 16-bit products with sums of 32 bits.
+DEVICES: dict[str, Device] = {
+    device.name: device
+    for device in (
+        _device("V100", "NVIDIA Tesla V100 data sheet, SXM2", 900, 15.7, fp64=7.8, fp32=15.7, fp16=125),
+        _device("T4", "NVIDIA T4 data sheet", 320, 8.1, fp32=8.1, fp16=65),
+        _device(
+            "A100-40GB", "NVIDIA A100 data sheet, SXM", 1555, 19.5,
+            fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312,
+        ),
+        _device(
+            "A100", "NVIDIA A100 data sheet, SXM 80 GB", 2039, 19.5,
+            fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312,
+        ),
+        _device(
+            "H100", "NVIDIA H100 data sheet, SXM", 3350, 67,
+            fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979,
+        ),
+        _device(
+            "H200", "NVIDIA H200 data sheet, SXM", 4800, 67,
+            fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979,
+        ),
+        _device(
+            "RTX3090", "NVIDIA Ampere GA102 architecture, appendix A", 936, 35.6,
+            fp64=0.56, fp32=35.6, tf32=35.6, fp16=71.2, bf16=71.2,
+        ),
+        _device(
+            "RTX4090", "NVIDIA Ada GPU architecture, appendix A", 1008, 82.6,
+            fp64=1.29, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2, fp8=330.3,
+        ),
+        # cores x base clock x operations per cycle: two 256-bit (or one 512-bit) units, each a product and a sum
+        _device(
+            "laptop-cpu", "Intel Core i7-1185G7: 4 x 3.0 GHz x 32, LPDDR4x-4266", 68.2, 0.384, CPU_LAUNCH,
+            fp64=0.192, fp32=0.384,
+        ),
+        # two 512-bit units
+        _device(
+            "server-cpu", "Intel Xeon Platinum 8358: 32 x 2.6 GHz x 64, eight channels of DDR4-3200", 204.8, 5.32,
+            CPU_LAUNCH, fp64=2.66, fp32=5.32,
+        ),
+    )
+}  # fmt: skip
+#: What stands for the machine that this runs on, measured once.
+THIS_MACHINE = "this-machine"
+
+
+def find_device(name: str) -> Device:
+    """A device of the table; case, spaces and dashes do not matter.
+
+    Raises
+    ------
+    MeasurementError
+        If there is none; it lists the names.
+
+    Examples
+    --------
+    >>> find_device("a100 40gb").bandwidth / 1e9
+    1555.0
+    """
+    plain = {_plain(known): known for known in DEVICES}
+    if _plain(name) in plain:
+        return DEVICES[plain[_plain(name)]]
+    near = difflib.get_close_matches(_plain(name), [*plain, _plain(THIS_MACHINE)], n=1)
+    hint = f" (did you mean {plain.get(near[0], THIS_MACHINE)!r}?)" if near else ""
+    raise MeasurementError(f"unknown device {name!r}{hint}; known: {', '.join([*DEVICES, THIS_MACHINE])}")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace(" ", "").replace("-", "").replace("_", "")

@@ -1,0 +1,81 @@
+"""What this machine can do, measured once by a matrix product, a copy and an empty op."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache, partial
+
+import torch
+
+from remat.errors import MeasurementError
+from remat.torch.costs.devices import THIS_MACHINE, Device
+from remat.torch.costs.store import Store, machine_name
+
+#: Elements of the copied tensor: 32 MiB each way, more than most caches.
+COPIED = 1 << 23
+#: Seconds for each measurement.
+EACH = 0.1
+#: Sides of the square factors.
+SIDES = {"cpu": 768, "cuda": 8192}
+TYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def this_machine(kind: str = "cpu") -> Device:
+    """The CPU, or the current GPU, of this machine; measured in a second the first time and kept in the cache folder.
+
+    Raises
+    ------
+    MeasurementError
+        If there is no GPU.
+    """
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise MeasurementError(
+            f"{THIS_MACHINE!r} has no GPU, and tensors of the graph are on one: name a device, as 'roofline:A100'"
+        )
+    return _measured(kind, machine_name(kind))
+
+
+@cache
+def _measured(kind: str, machine: str) -> Device:  # the machine changes with the number of threads
+    store = Store(kind)
+    names = [f"machine {name}" for name in (*TYPES, "bandwidth", "launch")]
+    if not all(name in store for name in names):
+        for name, value in zip(names, _measure(kind), strict=True):
+            store[name] = max(1, round(value))
+        store.save()
+    *rates, bandwidth, launch = (store[name] for name in names)
+    products = dict(zip(TYPES, rates, strict=True))
+    # the units for 32-bit products are those for vectors, on a CPU and on a GPU without TF32
+    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, launch, machine)
+
+
+def _measure(kind: str) -> list[float]:
+    """Operations per second of products of each type, bytes per second, ns of an op on one number."""
+    found = []
+    for dtype in TYPES.values():
+        side = SIDES[kind] // (1 if kind == "cuda" or dtype.itemsize > 2 else 4)  # some CPUs have no 16-bit units
+        a = torch.full((side, side), 0.5, dtype=dtype, device=kind)
+        out = torch.empty_like(a)
+        found.append(2 * side**3 / _best(partial(torch.mm, a, a, out=out), kind))
+    x = torch.full((COPIED,), 0.5, device=kind)
+    y = torch.empty_like(x)
+    bandwidth = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
+    tiny = torch.zeros(1, device=kind)
+    return [*found, bandwidth, 1e9 * _best(partial(torch.add, tiny, tiny), kind)]
+
+
+def _best(call: Callable[[], object], kind: str) -> float:
+    """Least seconds of a call: what else runs on the machine makes it only slower."""
+    with torch.inference_mode():
+        call()
+        least, end = float("inf"), time.perf_counter() + EACH
+        while least == float("inf") or time.perf_counter() < end:
+            if kind == "cuda":
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            call()
+            if kind == "cuda":
+                torch.cuda.synchronize()
+            least = min(least, time.perf_counter() - begin)
+    return least

@@ -1,0 +1,193 @@
+"""Operations of products: matrix products, convolutions, attention, recurrent layers, decompositions.
+
+PyTorch's own counters (``torch.utils.flop_counter``) where they know the op: two operations per multiplication and
+addition, biases not counted, attention without its softmax and with all pairs of positions, whatever the mask. What
+they do not know is counted in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from remat.torch.costs.calls import Call
+
+Formula = Callable[[Call], int]
+
+
+def product_flops(call: Call) -> int | None:
+    """Operations of a call that consists of products; None if it is no such op."""
+    if call.key in OWN:
+        return OWN[call.key](call)
+    if call.packet in flop_registry:
+        return int(flop_registry[call.packet](*call.args, **call.kwargs, out_val=call.out))
+    return None
+
+
+def is_product(call: Call) -> bool:
+    """Whether it runs on the units for matrix products of a device that has some."""
+    return (call.key in OWN or call.packet in flop_registry) and not call.key.startswith("linalg_")
+
+
+def _argument(call: Call, position: int, name: str, default: Any = None) -> Any:
+    if len(call.args) > position:
+        return call.args[position]
+    return call.kwargs.get(name, default)
+
+
+def _convolution(shape: Sequence[int], weight: torch.Tensor, out: Sequence[int], transposed: bool) -> int:
+    return 2 * shape[0] * math.prod((shape if transposed else out)[2:]) * weight.numel()
+
+
+def _convolution_backward(call: Call) -> int:
+    """Each gradient is a convolution with as many products; PyTorch counts those of each group in every group."""
+    gradient, given, weight = call.args[:3]
+    mask = _argument(call, 10, "output_mask")
+    forward = _convolution(given.shape, weight, gradient.shape, _argument(call, 7, "transposed"))
+    return forward * (bool(mask[0]) + bool(mask[1])) + gradient.numel() * bool(mask[2])
+
+
+def _mkldnn_convolution(call: Call) -> int:
+    return _convolution(call.args[0].shape, call.args[1], call.outputs[0].shape, transposed=False)
+
+
+def _attention(call: Call) -> int:
+    query, key, value = (tensor.shape for tensor in call.args[:3])
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _attention_backward(call: Call) -> int:
+    gradient, query, key, value = (tensor.shape for tensor in call.args[:4])
+    return int(sdpa_backward_flop_count(gradient, query, key, value))
+
+
+def _last_contracted(call: Call) -> int:
+    """A product whose every element of the result is a sum over the last dimension of the first factor."""
+    return 2 * call.outputs[0].numel() * call.args[0].shape[-1]
+
+
+def _added(call: Call) -> int:
+    """The same, where the first argument is added to the product."""
+    return 2 * call.outputs[0].numel() * call.args[1].shape[-1]
+
+
+def _batch_reduced(call: Call) -> int:
+    return 2 * call.outputs[0].numel() * call.args[1].shape[-1] * call.args[1].shape[0]
+
+
+def _dot(call: Call) -> int:
+    return 2 * call.args[0].numel()
+
+
+def _outer(call: Call) -> int:
+    return 2 * call.outputs[0].numel()
+
+
+def _linear_backward(call: Call) -> int:
+    """``(input, gradient, weight, output_mask)``."""
+    given, _, weight, mask = call.args[:4]
+    return 2 * (given.numel() // max(1, given.shape[-1])) * weight.numel() * (bool(mask[0]) + bool(mask[1]))
+
+
+def _trilinear(call: Call) -> int:
+    return 3 * math.prod(torch.broadcast_shapes(*(_expanded(call, place) for place in range(3))))
+
+
+def _expanded(call: Call, place: int) -> list[int]:
+    shape = list(call.args[place].shape)
+    for dimension in sorted(call.args[3 + place]):
+        shape.insert(dimension, 1)
+    return shape
+
+
+def _recurrent(call: Call) -> int:
+    """Products of inputs and states with all weights at each step: ``(input, weights, ...)``, steps × batch rows."""
+    given, weights = call.args[0], [tensor for tensor in call.inputs[1:] if tensor.dim() == 2]
+    rows = given.numel() // max(1, given.shape[-1])
+    backward = 2 if call.key.endswith("_backward") else 1
+    return 2 * rows * sum(tensor.numel() for tensor in weights) * backward
+
+
+def _distances(call: Call) -> int:
+    return 3 * call.outputs[0].numel() * call.args[0].shape[-1]
+
+
+def _transform(call: Call) -> int:
+    """A fast Fourier transform: 5 N log2 N."""
+    given = max(call.args[0].numel(), call.outputs[0].numel())
+    length = math.prod(call.args[0].shape[axis] for axis in call.args[1])
+    return math.ceil(5 * given * max(1.0, math.log2(max(2, length))))
+
+
+def _cubic(factor: float) -> Formula:
+    """`factor` · n³ for each matrix of a batch; of a matrix with m rows and n columns, m · n · min(m, n)."""
+
+    def count(call: Call) -> int:
+        *batch, rows, columns = call.args[0].shape
+        return math.ceil(factor * math.prod(batch) * rows * columns * min(rows, columns))
+
+    return count
+
+
+def _solve(call: Call) -> int:
+    return _last_contracted(call)
+
+
+#: What PyTorch's counters do not know, or count wrongly.
+OWN: dict[str, Formula] = {
+    "convolution_backward": _convolution_backward,
+    "convolution_backward_overrideable": _convolution_backward,
+    "mkldnn_convolution": _mkldnn_convolution,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "_scaled_dot_product_fused_attention_overrideable": _attention,
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "_scaled_dot_product_attention_math": _attention,
+    "_scaled_dot_product_attention_math_for_mps": _attention,
+    "scaled_dot_product_attention": _attention,
+    "linear": _last_contracted,
+    "linear_backward": _linear_backward,
+    "mkldnn_linear": _last_contracted,
+    "matmul": _last_contracted,
+    "mv": _last_contracted,
+    "addmv": _added,
+    "_addmm_activation": _added,
+    "_int_mm": _last_contracted,
+    "_weight_int8pack_mm": _last_contracted,
+    "_grouped_mm": _last_contracted,
+    "addbmm": _batch_reduced,
+    "dot": _dot,
+    "vdot": _dot,
+    "addr": _outer,
+    "ger": _outer,
+    "_trilinear": _trilinear,
+    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": _recurrent,
+    "_cudnn_rnn": _recurrent,
+    "_cudnn_rnn_backward": _recurrent,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+    "_cdist_forward": _distances,
+    "_fft_c2c": _transform,
+    "_fft_c2r": _transform,
+    "_fft_r2c": _transform,
+    # Golub and Van Loan, Matrix Computations: orders of n cubed
+    "linalg_cholesky_ex": _cubic(1 / 3),
+    "linalg_lu_factor_ex": _cubic(2 / 3),
+    "linalg_lu": _cubic(2 / 3),
+    "linalg_inv_ex": _cubic(2),
+    "linalg_qr": _cubic(2),
+    "linalg_householder_product": _cubic(4 / 3),
+    "_linalg_det": _cubic(2 / 3),
+    "_linalg_slogdet": _cubic(2 / 3),
+    "_linalg_solve_ex": _cubic(2 / 3),
+    "_linalg_eigh": _cubic(9),
+    "_linalg_svd": _cubic(20),
+    "linalg_solve_triangular": _solve,
+    "triangular_solve": _solve,
+    "cholesky_solve": _solve,
+}

@@ -1,0 +1,62 @@
+"""Cost models by name."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from remat.errors import MeasurementError
+from remat.torch.costs.base import CostModel
+from remat.torch.costs.devices import DEVICES, THIS_MACHINE
+from remat.torch.costs.flops import Flops
+from remat.torch.costs.roofline import Roofline
+
+#: What may follow the name of a device.
+TF32 = ":tf32"
+
+
+def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
+    """The cost model of a name; a model, or a class of models, itself.
+
+    Parameters
+    ----------
+    model : str, CostModel or class
+        ``"flops"``, ``"roofline"`` (this machine), ``"roofline:A100"`` (a device of the table),
+        ``"roofline:A100:tf32"`` (32-bit products rounded to TF32), ``"measured"``; or an object, or a class that is made
+        without arguments.
+
+    Raises
+    ------
+    MeasurementError
+        If there is none of this name; it lists those that there are.
+
+    Examples
+    --------
+    >>> cost_model("roofline:a100").name
+    'roofline:A100'
+    """
+    if isinstance(model, CostModel):
+        return model
+    if isinstance(model, type) and issubclass(model, CostModel):
+        return model()
+    if not isinstance(model, str):
+        raise MeasurementError(f"{model!r} is no cost model: give a name ({_known()}) or a CostModel")
+    kind, _, device = model.partition(":")
+    if kind.lower() == "roofline":
+        tf32 = device.lower().endswith(TF32) or device.lower() == TF32[1:]
+        device = device[: -len(TF32)] if device.lower().endswith(TF32) else "" if tf32 else device
+        return Roofline(device or THIS_MACHINE, tf32=tf32)
+    if not device and kind.lower() in (named := _named()):
+        return named[kind.lower()]()
+    near = difflib.get_close_matches(model.lower(), ["roofline", *_named()], n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise MeasurementError(f"unknown cost model {model!r}{hint}; known: {_known()}")
+
+
+def _named() -> dict[str, Any]:
+    return {"flops": Flops}
+
+
+def _known() -> str:
+    devices = ", ".join(f"roofline:{name}" for name in DEVICES)
+    return f"{', '.join(_named())}, roofline, {devices}"

@@ -1,0 +1,87 @@
+"""Time by the roofline: an op takes as long as its operations, or as long as its bytes, whichever is longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from remat.errors import MeasurementError
+from remat.torch.costs.base import CostModel
+from remat.torch.costs.calls import Call, call_of
+from remat.torch.costs.devices import THIS_MACHINE, Device, find_device
+from remat.torch.costs.flops import flops_or_elements, remark_unknown
+from remat.torch.costs.machine import this_machine
+from remat.torch.costs.matrix import is_product
+from remat.torch.costs.traffic import bytes_moved
+
+
+class Roofline(CostModel):
+    """``max(operations / rate, bytes / bandwidth) + launch``, in ns (Williams, Waterman and Patterson, 2009).
+
+    Products run at the rate of the device for their type of numbers, everything else at that of its 32-bit vector
+    units. Views take no time.
+
+    Parameters
+    ----------
+    device : str or Device
+        A name of the table of devices, a device of one's own, or ``"this-machine"``: the machine that this runs on,
+        measured the first time, for the kind of device (CPU or GPU) on which the tensors are.
+    tf32 : bool
+        Whether products of 32-bit numbers may be rounded to TF32 (``torch.backends.cuda.matmul.allow_tf32``).
+
+    Raises
+    ------
+    MeasurementError
+        If there is no such device, or this machine has none of the kind of the tensors.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> x = torch.ones(4096, 4096)
+    >>> graph = make_fx(lambda x: (x @ x).relu(), tracing_mode="fake")(x).graph
+    >>> nodes = [node for node in graph.nodes if node.op == "call_function"]
+    >>> Roofline("A100").costs(nodes)  # 137 GFLOP at 19.5 TFLOP/s; 134 MB at 2039 GB/s
+    [7053151, 70825]
+    """
+
+    unit = "ns"
+
+    def __init__(self, device: str | Device = THIS_MACHINE, *, tf32: bool = False) -> None:
+        measured = isinstance(device, str) and device.lower() == THIS_MACHINE
+        self._device = device if isinstance(device, Device) else None if measured else find_device(device)
+        self.tf32 = tf32
+        self.name = f"roofline:{THIS_MACHINE if self._device is None else self._device.name}{':tf32' if tf32 else ''}"
+
+    def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
+        calls = [call_of(node) for node in nodes]
+        remark_unknown(calls)
+        return [self.nanoseconds(call) for call in calls]
+
+    def nanoseconds(self, call: Call) -> int:
+        """Time of one call; 0 for a view, else at least 1."""
+        if call.free:
+            return 0
+        device = self._device or this_machine(_kind(call))
+        rate = device.product_rate(_dtype(call), tf32=self.tf32) if is_product(call) else device.vector
+        seconds = max(flops_or_elements(call) / rate, bytes_moved(call) / device.bandwidth)
+        return max(1, round(seconds * 1e9) + device.launch)
+
+
+def _kind(call: Call) -> str:
+    kinds = {tensor.device.type for tensor in (*call.inputs, *call.outputs)}
+    if kinds <= {"cpu"}:
+        return "cpu"
+    if kinds <= {"cpu", "cuda"}:
+        return "cuda"
+    raise MeasurementError(
+        f"node {call.name!r}: nothing is known of a device {', '.join(sorted(kinds - {'cpu', 'cuda'}))!r}: "
+        "give the roofline a device by name"
+    )
+
+
+def _dtype(call: Call) -> torch.dtype:
+    """Of the factors of a product."""
+    floats = [tensor.dtype for tensor in call.inputs if tensor.dtype.is_floating_point]
+    return min(floats, key=lambda dtype: dtype.itemsize, default=torch.float32)

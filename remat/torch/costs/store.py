@@ -1,0 +1,99 @@
+"""What was measured once on this machine, kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from remat import __version__
+from remat.errors import FormatError
+from remat.io.files import read_json, write_atomic
+
+
+def cache_folder() -> Path | None:
+    """Where measurements are kept: ``XDG_CACHE_HOME`` or ``~/.cache``; None if nobody knows where home is."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "remat" / "torch"
+    except RuntimeError:
+        return None
+
+
+@cache
+def processor() -> str:
+    """Name of the CPU, as far as the system says it."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine_name(kind: str) -> str:
+    """Of what measurements depend on: PyTorch's version, the device, and for a CPU the number of threads."""
+    if kind == "cpu":
+        return f"torch {torch.__version__}, {processor()}, {torch.get_num_threads()} threads"
+    return f"torch {torch.__version__}, {torch.cuda.get_device_name()}"
+
+
+class Store:
+    """Measured numbers by name, in one file per machine (:func:`machine_name`); in memory where none can be written.
+
+    A file that is damaged, or not ours, is measured anew. Several processes may write: each adds what it has measured
+    to what is there, and the file is replaced as a whole.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"`` or ``"cuda"``.
+    folder : Path or None
+        None: the user's cache folder.
+    """
+
+    def __init__(self, kind: str, folder: Path | None = None) -> None:
+        folder = folder or cache_folder()
+        self.machine = machine_name(kind)
+        digest = hashlib.sha256(self.machine.encode()).hexdigest()[:16]
+        self.path = None if folder is None else folder / f"measured-{digest}.json"
+        self._values = self._read()
+        self._new: dict[str, int] = {}
+
+    def __getitem__(self, key: str) -> int:
+        return self._values[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __setitem__(self, key: str, value: int) -> None:
+        self._values[key] = self._new[key] = value
+
+    def save(self) -> None:
+        """Write what is new; a folder that cannot be written is no reason to lose what was measured."""
+        if not self._new or self.path is None:
+            return
+        merged = {**self._read(), **self._new}
+        content = {"machine": self.machine, "remat": __version__, "values": dict(sorted(merged.items()))}
+        with contextlib.suppress(OSError, FormatError):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(self.path, json.dumps(content, indent=0) + "\n")
+        self._new = {}
+
+    def _read(self) -> dict[str, int]:
+        try:
+            content = read_json(self.path) if self.path is not None and self.path.is_file() else {}
+        except (OSError, FormatError):
+            return {}
+        values = content.get("values") if isinstance(content, dict) else None
+        if not isinstance(values, dict) or content.get("machine") != self.machine:
+            return {}
+        return {key: value for key, value in values.items() if type(value) is int and value >= 0}
