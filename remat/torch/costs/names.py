@@ -22,8 +22,8 @@ def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
     ----------
     model : str, CostModel or class
         ``"flops"``, ``"roofline"`` (this machine), ``"roofline:A100"`` (a device of the table),
-        ``"roofline:A100:tf32"`` (32-bit products rounded to TF32), ``"measured"``; or an object, or a class that is made
-        without arguments.
+        ``"roofline:A100:tf32"`` (32-bit products rounded to TF32), ``"measured"``; or an object, or a class that is
+        made without arguments.
 
     Raises
     ------
