@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from remat.torch.capture import capture, fake_tensors
     from remat.torch.captured import Captured, Input, ResultValue
+    from remat.torch.costs import CostModel, Device, cost_model
     from remat.torch.execute import Executor, OpRun, Step
     from remat.torch.memory import measure_peak, profiled_memory, track_storages
 
 _HOME = {
     "Captured": "remat.torch.captured",
+    "CostModel": "remat.torch.costs",
+    "Device": "remat.torch.costs",
     "Executor": "remat.torch.execute",
     "Input": "remat.torch.captured",
     "OpRun": "remat.torch.execute",
     "ResultValue": "remat.torch.captured",
     "Step": "remat.torch.execute",
     "capture": "remat.torch.capture",
+    "cost_model": "remat.torch.costs",
     "fake_tensors": "remat.torch.capture",
     "measure_peak": "remat.torch.memory",
     "profiled_memory": "remat.torch.memory",
@@ -26,12 +30,15 @@ _HOME = {
 
 __all__ = [
     "Captured",
+    "CostModel",
+    "Device",
     "Executor",
     "Input",
     "OpRun",
     "ResultValue",
     "Step",
     "capture",
+    "cost_model",
     "fake_tensors",
     "measure_peak",
     "profiled_memory",

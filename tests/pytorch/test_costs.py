@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from remat.errors import MeasurementError  # noqa: E402
 from remat.torch.costs import (  # noqa: E402
+    DEVICES,
     CostModel,
     CostRemark,
     Device,
@@ -227,6 +229,21 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 5 + [100])
     assert Roofline().costs(nodes) == [2 * 64**3 + 100]
     machine._measured.cache_clear()
+
+
+def test_the_page_has_the_table_of_devices() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/pytorch/costs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", page.partition("## Devices")[2], re.MULTILINE)
+    shown = {name: [float(cell) if cell != "–" else None for cell in cells.split(" | ")] for name, cells in rows}
+    kinds = ("fp64", "fp32", "tf32", "fp16", "bf16")
+    assert shown == {
+        device.name: [
+            *(round(device.products[kind] / 1e12, 3) if kind in device.products else None for kind in kinds),
+            device.vector / 1e12,
+            device.bandwidth / 1e9,
+        ]
+        for device in DEVICES.values()
+    }
 
 
 def test_models_by_name() -> None:

@@ -82,7 +82,7 @@ DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         _device("V100", "NVIDIA Tesla V100 data sheet, SXM2", 900, 15.7, fp64=7.8, fp32=15.7, fp16=125),
-        _device("T4", "NVIDIA T4 data sheet", 320, 8.1, fp32=8.1, fp16=65),
+        _device("T4", "NVIDIA T4 data sheet; fp64 is 1/32 of fp32 (Turing)", 320, 8.1, fp64=0.253, fp32=8.1, fp16=65),
         _device(
             "A100-40GB", "NVIDIA A100 data sheet, SXM", 1555, 19.5,
             fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312,
@@ -109,7 +109,7 @@ DEVICES: dict[str, Device] = {
         ),
         # cores x base clock x operations per cycle: two 256-bit (or one 512-bit) units, each a product and a sum
         _device(
-            "laptop-cpu", "Intel Core i7-1185G7: 4 x 3.0 GHz x 32, LPDDR4x-4266", 68.2, 0.384, CPU_LAUNCH,
+            "laptop-cpu", "Intel Core i7-1185G7: 4 x 3.0 GHz x 32, LPDDR4x-4266", 68.3, 0.384, CPU_LAUNCH,
             fp64=0.192, fp32=0.384,
         ),
         # two 512-bit units
