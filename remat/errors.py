@@ -49,3 +49,7 @@ class MeasurementError(RematError):
 
 class ExecutionError(RematError):
     """A captured step cannot be run; the message names the op, parameter or input."""
+
+
+class VerificationError(RematError):
+    """A rematerialized step is not what the original computes; the message names the first difference."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +12,10 @@ if TYPE_CHECKING:
     from remat.torch.costs import CostModel, Device, cost_model
     from remat.torch.execute import Executor, OpRun, Step
     from remat.torch.memory import measure_peak, profiled_memory, track_storages
+    from remat.torch.partition import Split, split
+    from remat.torch.rematerialized.entry import rematerialize
+    from remat.torch.rematerialized.module import Rematerialized
+    from remat.torch.rematerialized.report import Report
 
 _HOME = {
     "Captured": "remat.torch.captured",
@@ -18,13 +24,18 @@ _HOME = {
     "Executor": "remat.torch.execute",
     "Input": "remat.torch.captured",
     "OpRun": "remat.torch.execute",
+    "Rematerialized": "remat.torch.rematerialized.module",
+    "Report": "remat.torch.rematerialized.report",
     "ResultValue": "remat.torch.captured",
+    "Split": "remat.torch.partition",
     "Step": "remat.torch.execute",
     "capture": "remat.torch.capture",
     "cost_model": "remat.torch.costs",
     "fake_tensors": "remat.torch.capture",
     "measure_peak": "remat.torch.memory",
     "profiled_memory": "remat.torch.memory",
+    "rematerialize": "remat.torch.rematerialized.entry",
+    "split": "remat.torch.partition",
     "track_storages": "remat.torch.memory",
 }
 
@@ -35,13 +46,18 @@ __all__ = [
     "Executor",
     "Input",
     "OpRun",
+    "Rematerialized",
+    "Report",
     "ResultValue",
+    "Split",
     "Step",
     "capture",
     "cost_model",
     "fake_tensors",
     "measure_peak",
     "profiled_memory",
+    "rematerialize",
+    "split",
     "track_storages",
 ]
 
@@ -68,3 +84,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The package itself: a function stays what its name means when the folder of that name is imported (`capture`)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,257 @@
+"""rematerialize(): a module in, a module that trains within a memory budget out."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from remat.backends.choice import BackendLike
+from remat.errors import ExecutionError, ProblemError, ScheduleError
+from remat.problem import Problem
+from remat.schedule import OrderRule, Rules, Schedule, Verdict, validate
+from remat.schedule.io import read_schedule
+from remat.solving.method import MethodLike
+from remat.solving.result import Result
+from remat.solving.solve import solve
+from remat.torch.capture import capture
+from remat.torch.captured import Captured
+from remat.torch.partition import split
+from remat.torch.rematerialized.arguments import Sample
+from remat.torch.rematerialized.module import Plan, Rematerialized
+from remat.torch.rematerialized.program import Program
+from remat.torch.rematerialized.report import Report
+from remat.torch.rematerialized.verify import verify as run_verification
+
+_log = logging.getLogger("remat.torch")
+
+ENGINES = ("eager", "inductor")
+CONSTANTS = ("excluded", "included")
+OTHER_SHAPES = ("error", "capture")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How steps are captured, solved and run; the same for each kind of call."""
+
+    budget: str | int | float | None
+    method: MethodLike
+    backend: BackendLike | None
+    engine: str
+    time_limit: float | None
+    costs: Any
+    constants: str
+    method_options: Any
+
+
+def rematerialize(
+    module: nn.Module,
+    sample_args: Sequence[Any] | torch.Tensor,
+    budget: str | int | float | None = None,
+    *,
+    sample_kwargs: Mapping[str, Any] | None = None,
+    method: MethodLike = "auto",
+    backend: BackendLike | None = "cp-sat",
+    engine: str = "eager",
+    time_limit: float | None = 60.0,
+    costs: Any = "roofline",
+    constants: str = "excluded",
+    schedule: Schedule | str | os.PathLike[str] | None = None,
+    verify: bool = False,
+    other_shapes: str = "error",
+    method_options: Any = None,
+) -> Rematerialized:
+    """A module like `module` whose training steps keep a memory budget, by computing again what it does not keep.
+
+    The forward and backward pass are captured with the sample (on fake tensors: no memory), a schedule is found and
+    certified, and the module that comes back follows it. Its parameters are those of `module`, its outputs and
+    gradients are bitwise the same where the kernels are deterministic, dropout included. What it found is logged
+    (logger ``remat.torch``) and in ``.report``.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Captured as in training mode: where it is in evaluation mode as a whole, as ``.train()`` would make it.
+    sample_args : sequence, or a single tensor
+        Arguments of a typical call. Later calls must have the same shapes, types and values of what is no tensor.
+    budget : str, int, float or None
+        Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
+        :class:`~remat.torch.rematerialized.report.Report` for what counts. None: only with `schedule`.
+    sample_kwargs : mapping, optional
+    method, backend, method_options
+        As of :func:`remat.solve`.
+    engine : {"eager", "inductor"}
+        What runs the two graphs: the kernels of eager PyTorch, one by one, in exactly the scheduled order; or
+        TorchInductor, which fuses and reorders, so that memory is as predicted only roughly and results are equal only
+        up to rounding. It needs a C++ compiler or Triton.
+    time_limit : float or None
+        Seconds for the search; None: as long as it takes.
+    costs : str or CostModel
+        Costs of ops; see :mod:`remat.torch.costs`.
+    constants : {"excluded", "included"}
+        Whether budget and peak count parameters, buffers and inputs.
+    schedule : Schedule or path, optional
+        A schedule of this step from before (``.save_schedule``, or of another tool): nothing is solved.
+    verify : bool
+        Run one step of both on the sample and compare outputs, gradients, statistics and the measured peak; all that it
+        touches is put back.
+    other_shapes : {"error", "capture"}
+        What a call does that is not like the sample: raise an error that names the argument, or capture and solve
+        again, once for each kind of call.
+
+    Returns
+    -------
+    Rematerialized
+        An ``nn.Module``.
+
+    Raises
+    ------
+    CaptureError
+        If the module cannot be captured.
+    ProblemError
+        If no schedule within the budget exists or was found; with the smallest budget that is known to suffice.
+    ScheduleError
+        If `schedule` is not one of this step.
+    VerificationError
+        If the step is not what the original computes.
+    ExecutionError
+        For a module or engine that cannot be run so.
+
+    Examples
+    --------
+    >>> from torch import nn, randn
+    >>> layers = [part for _ in range(8) for part in (nn.Linear(64, 64), nn.Tanh())]
+    >>> x = randn(256, 64)
+    >>> model = rematerialize(nn.Sequential(*layers, nn.Linear(64, 1)), (x,), "60%", verify=True)
+    >>> model(x).sum().backward()
+    >>> model.report.predicted_peak <= 0.6 * model.report.reference_peak, model.report.verification.bitwise
+    (True, True)
+    """
+    args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args)
+    _check_module(module)
+    for word, value, known in (
+        ("engine", engine, ENGINES), ("constants", constants, CONSTANTS), ("other_shapes", other_shapes, OTHER_SHAPES),
+    ):  # fmt: skip
+        if value not in known:
+            raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}")
+    if budget is None and schedule is None:
+        raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule')
+    settings = _Settings(budget, method, backend, engine, time_limit, costs, constants, method_options)
+
+    def prepare(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
+        return _prepared(module, args, kwargs, settings, None)
+
+    kwargs = dict(sample_kwargs or {})
+    with _training(module):
+        plan = _prepared(module, args, kwargs, settings, schedule)
+    made = Rematerialized(module, plan, prepare if other_shapes == "capture" else None)
+    if verify:
+        with _training(module), _training(made):
+            _verify(made, plan, args, kwargs)
+    _log.info("rematerialized %s", plan.report)
+    return made
+
+
+def _check_module(module: Any) -> None:
+    if isinstance(module, Rematerialized):
+        raise ExecutionError("the module is rematerialized already; use module.original")
+    if not isinstance(module, nn.Module):
+        raise ExecutionError(f"rematerialize takes a torch.nn.Module, not a {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ExecutionError("a ScriptModule cannot be captured; use the module that it was made of")
+
+
+@contextmanager
+def _training(module: nn.Module) -> Any:
+    """A module that is in evaluation mode as a whole is in training mode within; others stay as they are."""
+    modes = [(each, each.training) for each in module.modules()]
+    if not module.training:
+        module.train()
+    try:
+        yield
+    finally:
+        for each, mode in modes:
+            each.training = mode
+
+
+def _prepared(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    settings: _Settings,
+    schedule: Schedule | str | os.PathLike[str] | None,
+) -> Plan:
+    """Capture, solve (or take the schedule), certify, split."""
+    begun = time.monotonic()
+    captured = capture(module, args, kwargs, route="joint", costs=settings.costs)
+    seconds = {"capture": time.monotonic() - begun}
+    problem = _problem(captured, settings)
+    result: Result | None = None
+    if schedule is None:
+        begun = time.monotonic()
+        result = solve(
+            problem, settings.method, settings.backend, stop=settings.time_limit, method_options=settings.method_options
+        )
+        seconds["solve"] = time.monotonic() - begun
+        if result.schedule is None:
+            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
+        found = result.schedule
+    else:
+        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule, captured.graph)
+    counted = settings.constants == "included"
+    rules = Rules(budget=problem.budget_bytes, count_constant_memory=counted)
+    certificate = validate(captured.graph, found, rules)
+    if certificate.verdict is Verdict.OVER_BUDGET:
+        raise ScheduleError(f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes")
+    if not certificate.accepted:
+        raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
+    parts = split(captured, found)
+    report = Report(
+        name=captured.graph.name, engine=settings.engine, ops=len(captured.graph.ops),
+        recomputations=certificate.recomputations, reference_peak=problem.reference_peak, budget=problem.budget_bytes,
+        predicted_peak=certificate.peak, overhead=certificate.overhead, constant_memory=captured.graph.constant_memory,
+        constants_counted=counted,
+        random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
+        saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
+        certificate=certificate, result=result, seconds=seconds,
+    )  # fmt: skip
+    return Plan(module, Sample(module.forward, args, kwargs), _program(parts, settings.engine), report)
+
+
+def _problem(captured: Captured, settings: _Settings) -> Problem:
+    """Fixed order, so that random ops draw their numbers in turn; what the user holds is not made again."""
+    homes = {
+        home
+        for each in captured.results
+        if each.kind == "output" and each.node is not None
+        for home in captured.homes[each.node]
+    }
+    once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs)}
+    return Problem(
+        captured.graph, settings.budget, OrderRule.FIXED, once or None,
+        count_constant_memory=settings.constants == "included",
+    )  # fmt: skip
+
+
+def _program(parts: Any, engine: str) -> Program:
+    if engine == "eager":
+        return Program(parts)
+    raise ExecutionError("the inductor engine is not there yet")
+
+
+def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    report, eager = plan.report, plan.report.engine == "eager"
+    found = run_verification(
+        made.original, made, args, kwargs,
+        report.predicted_peak - (report.constant_memory if report.constants_counted else 0),
+        tolerance=0.0 if eager else 1e-3, measure=eager,
+    )  # fmt: skip
+    plan.report = dataclasses.replace(report, verification=found)

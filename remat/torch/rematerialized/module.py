@@ -1,0 +1,257 @@
+"""The module that a user trains: like the original, but its steps follow a schedule."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from remat.errors import ExecutionError
+from remat.schedule import Schedule
+from remat.schedule.io import write_schedule
+from remat.torch.captured import Captured
+from remat.torch.execute.step import returned
+from remat.torch.rematerialized.arguments import Sample
+from remat.torch.rematerialized.program import Program
+from remat.torch.rematerialized.report import Report
+
+#: Everything in a state of autocast that a step is captured with.
+Autocast = tuple[tuple[str, torch.dtype], ...]
+
+
+class Plan:
+    """One captured step of a module, ready to run: program, report, and what it was made for.
+
+    Copies of a module share it; it holds no parameter.
+    """
+
+    def __init__(self, module: nn.Module, sample: Sample, program: Program, report: Report) -> None:
+        captured = program.split.captured
+        self.sample, self.program, self.report = sample, program, report
+        self.inputs = tuple(captured.inputs[position] for position in program.split.forward_inputs)
+        self.captured = captured
+        self.autocast = autocast_state()
+        self.modes = tuple(each.training for each in module.modules())
+        known = dict(module.named_parameters(remove_duplicate=False)) | dict(
+            module.named_buffers(remove_duplicate=False)
+        )
+        self.kinds: dict[str, tuple[Any, ...]] = {}
+        for each in self.inputs:
+            if each.kind != "input":
+                if each.name not in known:
+                    raise ExecutionError(
+                        f"the module uses the tensor {each.name!r}, which is neither a parameter nor a buffer of it: "
+                        "register it with register_buffer"
+                    )
+                self.kinds[each.name] = _kind(known[each.name])
+        self.trained = frozenset(name for name in self.kinds if known[name].requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self
+
+    def run(self, module: nn.Module, leaves: list[Any]) -> Any:
+        """What the module returns for these arguments, flattened as the sample's.
+
+        Raises
+        ------
+        ExecutionError
+            Naming a parameter or buffer that is not as it was captured.
+        """
+        tensors: list[torch.Tensor] = []
+        for each in self.inputs:
+            if each.kind == "input":
+                tensors.append(leaves[int(each.name)])
+                continue
+            tensor = _tensor(module, each.name)
+            if _kind(tensor) != self.kinds[each.name]:
+                raise ExecutionError(
+                    f"{each.kind} {each.name!r} is now {_words(tensor)}; the step was captured with another: "
+                    "call rematerialize(...) after such changes"
+                )
+            if tensor.requires_grad and each.name not in self.trained:
+                raise ExecutionError(
+                    f"parameter {each.name!r} requires a gradient, but did not when the step was captured: "
+                    "call rematerialize(...) after such changes"
+                )
+            tensors.append(tensor)
+        values = iter(self.program(tensors))
+        return returned(
+            self.captured,
+            [next(values) if each.node is not None else each.value for each in self.captured.results_of("output")],
+        )
+
+
+class Rematerialized(nn.Module):
+    """A module whose training step keeps a memory budget; made by :func:`remat.torch.rematerialize`.
+
+    Parameters, buffers and submodules are those of the original, under the same names. In training mode with gradients
+    enabled a call runs the scheduled forward pass, and ``backward`` the scheduled backward pass; otherwise a call is a
+    call of the original.
+
+    Attributes
+    ----------
+    original : torch.nn.Module
+    report : Report
+        What was predicted, found and verified.
+    """
+
+    def __init__(self, original: nn.Module, plan: Plan, again: Callable[..., Plan] | None = None) -> None:
+        super().__init__()
+        own = self.__dict__
+        own["original"] = original
+        # the same dictionaries: names, state_dict, .to() and optimizers see the original's parameters
+        for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            own[shared] = original.__dict__[shared]
+        own["_plans"], own["_again"] = [plan], again
+        self.training = original.training
+
+    # -- what is asked of it -----------------------------------------------------------------------------------------
+
+    @property
+    def report(self) -> Report:
+        """What was predicted, found and verified for the sample."""
+        plan: Plan = self._plans[0]
+        return plan.report
+
+    @property
+    def captured(self) -> Captured:
+        """The captured step of the sample."""
+        plan: Plan = self._plans[0]
+        return plan.captured
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the sample's step."""
+        plan: Plan = self._plans[0]
+        return plan.program.split.schedule
+
+    def save_schedule(self, path: str | os.PathLike[str]) -> None:
+        """Write the schedule; ``rematerialize(..., schedule=path)`` takes it instead of solving again."""
+        write_schedule(self.schedule, path)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The scheduled forward pass in training with gradients, the original's otherwise.
+
+        Raises
+        ------
+        ExecutionError
+            Naming the argument, parameter or mode that is not as in the sample.
+        """
+        if not (self.training and torch.is_grad_enabled()):
+            return self.original(*args, **kwargs)
+        plan, leaves = self._plan_for(args, kwargs)
+        return plan.run(self.original, leaves)
+
+    def _plan_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Plan, list[Any]]:
+        modes, autocast = tuple(each.training for each in self.original.modules()), autocast_state()
+        wrong: ExecutionError | None = None
+        for plan in self._plans:
+            try:
+                if plan.modes != modes:
+                    raise ExecutionError(_modes_differ(self.original, plan.modes))
+                if plan.autocast != autocast:
+                    raise ExecutionError(
+                        f"autocast is {_told(autocast)}, but was {_told(plan.autocast)} when the step was captured: "
+                        "call rematerialize(...) in the same torch.autocast block that the training uses"
+                    )
+                return plan, plan.sample.leaves(args, kwargs)
+            except ExecutionError as error:
+                wrong = wrong or error
+        assert wrong is not None
+        if self._again is None:
+            raise wrong
+        made: Plan = self._again(self.original, args, kwargs)
+        self._plans.append(made)
+        return made, made.sample.leaves(args, kwargs)
+
+    # -- as the original -------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Rematerialized:
+        """Training mode: steps follow the schedule. Evaluation mode: calls are calls of the original."""
+        self.original.train(mode)
+        self.training = mode
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Rematerialized:
+        self.original._apply(fn, recurse)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the original."""
+        return self.original.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original does."""
+        return self.original.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.original._load_from_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "original" not in self.__dict__:
+                raise
+            return getattr(self.__dict__["original"], name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Rematerialized:
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        for name, value in self.__dict__.items():
+            made.__dict__[name] = value if name == "_again" else copy.deepcopy(value, memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ExecutionError(
+            "a rematerialized module cannot be pickled: save its state_dict() and its schedule (save_schedule), or the "
+            "original module"
+        )
+
+    def extra_repr(self) -> str:
+        """The first line of the report."""
+        return str(self.report).splitlines()[0]
+
+
+def _tensor(module: nn.Module, name: str) -> torch.Tensor:
+    """A parameter or buffer, as it is now: ``.to()`` and assignments put others in its place."""
+    *path, last = name.split(".")
+    for part in path:
+        module = module._modules[part]
+    found = module._parameters.get(last)
+    found = module._buffers.get(last) if found is None else found
+    if found is None:
+        raise ExecutionError(f"the module has no parameter or buffer {name!r} any more")
+    return found
+
+
+def autocast_state() -> Autocast:
+    """Kinds of device for which autocast is on, and its type for each."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+def _told(state: Autocast) -> str:
+    return " and ".join(f"on for {kind} ({dtype})" for kind, dtype in state) or "off"
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _words(tensor: torch.Tensor) -> str:
+    return f"of shape {tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}"
+
+
+def _modes_differ(module: nn.Module, modes: tuple[bool, ...]) -> str:
+    present = list(module.named_modules())
+    if len(present) != len(modes):
+        return "the module has other submodules than when the step was captured: call rematerialize(...) again"
+    name, each = next((n, m) for (n, m), mode in zip(present, modes, strict=True) if m.training != mode)
+    words = ("training", "evaluation") if each.training else ("evaluation", "training")
+    return f"submodule {name!r} is in {words[0]} mode, but was in {words[1]} mode when the step was captured"

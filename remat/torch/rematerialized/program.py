@@ -1,0 +1,124 @@
+"""The two graphs of a split as one differentiable function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from remat.errors import ExecutionError
+from remat.torch.partition import Split
+
+#: Takes one list, which it empties, and returns all results.
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+class Program:
+    """Runs the forward graph of a split, and its backward graph when autograd asks for the gradients.
+
+    Made for good: no copy of a module copies it, and it holds no parameter.
+
+    Parameters
+    ----------
+    split : Split
+    forward, backward : callable, optional
+        What runs instead of the two graphs (compiled ones).
+    """
+
+    def __init__(self, split: Split, forward: Boxed | None = None, backward: Boxed | None = None) -> None:
+        captured = split.captured
+        self.split = split
+        self.forward: Boxed = split.forward.forward if forward is None else forward
+        self.backward: Boxed = split.backward.forward if backward is None else backward
+        place = {
+            (captured.inputs[position].kind, captured.inputs[position].name): number
+            for number, position in enumerate(split.forward_inputs)
+        }
+        results = [captured.results[position] for position in split.forward_results]
+        self.outputs = tuple(i for i, each in enumerate(results) if each.kind == "output" and each.node is not None)
+        self.mutations = tuple(
+            (i, next(place[kind, each.name] for kind in ("buffer", "input", "parameter") if (kind, each.name) in place))
+            for i, each in enumerate(results)
+            if each.kind == "mutation"
+        )
+        """Per changed buffer or input: its position among the results, and among the inputs."""
+        self.num_results = len(results)
+        positions = [i for i, each in enumerate(results) if each.kind == "output"]
+        tangents = [captured.inputs[position] for position in split.tangents]
+        of_output = {positions[each.output]: number for number, each in enumerate(tangents) if each.output is not None}
+        self.tangent_of = tuple(of_output.get(position) for position in self.outputs)
+        """Per output: the tangent that its gradient is; None where it has none."""
+        self.laid_out = tuple(_layout(each.node) for each in tangents)
+        gradient_of = {captured.results[position].name: number for number, position in enumerate(split.gradients)}
+        self.gradient_of = tuple(
+            gradient_of.get(captured.inputs[position].name)
+            if captured.inputs[position].kind in ("parameter", "input")
+            else None
+            for position in split.forward_inputs
+        )
+        """Per input: its gradient's position among the results of the backward graph."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        return self
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """The outputs that are tensors, tied to autograd."""
+        found = _Step.apply(self, *tensors)
+        return found if isinstance(found, tuple) else (found,)
+
+
+class _Step(torch.autograd.Function):
+    """One step of a :class:`Program`."""
+
+    #: Gradients come in a list that may be emptied, so that each is freed after its last use.
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, *tensors: torch.Tensor) -> Any:
+        with torch._C._DisableAutocast():  # what it does is in the graph
+            results = list(program.forward(list(tensors)))
+        saved = results[program.num_results :]
+        for position, target in program.mutations:
+            tensors[target].copy_(results[position])
+        outputs = tuple(results[position] for position in program.outputs)
+        del results
+        ctx.save_for_backward(*saved)
+        ctx.mark_non_differentiable(
+            *(value for value, tangent in zip(outputs, program.tangent_of, strict=True) if tangent is None)
+        )
+        ctx.program = program
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *boxed: Any) -> Any:
+        given: list[Any] = boxed[0] if len(boxed) == 1 and isinstance(boxed[0], list) else list(boxed)
+        program: Program = ctx.program
+        if torch.is_grad_enabled():
+            raise ExecutionError(
+                "double backward (create_graph=True) through a rematerialized module is not possible; use the original"
+            )
+        values: list[Any] = list(ctx.saved_tensors)
+        ctx.maybe_clear_saved_tensors()
+        tangents: list[Any] = [None] * len(program.laid_out)
+        for number, tangent in enumerate(program.tangent_of):
+            if tangent is not None:
+                tangents[tangent] = _as_traced(given[number], *program.laid_out[tangent])
+        given.clear()
+        values += tangents
+        del tangents
+        with torch._C._DisableAutocast():
+            gradients = program.backward(values)
+        return (None, *(None if i is None else gradients[i] for i in program.gradient_of))
+
+
+def _layout(node: torch.fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    value = node.meta["val"]
+    return tuple(value.shape), tuple(value.stride())
+
+
+def _as_traced(tangent: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """The gradient with the strides that the backward graph was made for: views of it may need them."""
+    if tangent.stride() == strides:
+        return tangent
+    return torch.empty_strided(shape, strides, dtype=tangent.dtype, device=tangent.device).copy_(tangent)

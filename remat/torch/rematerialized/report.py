@@ -1,0 +1,102 @@
+"""What is known of a rematerialized module before its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from remat.schedule import Certificate
+from remat.schedule.certificate import overhead_text
+
+if TYPE_CHECKING:
+    from remat.solving.result import Result
+    from remat.torch.rematerialized.verify import Verification
+
+
+@dataclass(frozen=True)
+class Report:
+    """Prediction, certificate and, where asked for, verification of a rematerialized training step.
+
+    Memory is in bytes. It counts what the step makes: activations, the gradients it returns and temporary tensors.
+    Parameters, buffers and inputs are `constant_memory`; the optimizer's state, what a loss outside of the module
+    makes, and what kernels allocate for themselves are not in it.
+
+    Attributes
+    ----------
+    name : str
+        Of the graph.
+    engine : str
+        ``"eager"`` or ``"inductor"``.
+    ops, recomputations : int
+        Ops of the step, and computes beyond the first of each.
+    reference_peak : int
+        Peak without recomputation.
+    budget : int or None
+        None where a schedule was given without a budget.
+    predicted_peak : int
+        The certified peak.
+    overhead : float or None
+        Extra cost in %, by the table of costs that was asked for; None where all costs are 0.
+    constant_memory : int
+    constants_counted : bool
+        Whether peak and budget count the constant memory.
+    random_state_bytes : int
+        States of random number generators that are kept for ops that run again; in main memory, not in the peak.
+    saved_bytes : int
+        What crosses from the forward to the backward pass.
+    certificate : Certificate
+    result : Result or None
+        The answer of the method; None where a schedule was given.
+    seconds : mapping-like of str to float
+        Of capture and solving.
+    verification : Verification or None
+    """
+
+    name: str
+    engine: str
+    ops: int
+    recomputations: int
+    reference_peak: int
+    budget: int | None
+    predicted_peak: int
+    overhead: float | None
+    constant_memory: int
+    constants_counted: bool
+    random_state_bytes: int
+    saved_bytes: int
+    certificate: Certificate = field(repr=False)
+    result: Result | None = field(default=None, repr=False)
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+    verification: Verification | None = field(default=None, repr=False)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Words and values, as ``str`` shows them."""
+        share = 100 * self.predicted_peak / self.reference_peak if self.reference_peak else 100.0
+        rows = [
+            ("module", f"{self.name}: {self.ops:,} ops, {self.recomputations:,} recomputations, {self.engine} engine"),
+            (
+                "peak",
+                f"{self.predicted_peak:,} bytes predicted, {share:.1f} % of the {self.reference_peak:,} "
+                "without recomputation",
+            ),
+        ]
+        if self.budget is not None:
+            rows.append(("budget", f"{self.budget:,} bytes"))
+        counted = "counted" if self.constants_counted else "not counted"
+        rows.append(("constant", f"{self.constant_memory:,} bytes of parameters, buffers and inputs, {counted}"))
+        rows.append(("saved", f"{self.saved_bytes:,} bytes from forward to backward pass"))
+        if self.random_state_bytes:
+            rows.append(("random", f"{self.random_state_bytes:,} bytes of generator states, not counted"))
+        cost, base = self.certificate.cost, self.certificate.base_cost
+        rows.append(("extra cost", overhead_text(cost, base)))
+        if self.result is not None:
+            rows.append(("found by", f"{self.result.source}: {self.result.status}"))
+            rows.append(("scope", str(self.result.scope)))
+        digests = f"graph {self.certificate.graph_digest[:12]}, schedule {self.certificate.schedule_digest[:12]}"
+        rows.append(("certificate", f"{self.certificate.verdict}, {digests}"))
+        rows.append(("seconds", ", ".join(f"{word} {value:.1f}" for word, value in self.seconds.items())))
+        rows.append(("verified", "not asked for" if self.verification is None else str(self.verification)))
+        return rows
+
+    def __str__(self) -> str:
+        return "\n".join(f"{word:<12} {text}" for word, text in self.rows())

@@ -1,0 +1,207 @@
+"""One step of a rematerialized module against one step of the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from remat.errors import VerificationError
+from remat.torch.memory import track_storages
+
+#: How far the measured peak may lie above the predicted one: a share of it, and bytes of scalars that are not ops.
+PEAK_SHARE, PEAK_BYTES = 0.01, 4096
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What one step against eager showed; it is made only where they agree.
+
+    Attributes
+    ----------
+    outputs, gradients, buffers : int
+        How many of each were compared.
+    bitwise : bool
+        Whether all of them are equal bit by bit; otherwise they differ no more than two eager steps do.
+    measured_peak, eager_peak : int or None
+        Bytes of live tensors that the two steps made, by the storages; None for compiled code.
+    """
+
+    outputs: int
+    gradients: int
+    buffers: int
+    bitwise: bool
+    measured_peak: int | None
+    eager_peak: int
+
+    def __str__(self) -> str:
+        how = "bitwise equal" if self.bitwise else "as equal as two eager steps"
+        text = f"{self.outputs} outputs, {self.gradients} gradients, {self.buffers} buffers {how}"
+        if self.measured_peak is not None:
+            text += f"; measured peak {self.measured_peak:,} bytes, eager {self.eager_peak:,}"
+        return text
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    outputs: list[torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    random: torch.Tensor
+    peak: int
+
+
+def verify(
+    original: nn.Module,
+    rematerialized: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    predicted_peak: int,
+    *,
+    tolerance: float = 0.0,
+    measure: bool = True,
+) -> Verification:
+    """Run one training step of both from the same state and compare all that they leave behind.
+
+    Gradients of parameters, buffers and the states of the random number generators are what they were before, whatever
+    happens.
+
+    Parameters
+    ----------
+    original : torch.nn.Module
+        In training mode.
+    rematerialized : callable
+        Takes the same arguments.
+    tolerance : float
+        Greatest difference, relative to the greatest entry, where eager itself would repeat its step bit by bit.
+    measure : bool
+        Whether the peak can be measured by storages (not that of compiled code).
+
+    Raises
+    ------
+    VerificationError
+        Naming the first output, gradient or buffer that differs, and by how much; or if the measured peak is above the
+        predicted one by more than 1 %.
+    """
+    leaves = pytree.tree_leaves((args, kwargs))
+    given = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
+    with _untouched(original, given) as (targets, reset):
+        eager = _step(original, args, kwargs, targets, original)
+        reset()
+        ours = _step(rematerialized, args, kwargs, targets, original)
+        differing = list(_differences(eager, ours))
+        if differing:
+            reset()
+            _judge(differing, list(_differences(eager, _step(original, args, kwargs, targets, original))), tolerance)
+    if measure and ours.peak > predicted_peak * (1 + PEAK_SHARE) + PEAK_BYTES:
+        raise VerificationError(
+            f"the measured peak is {ours.peak:,} bytes, above the {predicted_peak:,} bytes that were predicted"
+        )
+    return Verification(
+        len(ours.outputs), len(ours.gradients), len(ours.buffers), not differing, ours.peak if measure else None,
+        eager.peak,
+    )  # fmt: skip
+
+
+def _judge(differing: list[tuple[str, float]], between_eager: list[tuple[str, float]], tolerance: float) -> None:
+    noise = dict(between_eager)
+    for name, difference in differing:
+        if not difference <= max(10 * noise.get(name, 0.0), tolerance):
+            raise VerificationError(
+                f"{name} differs from eager by {difference:.3g} of its greatest entry; "
+                f"two eager steps differ by {noise.get(name, 0.0):.3g}"
+            )
+
+
+def _step(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    targets: Mapping[str, torch.Tensor],
+    original: nn.Module,
+) -> _Outcome:
+    """One step: outputs, gradients for fixed tangents, statistics afterwards, and the peak."""
+    with track_storages(constants=(args, dict(kwargs), original)) as tracker:
+        returned = call(*args, **kwargs)
+        outputs = [each for each in pytree.tree_leaves(returned) if isinstance(each, torch.Tensor)]
+        del returned
+        roots = [each for each in outputs if each.requires_grad]
+        torch.autograd.backward(roots, [_tangent(each) for each in roots])
+        outputs = [each.detach() for each in outputs]
+    gradients = {name: target.grad for name, target in targets.items() if target.grad is not None}
+    for target in targets.values():
+        target.grad = None
+    buffers = {name: each.clone() for name, each in original.named_buffers()}
+    return _Outcome(outputs, gradients, buffers, torch.get_rng_state(), tracker.peak)
+
+
+def _tangent(output: torch.Tensor) -> torch.Tensor:
+    """A gradient without symmetry (the sum of a softmax would have none), and the same each time."""
+    if output.numel() == 1:
+        return torch.ones_like(output)
+    steps = torch.linspace(-1, 1.5, output.numel(), dtype=torch.float32, device=output.device)
+    return steps.to(output.dtype).view(output.shape)
+
+
+def _differences(eager: _Outcome, ours: _Outcome) -> Iterator[tuple[str, float]]:
+    """What is not equal bit by bit, and its greatest difference relative to the greatest entry."""
+    if len(eager.outputs) != len(ours.outputs):
+        raise VerificationError(f"{len(ours.outputs)} outputs, eager has {len(eager.outputs)}")
+    pairs: list[tuple[str, Any, Any]] = [
+        (f"output {i}", a, b) for i, (a, b) in enumerate(zip(eager.outputs, ours.outputs, strict=True))
+    ]
+    for what in ("gradient", "buffer"):
+        a, b = getattr(eager, f"{what}s"), getattr(ours, f"{what}s")
+        for name in a.keys() ^ b.keys():
+            raise VerificationError(f"{what} of {name!r} is there {'only in eager' if name in a else 'not in eager'}")
+        pairs += [(f"{what} of {name!r}" if what == "gradient" else f"buffer {name!r}", a[name], b[name]) for name in a]
+    pairs.append(("the state of the random number generator", eager.random, ours.random))
+    for name, a, b in pairs:
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise VerificationError(
+                f"{name} is of shape {tuple(b.shape)} and {b.dtype}, in eager {tuple(a.shape)} and {a.dtype}"
+            )
+        if not torch.equal(a, b):
+            x, y = a.double(), b.double()
+            both = (x == y) | (x.isnan() & y.isnan())
+            distance = (x - y).abs().masked_fill(both, 0.0).nan_to_num(nan=float("inf")).max().item()
+            if distance:
+                yield name, distance / (float(x.abs().nan_to_num(0.0).max()) or 1.0)
+
+
+@contextmanager
+def _untouched(
+    module: nn.Module, given: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[dict[str, torch.Tensor], Callable[[], None]]]:
+    """What may have gradients, and a function that puts buffers and generators back; at the end all is as before."""
+    targets: dict[str, torch.Tensor] = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    targets |= given
+    gradients = {name: target.grad for name, target in targets.items()}
+    buffers = {name: each.detach().clone() for name, each in module.named_buffers()}
+    random, devices = torch.get_rng_state(), _cuda_states()
+
+    def reset() -> None:
+        with torch.no_grad():
+            for name, each in module.named_buffers():
+                each.copy_(buffers[name])
+        torch.set_rng_state(random)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+
+    for target in targets.values():
+        target.grad = None
+    try:
+        yield targets, reset
+    finally:
+        reset()
+        for name, target in targets.items():
+            target.grad = gradients[name]
+
+
+def _cuda_states() -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
