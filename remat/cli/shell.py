@@ -24,12 +24,14 @@ from remat.cli import (
     frontier,
     generate,
     improve,
+    layers,
     minimize,
     order,
     plot,
     rewrite,
     show,
     solve,
+    trace,
     traffic,
     validate,
     warm_up,
@@ -50,8 +52,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for module in (
-    solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, generate,
-    convert, rewrite, backends, warm_up, allocate, arenas,
+    solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, layers,
+    trace, generate, convert, rewrite, backends, warm_up, allocate, arenas,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 

@@ -176,7 +176,7 @@ def test_plain_lists(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "HloModule jit_f, entry_computation_layout={()->f32[]}\n\nENTRY main {\n  ROOT c = f32[] constant(0)\n}\n",
+        "ENTRY main {\n  ROOT c = f32[] constant(0)\n}\n",  # HLO without the head of its module
         "# exported\n  add.1 = f32[2]{0} add(x, y)\n",
         "module @jit_f {\n  func.func public @main() {\n",
         "digraph G {\n a -> b\n}\n",

@@ -19,6 +19,7 @@ BUILT_IN = {
     "rockmate": "remat.schedule.formats.rockmate:FORMAT",
     "plan": "remat.schedule.formats.plan_files:JSON",
     "plan-text": "remat.schedule.formats.plan_files:TEXT",
+    "hlo": "remat.schedule.formats.hlo:FORMAT",
     "plain-list": "remat.schedule.formats.plain_list:FORMAT",
 }
 

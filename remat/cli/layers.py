@@ -1,0 +1,78 @@
+"""``remat layers``: what a schedule saves and computes again, layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.common import ERROR, OK, ConstantMemory, Graph, Json, Keep, load_graph, print_json
+from remat.cli.saving import Outputs
+from remat.io.files import check_outputs
+
+if TYPE_CHECKING:
+    from remat.schedule.traces import LayerTable
+
+
+def command(
+    graph: Graph,
+    schedule: Annotated[
+        Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
+    ] = None,
+    *,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="module|type", help="What a row is; default: a module, where the graph has them."),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option("--depth", min=1, help="Parts of a module path that make a row; default: to its first number."),
+    ] = None,
+    collapse: Annotated[bool, typer.Option("--collapse/--all", help="Equal layers are one row.")] = True,
+    keep: Keep = None,
+    count_constant_memory: ConstantMemory = None,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Write the table to this file (.md, .csv); repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bytes and time that SCHEDULE saves and computes again in each layer of GRAPH.
+
+    Exit code 0: done; 2: an error.
+    """
+    from remat.schedule import Schedule
+    from remat.schedule.io import read_schedule
+    from remat.schedule.traces.layers import SUFFIXES, layer_table
+
+    check_outputs(*((table, SUFFIXES) for table in tables or ()), inputs=(graph, schedule))
+    loaded = load_graph(graph)
+    steps = Schedule.reference(loaded) if schedule is None else read_schedule(schedule, loaded)
+    found = layer_table(
+        loaded, steps, by=by, depth=depth, collapse=collapse, keep=keep or (),  # type: ignore[arg-type]
+        count_constant_memory=bool(count_constant_memory),
+    )  # fmt: skip
+    outputs = Outputs()
+    for path in tables or ():
+        outputs.save_text(path, found.to_csv() if path.suffix.lower() == ".csv" else found.to_markdown())
+    print_json(found.as_dict()) if as_json else _print(found)
+    raise typer.Exit(ERROR if outputs.failed else OK)
+
+
+def _print(found: LayerTable) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from remat.cli.console import console
+
+    head, *rows, total = found.cells()
+    table = Table(title=Text(f"{found.graph}, by layer"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False,
+                  show_footer=True)  # fmt: skip
+    for column, (word, sum_) in enumerate(zip(head, total, strict=True)):
+        table.add_column(Text(word), footer=Text(sum_), justify="right" if column else "left", no_wrap=column > 0,
+                         overflow="fold")  # fmt: skip
+    for row in rows:
+        table.add_row(*(Text(word) for word in row))
+    console().print(table)

@@ -1,0 +1,72 @@
+"""``remat trace``: a schedule for the viewers of others, PyTorch's memory_viz and Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remat.cli.common import ERROR, OK, Budget, ConstantMemory, Graph, Keep, load_graph
+from remat.cli.saving import Outputs
+from remat.io.files import check_outputs
+
+CHROME, SNAPSHOT = ".json", ".pickle"
+_VIEWERS = {CHROME: "for ui.perfetto.dev and chrome://tracing", SNAPSHOT: "for pytorch.org/memory_viz"}
+
+
+def command(
+    graph: Graph,
+    schedule: Annotated[
+        Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
+    ] = None,
+    *,
+    output: Annotated[
+        list[Path],
+        typer.Option(
+            "--output", "-o", help="File to write: .json for Perfetto and Chrome, .pickle for memory_viz; repeatable."
+        ),
+    ],
+    budget: Budget = None,
+    addresses: Annotated[
+        Path | None,
+        typer.Option(
+            "--addresses", help="For memory_viz: addresses from `remat allocate`; default: a simple allocator."
+        ),
+    ] = None,
+    keep: Keep = None,
+    count_constant_memory: ConstantMemory = None,
+) -> None:
+    """Write SCHEDULE as a trace that other tools show: steps over time and the bytes that they hold.
+
+    Exit code 0: done; 2: an error.
+    """
+    from remat.problem import Problem
+    from remat.schedule import Schedule
+    from remat.schedule.address_files import read_addresses
+    from remat.schedule.io import read_schedule
+    from remat.schedule.traces import chrome_trace_text, save_memory_snapshot
+
+    suffixes = [path.suffix.lower() for path in output]
+    check_outputs(*((path, _VIEWERS) for path in output), inputs=(graph, schedule, addresses))
+    if addresses is not None and SNAPSHOT not in suffixes:
+        raise typer.BadParameter(f"--addresses is for a memory snapshot ({SNAPSHOT})")
+    counted, kept = bool(count_constant_memory), tuple(keep or ())
+    loaded = load_graph(graph)
+    steps = Schedule.reference(loaded) if schedule is None else read_schedule(schedule, loaded)
+    placed = None if addresses is None else read_addresses(addresses)
+    limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
+    outputs = Outputs()
+    for path, suffix in zip(output, suffixes, strict=True):
+        if suffix == CHROME:
+            outputs.save_text(path, chrome_trace_text(loaded, steps, limit, keep=kept, count_constant_memory=counted))
+        else:
+            outputs.draw(
+                path,
+                lambda where: save_memory_snapshot(
+                    loaded, steps, where, addresses=placed, keep=kept, count_constant_memory=counted
+                ),
+            )
+        if not outputs.failed:
+            print(f"{path}  {_VIEWERS[suffix]}")
+    raise typer.Exit(ERROR if outputs.failed else OK)

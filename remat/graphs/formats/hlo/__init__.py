@@ -1,0 +1,143 @@
+"""Reader for XLA's HLO text: the graph that the entry computation is, without what rematerialisation put in.
+
+What XLA prints of a compiled program (``compiled.as_text()`` in JAX, files of ``--xla_dump_to``) lists its instructions
+in the order in which they run. Instructions that XLA's rematerialisation repeats are clones, named ``add.remat``,
+``add.remat2`` or ``add.remat.1.remat``; where they do what their base does, they are one op of this graph. The order
+with the clones as recomputations is a schedule: :mod:`remat.schedule.formats.hlo`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.errors import GraphError
+from remat.graphs.builder import GraphBuilder
+from remat.graphs.formats.base import GraphFormat
+from remat.graphs.formats.hlo.lowering import Lowered, ModuleLowering
+from remat.graphs.formats.hlo.scopes import module_path
+from remat.graphs.formats.hlo.text import Module, read_module
+from remat.graphs.graph import ComputeGraph
+from remat.io.formats import Source
+from remat.io.text import together
+
+_ALIASES = "input_output_alias="
+
+
+@dataclass(frozen=True, eq=False)
+class HloProgram:
+    """What a module says.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+        Each op once, in the order of its first run.
+    steps : tuple of str
+        The ops in the order in which they run; clones are their base again.
+    is_scheduled : bool
+        Whether the text says that this order is the one of execution.
+    remarks : tuple of str
+    """
+
+    graph: ComputeGraph
+    steps: tuple[str, ...]
+    is_scheduled: bool
+    remarks: tuple[str, ...]
+
+
+def program_from_text(text: str) -> HloProgram:
+    """The program that the entry computation of an HLO module is.
+
+    Views (tuples and their elements, bitcasts) are no ops; parameters and constants are constant memory. What a
+    ``while``, ``conditional``, ``call`` or fusion calls is one op: its cost is that of all its runs, and what it holds
+    beside its operands and results is its workspace. Costs are floating-point operations.
+
+    Raises
+    ------
+    FormatError
+        Naming the line.
+    GraphError
+        If there is nothing to compute.
+
+    Examples
+    --------
+    >>> program = program_from_text('''HloModule tiny, is_scheduled=true
+    ... ENTRY main {
+    ...   x = f32[4] parameter(0)
+    ...   y = f32[4] negate(x)
+    ...   z = f32[4] exponential(y)
+    ...   y.remat = f32[4] negate(x)
+    ...   ROOT w = f32[4] add(y.remat, z)
+    ... }''')
+    >>> program.steps, program.graph.constant_memory
+    (('y', 'z', 'y', 'w'), 16)
+    """
+    module = read_module(text)
+    lowering = ModuleLowering(module)
+    done = lowering.entry()
+    remarks = [*done.remarks, *dict.fromkeys(lowering.costs.remarks)]
+    if not module.is_scheduled:
+        remarks.append("the module is not scheduled: the order of its text need not be that of execution")
+    if _ALIASES in module.header:
+        remarks.append("results that take over the memory of donated parameters are counted apart from them")
+    hidden = sum(called.clones for called in lowering.inner())
+    if hidden:
+        remarks.append(f"{hidden} recomputations inside of computations that are called are part of their ops")
+    if done.stale:
+        remarks.append(f"{done.stale} values are read of which there is a newer copy; the two copies are counted once")
+    graph = _graph(module, done)
+    names = [op.name for op in done.ops]
+    return HloProgram(graph, tuple(names[step] for step in done.steps), module.is_scheduled, tuple(remarks))
+
+
+def _graph(module: Module, done: Lowered) -> ComputeGraph:
+    if not done.ops:
+        raise GraphError(f"module {module.name!r} computes nothing")
+    metadata = {op.name: said for op in done.ops if (said := op.instruction.op_name)}
+    modules = {name: path for name, said in metadata.items() if (path := module_path(said))}
+    builder = GraphBuilder(
+        module.name,
+        cost_unit="flop",
+        source="XLA HLO",
+        constant_memory=sum(done.constant_bytes.values()),
+        meta={
+            "modules": modules,
+            "op_names": metadata,
+            "lines": {op.name: op.instruction.line for op in done.ops},
+            "constant_bytes": done.constant_bytes,
+        },
+    )
+    for name, size in done.tensors:
+        builder.tensor(name, size)
+    names = [name for name, _ in done.tensors]
+    for op in done.ops:
+        builder.op(
+            op.name,
+            inputs=[names[tensor] for tensor in op.inputs],
+            outputs=[names[tensor] for tensor in op.outputs],
+            cost=op.cost,
+            workspace=op.workspace,
+            type=op.instruction.opcode,
+            recomputable=op.recomputable,
+        )
+    builder.output(*(names[tensor] for tensor in done.held(done.results)))
+    return builder.build([op.name for op in done.ops])
+
+
+def recognizes(source: Source) -> bool:
+    """Whether a source is the text of an HLO module."""
+    return source.data[:4096].lstrip().startswith(b"HloModule")
+
+
+def _read(source: Source) -> ComputeGraph:
+    program = program_from_text(source.text)
+    if program.remarks:
+        source.remarks.append(together(program.remarks))
+    return program.graph
+
+
+FORMAT = GraphFormat(
+    name="hlo",
+    description="text of an XLA HLO module, as compilers and dumps print it",
+    recognizes=recognizes,
+    read=_read,
+)

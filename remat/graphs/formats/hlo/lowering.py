@@ -1,0 +1,399 @@
+"""From the instructions of a computation to ops and tensors: views folded, clones merged with what they repeat.
+
+The result of an instruction is a *value*: a leaf, or a tuple of values. A leaf stands for tensors that hold it: one,
+or none for what is constant, or one and an empty tensor that says when it is ready (``-done`` instructions).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from remat.graphs.formats.hlo.costs import Costs
+from remat.graphs.formats.hlo.shapes import HOST, ArrayShape, Shape, arrays
+from remat.graphs.formats.hlo.text import CALLS, Computation, Instruction, Module
+from remat.graphs.graph import MAX_TOTAL
+from remat.io.limits import check_count
+
+Value: TypeAlias = "int | tuple[Value, ...]"
+
+#: Name of a clone, from the suffix on: ``.remat``, ``.remat2``, ``.remat.1``, ``.remat.1.remat``.
+_SUFFIX = re.compile(r"\.remat[0-9]*(?=\.|$)")
+_RENAMES = frozenset({"bitcast", "opt-barrier", "domain", "add-dependency"})
+_ONCE = frozenset({"rng", "rng-get-and-update-state", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
+#: Attributes in which a clone may differ from what it repeats.
+_INCIDENTAL = frozenset({"metadata", "control-predecessors", "channel_id", "sharding", "frontend_attributes", *CALLS})
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredOp:
+    """An op: numbers of the tensors that it reads and writes."""
+
+    name: str
+    instruction: Instruction
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    cost: int
+    workspace: int
+    recomputable: bool
+
+
+@dataclass(eq=False)
+class Lowered:
+    """What a computation does.
+
+    Attributes
+    ----------
+    ops : list of LoweredOp
+    tensors : list of (name, bytes)
+    steps : list of int
+        The op of each step; one that stands there again is computed again.
+    leaves : list of tuple of int
+        The tensors of each leaf.
+    parameters, results : tuple of int
+        Leaves.
+    constant_bytes : dict of str to int
+        Bytes of parameters and of constants.
+    clones : int
+        Steps that compute something again.
+    stale : int
+        How often something is read of which there is a newer copy: both are in memory then, and count once here.
+    remarks : list of str
+    """
+
+    ops: list[LoweredOp] = field(default_factory=list)
+    tensors: list[tuple[str, int]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    parameters: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
+    leaves: list[tuple[int, ...]] = field(default_factory=list)
+    constant_bytes: dict[str, int] = field(default_factory=lambda: {"parameter": 0, "constant": 0})
+    clones: int = 0
+    stale: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+    def held(self, leaves: tuple[int, ...]) -> tuple[int, ...]:
+        """The tensors of some leaves, each once."""
+        return tuple(dict.fromkeys(tensor for leaf in leaves for tensor in self.leaves[leaf]))
+
+    def workspace(self) -> int:
+        """Most bytes held at once besides parameters and results, each freed after its last use."""
+        size = [size for _, size in self.tensors]
+        for tensor in self.held((*self.parameters, *self.results)):
+            size[tensor] = 0
+        frees: list[list[int]] = []
+        later: set[int] = set()
+        for step in reversed(self.steps):
+            op = self.ops[step]
+            touched = {*op.inputs, *op.outputs}
+            frees.append([tensor for tensor in touched if tensor not in later])
+            later.difference_update(op.outputs)
+            later.update(op.inputs)
+        held, now, peak = set[int](), 0, 0
+        for step, freed in zip(self.steps, reversed(frees), strict=True):
+            op = self.ops[step]
+            new = [tensor for tensor in op.outputs if tensor not in held]
+            held.update(new)
+            now += sum(size[tensor] for tensor in new)
+            peak = max(peak, now + op.workspace)
+            gone = [tensor for tensor in freed if tensor in held]
+            held.difference_update(gone)
+            now -= sum(size[tensor] for tensor in gone)
+        return peak
+
+
+def flat(value: Value) -> Iterator[int]:
+    """The leaves of a value from left to right."""
+    if isinstance(value, int):
+        yield value
+    else:
+        for part in value:
+            yield from flat(part)
+
+
+def formed(shape: Shape, leaves: Iterator[int]) -> Value:
+    """The value of a shape with the next leaves in it."""
+    if isinstance(shape, ArrayShape):
+        return next(leaves)
+    return tuple(formed(part, leaves) for part in shape.parts)
+
+
+def same_form(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are tuples of the same form, whatever arrays are in them."""
+    if isinstance(a, ArrayShape) or isinstance(b, ArrayShape):
+        return isinstance(a, ArrayShape) and isinstance(b, ArrayShape)
+    return len(a.parts) == len(b.parts) and all(map(same_form, a.parts, b.parts))
+
+
+def base_name(name: str) -> str:
+    """The name of what a clone repeats.
+
+    >>> base_name("fusion.9.remat.1.remat"), base_name("add.remat2"), base_name("copy.remat_compressed")
+    ('fusion.9', 'add', 'copy.remat_compressed')
+    """
+    found = _SUFFIX.search(name)
+    return name[: found.start()] if found and found.start() else name
+
+
+class ModuleLowering:
+    """Lowers the computations of a module, each that is called once."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.costs = Costs(module)
+        self.reads = 0
+        self._called: dict[str, Lowered] = {}
+        self._digests: dict[str, str] = {}
+
+    def called(self, computation: Computation) -> Lowered:
+        """A computation that another calls."""
+        if computation.name not in self._called:
+            self._called[computation.name] = _Lowering(self, computation).run()
+        return self._called[computation.name]
+
+    def inner(self) -> list[Lowered]:
+        """All computations that were lowered because another calls them."""
+        return list(self._called.values())
+
+    def entry(self) -> Lowered:
+        """The computation that the module runs."""
+        return _Lowering(self, self.module.entry).run()
+
+    def signature(self, instruction: Instruction) -> tuple[object, ...]:
+        """What an instruction does, apart from its operands; the same for a clone."""
+        plain = sorted((key, text) for key, text in instruction.attributes.items() if key not in _INCIDENTAL)
+        shape = tuple((str(array), array.size, array.space) for array in arrays(instruction.shape))
+        called = tuple(self.digest(computation) for computation in self.module.called(instruction))
+        return instruction.opcode, shape, tuple(plain), called
+
+    def digest(self, computation: Computation) -> str:
+        """What a computation does: the same for two that differ in names alone."""
+        if computation.name not in self._digests:
+            numbers = {name: number for number, name in enumerate(computation.instructions)}
+            said = hashlib.sha256()
+            for i in computation.instructions.values():
+                operands = [numbers[operand.name] for operand in i.operands]
+                said.update(repr((self.signature(i), i.literal, operands, i is computation.root)).encode())
+            self._digests[computation.name] = said.hexdigest()
+        return self._digests[computation.name]
+
+
+class _Lowering:
+    """Goes through the instructions of one computation in turn."""
+
+    def __init__(self, lowering: ModuleLowering, computation: Computation) -> None:
+        self.all = lowering
+        self.here = computation
+        self.done = Lowered()
+        self.values: dict[str, Value] = {}
+        self.known: dict[tuple[object, ...], tuple[int, Value]] = {}  # by base name and signature: op and its value
+        self.names: set[str] = set()
+        self.made_by: dict[str, int] = {}  # the op of an instruction
+        self.latest: dict[int, str] = {}  # the instruction that ran an op last
+        self.ordered: dict[str, int] = {}  # an instruction before others: the empty tensor that says it is done
+        self.before = {name for i in computation.instructions.values() for name in i.names("control-predecessors")}
+
+    def run(self) -> Lowered:
+        host = 0
+        for instruction in self.here.instructions.values():
+            self.values[instruction.name] = self._value(instruction)
+            if instruction.opcode != "tuple":
+                host += sum(array.space == HOST for array in arrays(instruction.shape))
+        if host:
+            self.done.remarks.append(f"{host} arrays are in the memory of the host and take none of the device's")
+        self.done.results = tuple(flat(self.values[self.here.result.name]))
+        return self.done
+
+    def _value(self, instruction: Instruction) -> Value:
+        opcode = instruction.opcode
+        operands = instruction.operands
+        if opcode == "parameter":
+            return self._parameter(instruction)
+        if opcode == "constant":
+            return self._constant(instruction)
+        if opcode == "tuple":
+            parts = () if isinstance(instruction.shape, ArrayShape) else instruction.shape.parts
+            if len(parts) != len(operands) or not all(
+                same_form(p, o.shape) for p, o in zip(parts, operands, strict=True)
+            ):
+                raise instruction.fault("its operands are not what its shape says")
+            return tuple(self.values[operand.name] for operand in operands)
+        if opcode == "get-tuple-element":
+            return self._element(instruction)
+        if opcode in _RENAMES:
+            if not operands or not same_form(instruction.shape, operands[0].shape):
+                raise instruction.fault("its operand is not what its shape says")
+            return self.values[operands[0].name]
+        return self._op(instruction)
+
+    def _bytes(self, instruction: Instruction) -> int:
+        return sum(array.size for array in arrays(instruction.shape) if array.space != HOST)
+
+    def _parameter(self, instruction: Instruction) -> Value:
+        self.done.constant_bytes["parameter"] += self._bytes(instruction)
+        first = len(self.done.leaves)
+        self.done.leaves += [()] * instruction.shape.leaves
+        leaves = range(first, len(self.done.leaves))
+        self.done.parameters += tuple(leaves)
+        return formed(instruction.shape, iter(leaves))
+
+    def _constant(self, instruction: Instruction) -> Value:
+        """A value of its own; the same for a clone, and for what is written out and the same."""
+        said = base_name(instruction.name) if "..." in instruction.literal else instruction.literal
+        key = ("constant", (), (self.all.signature(instruction), said))
+        if key not in self.known:
+            self.done.constant_bytes["constant"] += self._bytes(instruction)
+            leaves = [self._new_leaf(()) for _ in range(instruction.shape.leaves)]
+            self.known[key] = (-1, formed(instruction.shape, iter(leaves)))
+        return self.known[key][1]
+
+    def _element(self, instruction: Instruction) -> Value:
+        whole = instruction.operands[0] if instruction.operands else None
+        numbers = instruction.numbers("index")
+        if whole is None or isinstance(whole.shape, ArrayShape) or len(numbers) != 1:
+            raise instruction.fault("takes an element of what is no tuple")
+        if numbers[0] >= len(whole.shape.parts):
+            raise instruction.fault(f"takes element {numbers[0]} of a tuple of {len(whole.shape.parts)}")
+        if not same_form(instruction.shape, whole.shape.parts[numbers[0]]):
+            raise instruction.fault("the element is not what its shape says")
+        value = self.values[whole.name]
+        assert isinstance(value, tuple)
+        return value[numbers[0]]
+
+    # -- ops -------------------------------------------------------------------------------------------------------
+
+    def _op(self, instruction: Instruction) -> Value:
+        read = tuple(leaf for operand in instruction.operands for leaf in flat(self.values[operand.name]))
+        self.all.reads += len(read)
+        check_count(self.all.reads, "arrays read by instructions")
+        base = base_name(instruction.name)
+        key = (base, read, self.all.signature(instruction))
+        if key in self.known:
+            step, value = self.known[key]
+            self._note(instruction, step)
+            self.done.clones += 1
+            return value
+        name = base
+        if base in self.names:
+            name = instruction.name
+            self.done.remarks.append(f"{name} does something else than {base}: an op of its own")
+        self.names.add(name)
+        aliases, ready = self._aliases(instruction)
+        made: list[int] = []
+        leaves: list[int] = []
+        single = instruction.shape.leaves == 1
+        for number, array in enumerate(arrays(instruction.shape)):
+            alias = aliases[number] if aliases is not None else None
+            if alias is not None:
+                leaves.append(alias)
+                continue
+            made.append(self._tensor(instruction, name if single else f"{name}{{{number}}}", array))
+            leaves.append(self._new_leaf((made[-1],)))
+        if ready or not made:
+            made.append(self._empty(f"{name}{{done}}"))
+            leaves = [self._new_leaf((*self.done.leaves[leaf], made[-1])) for leaf in leaves]
+        if instruction.name in self.before:
+            made.append(self._empty(f"{name}{{before}}"))
+            self.ordered[instruction.name] = made[-1]
+        waits = [self.ordered[n] for n in instruction.names("control-predecessors") if n in self.ordered]
+        inputs = tuple(dict.fromkeys((*self.done.held(read), *waits)))
+        called = [self.all.called(c) for c in self._run_inside(instruction)]
+        op = LoweredOp(
+            name, instruction, inputs, tuple(made), self.all.costs.of_instruction(instruction),
+            max((c.workspace() for c in called), default=0), self._recomputable(instruction),
+        )  # fmt: skip
+        self._note(instruction, len(self.done.ops))
+        value = formed(instruction.shape, iter(leaves))
+        self.known[key] = (len(self.done.ops), value)
+        self.done.ops.append(op)
+        return value
+
+    def _note(self, instruction: Instruction, op: int) -> None:
+        """A step; and whether it reads what was computed again since."""
+        self.done.steps.append(op)
+        for operand in instruction.operands:
+            self.done.stale += self.latest.get(self.made_by.get(operand.name, -1), operand.name) != operand.name
+        self.made_by[instruction.name] = op
+        self.latest[op] = instruction.name
+
+    def _new_leaf(self, tensors: tuple[int, ...]) -> int:
+        self.done.leaves.append(tensors)
+        return len(self.done.leaves) - 1
+
+    def _tensor(self, instruction: Instruction, name: str, array: ArrayShape) -> int:
+        if array.size >= MAX_TOTAL:
+            raise instruction.fault("an array of 2^62 bytes or more")
+        self.done.tensors.append((name, 0 if array.space == HOST else array.size))
+        return len(self.done.tensors) - 1
+
+    def _empty(self, name: str) -> int:
+        self.done.tensors.append((name, 0))
+        return len(self.done.tensors) - 1
+
+    @staticmethod
+    def _recomputable(instruction: Instruction) -> bool:
+        effect = instruction.attributes.get("custom_call_has_side_effect", "") == "true"
+        return not effect and instruction.opcode not in _ONCE
+
+    def _run_inside(self, instruction: Instruction) -> list[Computation]:
+        """Computations whose tensors take memory while the instruction runs."""
+        inside = instruction.opcode in ("while", "conditional", "call", "async-start")
+        return self.all.module.called(instruction) if inside else []
+
+    def _aliases(self, instruction: Instruction) -> tuple[list[int | None] | None, bool]:
+        """For each array of the result the leaf that it is, None where it is new; whether all wait for this one."""
+        opcode, shape, operands = instruction.opcode, instruction.shape, instruction.operands
+        given = [leaf for operand in operands for leaf in flat(self.values[operand.name])]
+        if opcode in ("while", "call"):
+            called = self.all.module.called(instruction)
+            body = self.all.called(called[-1] if opcode == "while" else called[0]) if called else None
+            if body is None or len(body.parameters) != len(given) or len(body.results) != shape.leaves:
+                raise instruction.fault("what it calls does not take and give what it does itself")
+            places = {leaf: number for number, leaf in enumerate(body.parameters)}
+            passed = [places.get(leaf) for leaf in body.results]
+            if opcode == "while":  # what another iteration changes is not passed on
+                passed = [p if p == number else None for number, p in enumerate(passed)]
+            return [None if place is None else given[place] for place in passed], False
+        if opcode.endswith("-done") and operands:
+            return self._finished(instruction), True
+        if opcode == "copy-start" and not isinstance(shape, ArrayShape):
+            return self._part(instruction, 1, given), False
+        if (opcode.endswith("-start") or opcode == "send") and not isinstance(shape, ArrayShape) and shape.parts:
+            same = shape.parts[0].leaves == len(given) and shape.leaves > len(given)
+            return (self._part(instruction, 0, given) if same else None), False
+        if opcode == "async-update" and operands and same_form(shape, operands[0].shape):
+            return list(given), True
+        return None, False
+
+    @staticmethod
+    def _part(instruction: Instruction, number: int, leaves: list[int]) -> list[int | None] | None:
+        """One element of the result is the operand, the others are new."""
+        shape = instruction.shape
+        assert not isinstance(shape, ArrayShape)
+        if number >= len(shape.parts) or shape.parts[number].leaves != len(leaves):
+            raise instruction.fault("its shape has no place for its operands")
+        return [
+            leaf
+            for place, part in enumerate(shape.parts)
+            for leaf in (leaves if place == number else [None] * part.leaves)
+        ]
+
+    def _finished(self, instruction: Instruction) -> list[int | None]:
+        """The arrays that a ``-done`` gives: those that its ``-start`` made."""
+        start = instruction.operands[0]
+        value = self.values[start.name]
+        wanted = instruction.shape.leaves
+        if instruction.opcode == "send-done":
+            return [None] * wanted
+        if isinstance(value, tuple) and start.opcode != "all-reduce-start":
+            place = 0 if instruction.opcode in ("copy-done", "recv-done") else 1
+            value = value[place] if place < len(value) else ()
+        found: list[int | None] = list(flat(value))
+        if instruction.opcode == "recv-done" and len(found) == wanted - 1:
+            found.append(None)
+        if len(found) != wanted:
+            raise instruction.fault(f"does not finish what {start.name} starts")
+        return found

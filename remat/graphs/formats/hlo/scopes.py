@@ -1,0 +1,57 @@
+"""Where an operation stands in a program, by the names that JAX and XLA give: ``jit(step)/jvp(Net)/layer_1/dot``."""
+
+from __future__ import annotations
+
+import re
+
+_WRAPPED = re.compile(r"([\w.\-]+)\((.*)\)")
+#: Parts of a path that say how something came about, and not where it stands.
+_PLAIN = frozenset({"", "checkpoint", "rematted_computation", "remat", "while", "body", "cond", "closed_call", "pjit"})
+#: Most transformations around a part that are taken off.
+_MOST = 16
+
+
+def module_path(name: str) -> str:
+    """The dotted path of the scopes in an operation's name, without the operation itself; empty at the top.
+
+    Examples
+    --------
+    >>> module_path("jit(step)/transpose(jvp(Net))/layers_1/checkpoint/rematted_computation/dot_general")
+    'Net.layers_1'
+    >>> module_path("jit(step)/jvp()/add")
+    ''
+    """
+    return ".".join(part.replace(".", "_") for part in scopes(name[:4096])[:-1])
+
+
+def scopes(name: str) -> list[str]:
+    """The parts of a name, with the transformations around them taken off."""
+    return [part for piece in _pieces(name) if (part := _unwrapped(piece)) not in _PLAIN or piece == name]
+
+
+def is_backward(name: str) -> bool:
+    """Whether a name says that this is transposed, and not a recomputation of what came before."""
+    return "transpose(" in name and "rematted_computation" not in name
+
+
+def _pieces(name: str) -> list[str]:
+    """Split at slashes that stand in no brackets."""
+    pieces, depth, start = [], 0, 0
+    for found in re.finditer(r"[()/]", name):
+        if found[0] == "/" and not depth:
+            pieces.append(name[start : found.start()])
+            start = found.end()
+        else:
+            depth += {"(": 1, ")": -1, "/": 0}[found[0]]
+    return [*pieces, name[start:]]
+
+
+def _unwrapped(piece: str) -> str:
+    for _ in range(_MOST):
+        found = _WRAPPED.fullmatch(piece)
+        if found is None:
+            break
+        if found[1] in ("jit", "pjit", "shard_map"):
+            return ""
+        piece = found[2]
+    return piece

@@ -1,0 +1,321 @@
+"""The text of an HLO module: computations and their instructions, checked as far as a schedule depends on them.
+
+Every place of the text is looked at a bounded number of times, whatever it says. A line that is not understood is an
+error that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from remat.errors import FormatError
+from remat.graphs.formats.hlo.shapes import MAX_DIGITS, Shape, ShapeReader
+from remat.io.limits import check_count
+from remat.io.text import short
+
+_HEADER = re.compile(r"HloModule\s+([^\s,]+)")
+_TABLE = re.compile(r"(?:FileNames|FunctionNames|FileLocations|StackFrames)\s*$|[0-9]+\s|//")
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
+_OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
+#: What matters on the way to the end of operands or attributes: brackets, strings, commas, comments and line ends.
+_MARK = re.compile(r'[(){}\[\],\n]|"(?:[^"\\\n]|\\.)*"|"|/\*')
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_ATTRIBUTE = re.compile(r"\s*([\w\-]+)=")
+_NAME = re.compile(r"%?([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_TRIPS = re.compile(rf'"known_trip_count":\{{"n":"([0-9]{{1,{MAX_DIGITS}}})"\}}')
+#: Most levels of calls.
+MAX_CALLS = 64
+#: Attributes that name computations.
+CALLS = (
+    "calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation",
+    "called_computations", "select", "scatter", "comparator",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """An instruction of a computation.
+
+    Attributes
+    ----------
+    name, opcode : str
+    shape : Shape
+        Of its result.
+    operands : tuple of Instruction
+    literal : str
+        What stands between the brackets where that is no list of operands: a constant's value, a parameter's number.
+    attributes : mapping of str to str
+        What follows the brackets, as text.
+    line : int
+        In the text, from 1.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[Instruction, ...]
+    literal: str
+    attributes: Mapping[str, str]
+    line: int
+
+    def names(self, attribute: str) -> list[str]:
+        """The names in an attribute such as ``calls`` or ``control-predecessors``."""
+        said = self.attributes.get(attribute)
+        return _NAME.findall(said) if said else []
+
+    def numbers(self, attribute: str) -> list[int]:
+        """The numbers in an attribute such as ``lhs_contracting_dims={1,2}``; raises FormatError for huge ones."""
+        found = re.findall(r"[0-9]+", self.attributes.get(attribute, ""))
+        if any(len(number) > MAX_DIGITS for number in found):
+            raise self.fault(f"{attribute} holds a number of more than {MAX_DIGITS} digits")
+        return [int(number) for number in found]
+
+    @cached_property
+    def called(self) -> list[str]:
+        """Names of the computations that it calls."""
+        return [name for attribute in CALLS for name in self.names(attribute)]
+
+    @property
+    def trip_count(self) -> int | None:
+        """Of a loop; None where the compiler did not note it."""
+        found = _TRIPS.search(self.attributes.get("backend_config", ""))
+        return int(found[1]) if found else None
+
+    @property
+    def op_name(self) -> str:
+        """What the instruction was in the program, from its metadata; empty where that is not said."""
+        found = _OP_NAME.search(self.attributes.get("metadata", ""))
+        return found[1].replace("\\'", "'") if found else ""
+
+    def fault(self, message: str) -> FormatError:
+        """The error that names the line and the instruction."""
+        return FormatError(f"line {self.line}: {self.name}: {message}")
+
+
+@dataclass(eq=False)
+class Computation:
+    """A list of instructions, each after its operands.
+
+    Attributes
+    ----------
+    name : str
+    is_entry : bool
+    line : int
+    instructions : dict of str to Instruction
+        In the order of the text, which is the order of execution in a scheduled module.
+    root : Instruction or None
+        The one whose result is the computation's.
+    depth : int
+        Most calls within calls.
+    """
+
+    name: str
+    is_entry: bool
+    line: int
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+    root: Instruction | None = None
+    depth: int = 0
+
+    @property
+    def result(self) -> Instruction:
+        """The root."""
+        assert self.root is not None
+        return self.root
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """The parts of a module; computations come before those that call them."""
+
+    name: str
+    header: str
+    computations: Mapping[str, Computation]
+    entry: Computation
+
+    @cached_property
+    def is_scheduled(self) -> bool:
+        """Whether the order of instructions is the order in which they run."""
+        return re.search(r",\s*is_scheduled=true\b", self.header) is not None
+
+    def called(self, instruction: Instruction) -> list[Computation]:
+        """The computations that an instruction calls; all are there, since reading has checked that."""
+        return [self.computations[name] for name in instruction.called]
+
+
+def read_module(text: str) -> Module:
+    """The module in a text.
+
+    Raises
+    ------
+    FormatError
+        Naming the line that is not understood, or wrong: names that stand twice, operands or computations that are not
+        there yet, numbers or nesting beyond reason, no entry computation, more than one module.
+    """
+    check_count(text.count("\n"), "lines")
+    return _Reader(text).module()
+
+
+class _Reader:
+    """Goes through a text once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.shapes = ShapeReader(text)
+        self.computations: dict[str, Computation] = {}
+        self.current: Computation | None = None
+        self._counted = (0, 1)  # a position and its line; positions are asked for in rising order
+
+    def line(self, position: int) -> int:
+        before, line = self._counted
+        line += self.text.count("\n", before, position)
+        self._counted = (position, line)
+        return line
+
+    def fault(self, position: int, message: str) -> FormatError:
+        return FormatError(f"line {self.text.count(chr(10), 0, position) + 1}: {message}")
+
+    def end_of_line(self, position: int) -> int:
+        end = self.text.find("\n", position)
+        return len(self.text) if end < 0 else end
+
+    def module(self) -> Module:
+        position = len(self.text) - len(self.text.lstrip())
+        found = _HEADER.match(self.text, position)
+        if found is None:
+            raise self.fault(position, "an HLO module begins with 'HloModule' and its name")
+        name, end = found[1], self.end_of_line(position)
+        header, position = self.text[position:end], end + 1
+        while position < len(self.text):
+            end = self.end_of_line(position)
+            line = self.text[position:end].strip()
+            if self.current is None:
+                self._outside(line, position)
+            elif line.startswith("}"):
+                if self.current.root is None:
+                    raise self.fault(position, f"computation {short(self.current.name)} ends without a ROOT")
+                self.current = None
+            elif line:
+                end = self._instruction(position)
+            position = end + 1
+        if self.current is not None:
+            raise self.fault(len(self.text), f"computation {short(self.current.name)} is not closed")
+        entries = [computation for computation in self.computations.values() if computation.is_entry]
+        if len(entries) != 1:
+            raise FormatError(f"the module has {len(entries)} ENTRY computations, not one")
+        return Module(name, header, self.computations, entries[0])
+
+    def _outside(self, line: str, position: int) -> None:
+        """A line between computations: the head of one, or of a table of source lines."""
+        if not line or (_TABLE.match(line) and not line.endswith("{")):
+            return
+        if line.startswith("HloModule"):
+            raise self.fault(position, "a second module; one is read from a file")
+        found = _COMPUTATION.match(line)
+        if found is None:
+            raise self.fault(position, f"no computation begins with {short(line)}")
+        if found[2] in self.computations:
+            raise self.fault(position, f"two computations are named {short(found[2])}")
+        self.current = Computation(found[2], found[1] is not None, self.line(position))
+        self.computations[found[2]] = self.current
+
+    def _instruction(self, position: int) -> int:
+        """Read the instruction at `position` into the current computation; where it ends."""
+        here = self.current
+        assert here is not None
+        found = _INSTRUCTION.match(self.text, position)
+        if found is None:
+            shown = self.text[position : min(self.end_of_line(position), position + 200)].strip()
+            raise self.fault(position, f"no instruction: {short(shown)}")
+        is_root, name = found[1] is not None, found[2]
+        position = found.end()
+        if name in here.instructions:
+            raise self.fault(position, f"two instructions of {short(here.name)} are named {short(name)}")
+        try:
+            shape, end = self.shapes.read(position)
+        except FormatError as error:
+            raise self.fault(position, f"{clipped_name(name)}: {error}") from None
+        opcode = _OPCODE.match(self.text, end)
+        if opcode is None:
+            raise self.fault(end, f"{clipped_name(name)}: no opcode after its shape")
+        pieces, end = self._pieces(opcode.end(), name, "operands")
+        attributes, stop = self._pieces(end, name, "attributes")
+        line = self.line(position)
+        literal = ""
+        operands: tuple[Instruction, ...] = ()
+        if opcode[1] in ("constant", "parameter"):
+            literal = ",".join(pieces)
+            if len(literal) > 64:  # told apart, not kept
+                literal = ("..." if "..." in literal else "") + hashlib.sha256(literal.encode()).hexdigest()
+        else:
+            operands = tuple(self._operand(piece, name, position) for piece in pieces if piece.strip())
+        given = dict(self._attribute(piece, name, position) for piece in attributes if piece.strip())
+        instruction = Instruction(name, opcode[1], shape, operands, literal, given, line)
+        for called in instruction.called:
+            if called not in self.computations or called == here.name:
+                raise instruction.fault(f"calls {short(called)}, which is no computation above it")
+            here.depth = max(here.depth, self.computations[called].depth + 1)
+            if here.depth > MAX_CALLS:
+                raise instruction.fault(f"calls within calls, more than {MAX_CALLS} deep")
+        here.instructions[name] = instruction
+        if is_root:
+            if here.root is not None:
+                raise instruction.fault("a second ROOT")
+            here.root = instruction
+        return stop
+
+    def _operand(self, piece: str, name: str, position: int) -> Instruction:
+        assert self.current is not None
+        found = _NAME.fullmatch(piece.rsplit(maxsplit=1)[-1])
+        operand = self.current.instructions.get(found[1]) if found else None
+        if operand is None:
+            shown = short(found[1] if found else piece.strip())
+            raise self.fault(position, f"{clipped_name(name)}: operand {shown} is no instruction above it")
+        return operand
+
+    def _attribute(self, piece: str, name: str, position: int) -> tuple[str, str]:
+        found = _ATTRIBUTE.match(piece)
+        if found is None:
+            raise self.fault(position, f"{clipped_name(name)}: no attribute: {short(piece.strip())}")
+        return found[1], piece[found.end() :].strip()
+
+    def _pieces(self, position: int, name: str, what: str) -> tuple[list[str], int]:
+        """What commas separate, up to the bracket that closes operands, or the end of the line of attributes."""
+        operands = what == "operands"
+        start, depth = position, 0
+        pieces: list[str] = []
+        while True:
+            found = _MARK.search(self.text, position)
+            mark = found[0] if found else ""
+            at = found.start() if found else len(self.text)
+            position = found.end() if found else at
+            if mark == '"':
+                raise self.fault(at, f"{clipped_name(name)}: a string that does not end")
+            if mark == "/*":
+                comment = _COMMENT.match(self.text, at)
+                if comment is None:
+                    raise self.fault(at, f"{clipped_name(name)}: a comment that does not end")
+                position = comment.end()
+            elif mark in ("(", "{", "["):
+                depth += 1
+            elif mark in (")", "}", "]") and depth:
+                depth -= 1
+            elif (mark == "," and not depth) or (mark == ")" and operands) or (not operands and mark in ("\n", "")):
+                if depth and mark in ("\n", ""):
+                    raise self.fault(at, f"{clipped_name(name)}: brackets of its {what} are not closed")
+                pieces.append(_COMMENT.sub("", self.text[start:at]) if operands else self.text[start:at])
+                start = position
+                if mark != ",":
+                    return pieces, position if operands else at
+            elif mark == "" or (mark in (")", "}", "]") and not depth):
+                raise self.fault(at, f"{clipped_name(name)}: brackets of its {what} are not closed")
+
+
+def clipped_name(name: str) -> str:
+    """The name of an instruction for a message."""
+    return name if len(name) <= 80 else name[:77] + "..."

@@ -1,0 +1,53 @@
+"""Schedules of XLA: the order of a scheduled HLO module, with the clones of its rematerialisation as recomputations.
+
+The same text is a graph, too (:mod:`remat.graphs.formats.hlo`); frees are implied.
+"""
+
+from __future__ import annotations
+
+from remat.errors import FormatError, GraphError
+from remat.graphs import ComputeGraph
+from remat.graphs.formats.hlo import HloProgram, program_from_text, recognizes
+from remat.io.formats import Source
+from remat.io.text import short
+from remat.schedule.formats.base import ScheduleFormat
+from remat.schedule.schedule import Schedule
+
+
+def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) -> Schedule:
+    """The schedule that a program is; for its own graph, or for one that has all its ops.
+
+    Parameters
+    ----------
+    graph : ComputeGraph, optional
+        Such as that of the same module before XLA rematerialised in it. Default: the program's own.
+
+    Raises
+    ------
+    FormatError
+        If the program is not scheduled, or runs an op that `graph` does not have.
+    """
+    if not program.is_scheduled:
+        raise FormatError("the module does not say is_scheduled=true: its text is no order of execution")
+    graph = program.graph if graph is None else graph
+    lacking = next((name for name in program.steps if name not in graph.op_index), None)
+    if lacking is not None:
+        raise FormatError(f"the module runs {short(lacking)}, which graph {graph.name!r} lacks")
+    order = [graph.op_index[name] for name in program.steps]
+    return Schedule.of_computes(graph, order, source="XLA")
+
+
+def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
+    try:
+        program = program_from_text(source.text)
+    except GraphError as error:
+        raise FormatError(str(error)) from None
+    return schedule_of_program(program, graph)
+
+
+FORMAT = ScheduleFormat(
+    name="hlo",
+    description="text of a scheduled XLA HLO module; clones of its rematerialisation are recomputations",
+    recognizes=recognizes,
+    read=_read,
+)

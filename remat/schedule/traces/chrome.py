@@ -1,0 +1,175 @@
+"""A schedule in the trace format of Chrome, for ``ui.perfetto.dev`` and ``chrome://tracing``.
+
+It is the format that ``torch.profiler`` exports, too: the Trace Event Format, a JSON object with a list of events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from remat.graphs import ComputeGraph
+from remat.io.files import write_atomic
+from remat.schedule.schedule import Schedule
+from remat.schedule.traces.step_times import StepTimes
+from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
+
+#: Tracks of slices.
+_COMPUTE, _RECOMPUTE = 1, 2
+
+
+def chrome_trace(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    budget: int | None = None,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> dict[str, Any]:
+    """The trace: a slice for each compute step and counters of bytes.
+
+    Slices lie on the tracks *compute* (first computations) and *recompute*; their arguments name op, type, phase,
+    module and source line, what is read and written, and bytes. The counter *memory* has the bytes that are held while
+    a step runs, sampled as the peak is: its largest value is the peak. *held* has the same by what it is, *budget* the
+    budget. Costs in ``us`` and ``ns`` are times; others are scaled by a power of ten, which ``otherData`` names, and a
+    step of no cost gets a nanosecond.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    schedule : Schedule
+        A valid one.
+    budget : int, optional
+        Bytes.
+    keep, count_constant_memory
+        As for :func:`remat.schedule.simulate.simulate`.
+
+    Returns
+    -------
+    dict
+        A JSON value.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the first violation, if the schedule does not run on `graph`.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("chain", cost_unit="us")
+    >>> names = [b.op("a", size=4, cost=5), b.op("b", inputs=["a"], size=2, cost=1)]
+    >>> found = chrome_trace(b.build(), Schedule.reference(b.build()))["traceEvents"]
+    >>> [(event["name"], event["ts"], event["dur"]) for event in found if event["ph"] == "X"]
+    [('a', 0, 5), ('b', 5, 1)]
+    >>> [event["args"]["bytes"] for event in found if event["ph"] == "C" and event["name"] == "memory"]
+    [4, 6, 6]
+    """
+    timeline = Timeline.of(graph, schedule, keep, count_constant_memory)
+    times = StepTimes.of(graph, timeline.ops)
+    about: dict[str, Any] = {
+        "graph": graph.name, "graph_digest": graph.digest, "source": schedule.source, "cost_unit": graph.cost_unit,
+        "peak": timeline.peak, "budget": budget, "cost": timeline.run.cost, "base_cost": graph.base_cost,
+    }  # fmt: skip
+    if times.per_microsecond is not None:
+        about["cost_per_microsecond"] = times.per_microsecond
+    events = [*_names(graph, times), *_slices(timeline, times), *_counters(timeline, times, budget)]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def chrome_trace_text(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    budget: int | None = None,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> str:
+    """:func:`chrome_trace` as JSON, one event a line; ASCII; same schedule, same bytes."""
+    found = chrome_trace(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
+    events = ",\n".join(json.dumps(event, allow_nan=False) for event in found.pop("traceEvents"))
+    rest = "".join(f",\n{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in found.items())
+    return f'{{"traceEvents": [\n{events}\n]{rest}}}\n'
+
+
+def save_chrome_trace(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    path: str | os.PathLike[str],
+    budget: int | None = None,
+    *,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> None:
+    """Write :func:`chrome_trace_text` to a file, whole or not at all.
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`chrome_trace`.
+    FormatError
+        Naming the file, if it cannot be written.
+    """
+    text = chrome_trace_text(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
+    write_atomic(path, text)
+
+
+def _names(graph: ComputeGraph, times: StepTimes) -> Iterator[dict[str, Any]]:
+    """What the process and its tracks are called."""
+    scale = f" (1 us = {times.per_microsecond:,} {graph.cost_unit})" if times.per_microsecond is not None else ""
+    yield {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": graph.name + scale}}
+    for track, name in ((_COMPUTE, "compute"), (_RECOMPUTE, "recompute")):
+        yield {"ph": "M", "pid": 1, "tid": track, "name": "thread_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": 1, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
+
+
+def _slices(timeline: Timeline, times: StepTimes) -> Iterator[dict[str, Any]]:
+    graph, paths = timeline.graph, module_paths(timeline.graph)
+    size = dict(zip(graph.tensor_names, graph.arrays.size.tolist(), strict=True))
+    steps = zip(timeline.ops.tolist(), timeline.number.tolist(), timeline.memory.tolist(), strict=True)
+    for step, (number, compute, memory) in enumerate(steps):
+        op = graph.ops[number]
+        facts: dict[str, Any] = {"op": op.name, "type": op.type, "phase": op.phase}
+        if op.name in paths:
+            facts["module"] = paths[op.name]
+        if lines := source_lines(graph, op.name):
+            facts["source"] = str(lines[0])
+        facts |= {
+            "step": step, "compute": compute, "reads": list(op.inputs), "writes": list(op.outputs),
+            "bytes_written": sum(size[name] for name in op.outputs), "workspace": op.workspace, "memory": memory,
+            "cost": op.cost,
+        }  # fmt: skip
+        yield {
+            "ph": "X", "pid": 1, "tid": _COMPUTE if compute == 1 else _RECOMPUTE, "name": op.name,
+            "cat": op.phase or "compute", "ts": _microseconds(times.begin[step]),
+            "dur": _microseconds(times.begin[step + 1] - times.begin[step]), "args": facts,
+        }  # fmt: skip
+
+
+def _counters(timeline: Timeline, times: StepTimes, budget: int | None) -> Iterator[dict[str, Any]]:
+    """Values from the begin of each step where they change; the last ones hold to the end."""
+    memory, held = timeline.memory.tolist(), {kind: each.tolist() for kind, each in timeline.held().items()}
+    last = len(memory) - 1
+    for step, value in enumerate(memory):
+        if step == 0 or value != memory[step - 1]:
+            yield _counter("memory", times.begin[step], {"bytes": value})
+        if step == 0 or any(each[step] != each[step - 1] for each in held.values()):
+            yield _counter("held", times.begin[step], {kind: each[step] for kind, each in held.items()})
+    if memory:
+        yield _counter("memory", times.begin[-1], {"bytes": memory[last]})
+        yield _counter("held", times.begin[-1], {kind: each[last] for kind, each in held.items()})
+    if budget is not None:
+        for at in (times.begin[0], times.begin[-1]):
+            yield _counter("budget", at, {"bytes": budget})
+
+
+def _counter(name: str, at: int, values: dict[str, int]) -> dict[str, Any]:
+    return {"ph": "C", "pid": 1, "tid": 0, "name": name, "ts": _microseconds(at), "args": values}
+
+
+def _microseconds(nanoseconds: int) -> int | float:
+    """Exact to the nanosecond: whole numbers stay whole."""
+    whole, rest = divmod(nanoseconds, 1000)
+    return whole if not rest else nanoseconds / 1000

@@ -1,0 +1,367 @@
+"""What a schedule saves and computes again, layer by layer; layers that are the same are one row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from remat.errors import FormatError, ProblemError
+from remat.graphs import ComputeGraph
+from remat.io.files import write_atomic
+from remat.io.text import printable, short
+from remat.schedule.schedule import Schedule
+from remat.schedule.traces.timeline import Timeline, module_paths
+
+By = Literal["module", "type"]
+SUFFIXES = (".csv", ".md")
+#: Rows of what belongs to no layer.
+NO_MODULE, INPUTS, CONSTANT = "(no module)", "(graph inputs)", "(constant memory)"
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer, or several that are the same: the numbers are then those of each of them.
+
+    Attributes
+    ----------
+    layer : str
+        The module path, with ``0-11`` in place of a number where there are several.
+    count : int
+        How many layers the row stands for.
+    ops : int
+    activations : int or None
+        Bytes that its forward pass writes and the backward pass reads, or that are outputs: what is saved where nothing
+        is computed again. None without a backward pass.
+    saved : int or None
+        Bytes of what its forward pass wrote that are held when the backward pass begins.
+    recomputed : int
+        Bytes that are computed again, each time counted.
+    at_peak : int
+        Bytes held at the peak of the whole step, workspace included.
+    cost : int
+        Of each of its ops once.
+    extra_cost : int
+        Of its recomputations.
+    """
+
+    layer: str
+    count: int = 1
+    ops: int = 0
+    activations: int | None = None
+    saved: int | None = None
+    recomputed: int = 0
+    at_peak: int = 0
+    cost: int = 0
+    extra_cost: int = 0
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Rows by layer, in the order of their first ops.
+
+    Attributes
+    ----------
+    graph : str
+    cost_unit : str
+    rows : tuple of LayerRow
+    total : LayerRow
+        The sums over all layers; its `at_peak` is the peak.
+    """
+
+    graph: str
+    cost_unit: str
+    rows: tuple[LayerRow, ...]
+    total: LayerRow
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Header, rows and total as words: bytes in binary units, costs as they are, ``-`` for what is unknown."""
+        times = f"cost ({self.cost_unit})" if self.cost_unit != "none" else "cost"
+        head = ("layer", "ops", "activations", "saved", "recomputed", "at peak", times, "extra")
+        return [head, *(_words(row) for row in (*self.rows, self.total))]
+
+    def to_markdown(self) -> str:
+        """As a Markdown table."""
+        head, *rows = ([word.replace("|", r"\|") for word in line] for line in self.cells())
+        lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    def to_csv(self) -> str:
+        """As CSV: whole numbers, empty where unknown; the last row is the total."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([each.name for each in fields(LayerRow)])
+        writer.writerows(["" if value is None else value for value in astuple(row)] for row in (*self.rows, self.total))
+        return text.getvalue()
+
+    def as_dict(self) -> dict[str, Any]:
+        """All numbers by name, as JSON values."""
+        rows = [{each.name: getattr(row, each.name) for each in fields(row)} for row in (*self.rows, self.total)]
+        return {"graph": self.graph, "cost_unit": self.cost_unit, "rows": rows[:-1], "total": rows[-1]}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as ``.csv`` or ``.md``, whole or not at all.
+
+        Raises
+        ------
+        FormatError
+            Naming the file, if its name has another suffix or it cannot be written.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix not in SUFFIXES:
+            raise FormatError(f"{path}: a table of layers is written as {' or '.join(SUFFIXES)}, not {suffix!r}")
+        write_atomic(path, self.to_csv() if suffix == ".csv" else self.to_markdown())
+
+    def __str__(self) -> str:
+        lines = self.cells()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = (
+            [
+                word.rjust(width) if k else word.ljust(width)
+                for k, (word, width) in enumerate(zip(line, widths, strict=True))
+            ]
+            for line in lines
+        )
+        return "\n".join("  ".join(words).rstrip() for words in aligned)
+
+
+def layer_table(
+    graph: ComputeGraph,
+    schedule: Schedule,
+    *,
+    by: By | None = None,
+    depth: int | None = None,
+    collapse: bool = True,
+    keep: Iterable[str] = (),
+    count_constant_memory: bool = False,
+) -> LayerTable:
+    """Saved and recomputed bytes and time of each layer under `schedule`.
+
+    A tensor belongs to the layer of the op that writes it first. Layers whose paths differ in one number, which counts
+    up, become one row where all their ops and all numbers of the row are the same.
+
+    Parameters
+    ----------
+    graph : ComputeGraph
+    schedule : Schedule
+        A valid one.
+    by : {"module", "type"}, optional
+        Whether rows are modules (``meta["modules"]``) or types of ops; default: modules where the graph has them.
+    depth : int, optional
+        Parts of a module path that make a row. Default: down to the first number in a path (``layers.3``), and as many
+        parts in paths without one.
+    collapse : bool
+        Whether equal layers become one row.
+    keep, count_constant_memory
+        As for :func:`remat.schedule.simulate.simulate`.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the first violation, if the schedule does not run on `graph`.
+    ProblemError
+        If rows are to be modules and the graph has none, or `depth` is no number from 1.
+
+    Examples
+    --------
+    >>> from remat.graphs.zoo.gpt import gpt
+    >>> graph = gpt(layers=12)
+    >>> table = layer_table(graph, Schedule.reference(graph))
+    >>> [(row.layer, row.count) for row in table.rows][:3]
+    [('embedding', 1), ('layers.0-11', 12), ('head', 1)]
+    >>> table.total.at_peak == graph.reference_peak
+    True
+    """
+    timeline = Timeline.of(graph, schedule, keep, count_constant_memory)
+    labels = _labels(graph, by, depth)
+    sums = _sums(timeline, labels)
+    total = _sum(tuple(sums.values()))
+    rows = _collapsed(graph, labels, sums) if collapse else list(sums.values())
+    return LayerTable(graph.name, graph.cost_unit, tuple(rows), total)
+
+
+def _labels(graph: ComputeGraph, by: By | None, depth: int | None) -> list[str]:
+    """The layer of each op."""
+    if by not in (None, "module", "type"):
+        raise ProblemError(f"layers are by module or by type, not by {short(by)}")
+    if depth is not None and (type(depth) is not int or depth < 1):
+        raise ProblemError(f"the depth of layers must be a whole number from 1, not {short(depth)}")
+    paths = module_paths(graph)
+    if by == "type" or (by is None and not paths):
+        return [op.type or "(no type)" for op in graph.ops]
+    if not paths:
+        raise ProblemError(f"graph {graph.name!r} has no 'modules' in meta to make layers of")
+    split = [paths[op.name].split(".") if op.name in paths else [] for op in graph.ops]
+    if depth is not None:
+        lengths = [depth] * len(split)
+    else:
+        numbered = [next((k + 1 for k, part in enumerate(parts) if part.isdigit()), 0) for parts in split]
+        longest = max(numbered) or 1
+        lengths = [length or longest for length in numbered]
+    return [".".join(parts[:length]) or NO_MODULE for parts, length in zip(split, lengths, strict=True)]
+
+
+@dataclass
+class _Counts:
+    """Sums of one layer while they are made."""
+
+    ops: int = 0
+    activations: int = 0
+    saved: int = 0
+    recomputed: int = 0
+    at_peak: int = 0
+    cost: int = 0
+    extra_cost: int = 0
+
+
+def _sums(timeline: Timeline, labels: Sequence[str]) -> dict[str, LayerRow]:
+    graph, arrays, b = timeline.graph, timeline.graph.arrays, timeline.buffers
+    counts: dict[str, _Counts] = {label: _Counts() for label in dict.fromkeys(labels[op] for op in _order(graph))}
+    phases = [op.phase for op in graph.ops]
+    computes = timeline.run.counts.tolist()
+    for op, (label, cost) in enumerate(zip(labels, arrays.cost.tolist(), strict=True)):
+        mine = counts[label]
+        mine.ops += 1
+        mine.cost += cost
+        mine.extra_cost += cost * max(computes[op] - 1, 0)
+
+    backward = np.flatnonzero(np.array([phases[op] == "backward" for op in timeline.ops.tolist()], dtype=np.bool_))
+    turn = int(backward[0]) if len(backward) else None
+    peak_step = int(timeline.memory.argmax()) if len(timeline.memory) else 0
+    first = _first_writers(graph)
+    rows = zip(
+        b.tensor.tolist(), b.lower.tolist(), b.upper.tolist(), b.size.tolist(), timeline.kinds,
+        timeline.instance.tolist(), timeline.op.tolist(), strict=True,
+    )  # fmt: skip
+    for tensor, lower, upper, size, kind, instance, op in rows:
+        if kind in ("constant", "input"):
+            label = INPUTS if kind == "input" else CONSTANT
+        else:
+            label = labels[first[tensor] if tensor >= 0 else op]
+        mine = counts.setdefault(label, _Counts())
+        if lower <= peak_step < upper:
+            mine.at_peak += size
+        if instance > 1:
+            mine.recomputed += size
+        if (
+            turn is not None
+            and tensor >= 0
+            and lower <= turn < upper
+            and lower < turn
+            and _forward(phases, first[tensor])
+        ):
+            mine.saved += size
+    if turn is not None:
+        readers = arrays.consumers.lists()
+        for tensor, size in enumerate(arrays.size.tolist()):
+            if first[tensor] >= 0 and _forward(phases, first[tensor]):
+                read = any(phases[op] == "backward" for op in readers[tensor])
+                if read or arrays.is_output[tensor]:
+                    counts[labels[first[tensor]]].activations += size
+    result = {}
+    for label, mine in counts.items():
+        row = LayerRow(label, **vars(mine))
+        result[label] = row if turn is not None else replace(row, activations=None, saved=None)
+    return result
+
+
+def _order(graph: ComputeGraph) -> list[int]:
+    return [graph.op_index[name] for name in graph.order] if graph.order else list(range(len(graph.ops)))
+
+
+def _forward(phases: Sequence[str], op: int) -> bool:
+    return op >= 0 and phases[op] != "backward"
+
+
+def _first_writers(graph: ComputeGraph) -> list[int]:
+    """For each tensor the op that writes it first in the reference order; -1 for graph inputs."""
+    first = [-1] * len(graph.tensors)
+    outputs = graph.arrays.op_outputs.lists()
+    for op in _order(graph):
+        for tensor in outputs[op]:
+            if first[tensor] < 0:
+                first[tensor] = op
+    return first
+
+
+def _sum(rows: Sequence[LayerRow]) -> LayerRow:
+    def known(values: list[int | None]) -> int | None:
+        return sum(value for value in values if value is not None) if any(v is not None for v in values) else None
+
+    return LayerRow(
+        "total",
+        sum(row.count for row in rows),
+        sum(row.ops for row in rows),
+        known([row.activations for row in rows]),
+        known([row.saved for row in rows]),
+        sum(row.recomputed for row in rows),
+        sum(row.at_peak for row in rows),
+        sum(row.cost for row in rows),
+        sum(row.extra_cost for row in rows),
+    )
+
+
+@dataclass
+class _Run:
+    """Layers that are the same and differ in one number of their paths, which counts up."""
+
+    parts: list[str]
+    rows: list[LayerRow]
+    place: int | None = None  # of the number in which they differ
+
+
+def _collapsed(graph: ComputeGraph, labels: Sequence[str], sums: dict[str, LayerRow]) -> list[LayerRow]:
+    inside: dict[str, list[Hashable]] = {}
+    for number in _order(graph):
+        op = graph.ops[number]
+        inside.setdefault(labels[number], []).append((op.type, op.phase, op.cost, op.workspace, op.recomputable))
+    runs: list[_Run] = []
+    latest: dict[Hashable, _Run] = {}
+    for label, row in sums.items():
+        parts = re.split(r"(?<![^.])([0-9]+)(?![^.])", label)  # every second part is a number
+        facts = (tuple(inside.get(label, ())), astuple(row)[1:])
+        keys = {k: (facts, k, *parts[:k], *parts[k + 1 :]) for k in range(1, len(parts), 2)}
+        for place, key in keys.items():
+            run = latest.get(key)
+            if run and run.place in (None, place) and int(parts[place]) == int(run.parts[place]) + len(run.rows):
+                run.place = place
+                run.rows.append(row)
+                break
+        else:
+            run = _Run(parts, [row])
+            runs.append(run)
+        latest |= dict.fromkeys(keys.values(), run)
+    return [_row(run) for run in runs]
+
+
+def _row(run: _Run) -> LayerRow:
+    row, count = run.rows[0], len(run.rows)
+    if count == 1 or run.place is None:
+        return row
+    parts = list(run.parts)
+    parts[run.place] += f"-{int(parts[run.place]) + count - 1}"
+    return replace(row, layer="".join(parts), count=count)
+
+
+def _words(row: LayerRow) -> tuple[str, ...]:
+    several = row.count > 1 and row.layer != "total"
+    extra = f"{row.extra_cost:,}"
+    if row.cost and row.extra_cost:
+        extra += f" (+{100 * row.extra_cost / row.cost:.1f} %)"
+    sizes = (row.activations, row.saved, row.recomputed, row.at_peak)
+    return (
+        printable(row.layer) + (f" ({row.count}x)" if several else ""), f"{row.ops:,}",
+        *("-" if size is None else _bytes(size) for size in sizes), f"{row.cost:,}", extra,
+    )  # fmt: skip
+
+
+def _bytes(size: int) -> str:
+    power = min(max(size.bit_length() - 1, 0) // 10, 5)
+    return f"{size / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}" if power else f"{size} B"

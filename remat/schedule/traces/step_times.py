@@ -1,0 +1,57 @@
+"""When each compute step of a schedule begins, in nanoseconds: costs as times, or in their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat.graphs import ComputeGraph
+from remat.schedule.traces.timeline import Int
+
+#: Nanoseconds of a unit of cost that is a time.
+_NANOSECONDS = {"ns": 1, "us": 1000}
+#: Costs that are no times are scaled by a power of ten, so that all of them together take at most so long.
+_LONGEST_US = 10_000_000
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Begins of compute steps.
+
+    Attributes
+    ----------
+    begin : tuple of int, length compute steps + 1
+        Nanoseconds; each step ends where the next one begins, one nanosecond later at least.
+    per_microsecond : int or None
+        Where costs are no times: how much of them is drawn as a microsecond; None where they are times.
+    """
+
+    begin: tuple[int, ...]
+    per_microsecond: int | None
+
+    @classmethod
+    def of(cls, graph: ComputeGraph, ops: Int) -> StepTimes:
+        """Of the ops of compute steps.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from remat.graphs import GraphBuilder
+        >>> b = GraphBuilder("chain", cost_unit="us")
+        >>> names = [b.op("a", size=4, cost=3), b.op("b", size=2), b.op("c", size=1, cost=1)]
+        >>> StepTimes.of(b.build(), np.array([0, 1, 2])).begin
+        (0, 3000, 3001, 4000)
+        """
+        cost = graph.arrays.cost.tolist()
+        costs = [cost[op] for op in ops.tolist()]
+        total, unit = sum(costs), _NANOSECONDS.get(graph.cost_unit)
+        scale = None
+        if unit is None:
+            scale = 1
+            while total > _LONGEST_US * scale:
+                scale *= 10
+        spent, begin = 0, [0]
+        for each in costs:
+            spent += each if total else 1
+            exact = spent * unit if unit is not None else spent * 1000 // (scale or 1)
+            begin.append(max(begin[-1] + 1, exact))
+        return cls(tuple(begin), scale)

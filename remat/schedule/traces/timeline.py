@@ -1,0 +1,201 @@
+"""What a schedule holds and computes, step by step, in the words that all traces share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.errors import ScheduleError
+from remat.graphs import ComputeGraph
+from remat.io.text import one_line
+from remat.schedule.buffers import Buffers, schedule_buffers
+from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import Simulation, simulate
+
+Int = NDArray[np.int64]
+
+#: Kinds of buffers, in the order in which pictures stack them.
+KINDS = ("constant", "input", "activation", "loss", "gradient", "recomputed", "workspace")
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """A valid schedule as buffers over compute steps, counted from 0.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+    run : Simulation
+    ops : int64 array, shape (compute steps,)
+        The op of each step.
+    number : int64 array, shape (compute steps,)
+        The how-manieth compute of its op each step is, from 1: above 1 it is a recomputation.
+    memory : int64 array, shape (compute steps,)
+        Bytes held at each step, as simulated.
+    buffers : Buffers
+        All that is held: instances of tensors, workspaces and, where it counts, the constant memory.
+    kinds : tuple of str
+        One of :data:`KINDS` for each buffer.
+    instance : int64 array, shape (buffers,)
+        The how-manieth instance of its tensor, from 1; 0 for what is no tensor.
+    op : int64 array, shape (buffers,)
+        The op that makes it; -1 for graph inputs and constant memory.
+    stays : bool array, shape (buffers,)
+        Whether it is still held when the schedule has run.
+    """
+
+    graph: ComputeGraph
+    run: Simulation
+    ops: Int
+    number: Int
+    memory: Int
+    buffers: Buffers
+    kinds: tuple[str, ...]
+    instance: Int
+    op: Int
+    stays: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str] = (), count_constant_memory: bool = False
+    ) -> Timeline:
+        """Of `schedule`, simulated.
+
+        Raises
+        ------
+        ScheduleError
+            Naming the first violation, if the schedule does not run on `graph`.
+        """
+        keep = tuple(keep) if not isinstance(keep, str) else keep
+        run = simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory, max_violations=1)
+        if run.violations:
+            raise ScheduleError(f"this schedule has no trace, as it is not valid: {run.violations[0].message}")
+        buffers = schedule_buffers(graph, schedule, keep=keep, constant_memory=count_constant_memory)
+        ops = run.ops[run.is_compute]
+        tensors = len(graph.tensors)
+        # of a tensor that was made more often than freed the last instance is left
+        left = np.bincount(run.intervals.tensor, minlength=tensors) > np.bincount(run.free_tensor, minlength=tensors)
+        stays = (buffers.upper == len(ops)) & (buffers.tensor >= 0) & left[buffers.tensor]
+        instance, op, kinds = _numbers(buffers.tensor), np.full(len(buffers), -1, dtype=np.int64), []
+        given = graph.arrays.is_input
+        rows = zip(buffers.names, *(x.tolist() for x in (buffers.lower, buffers.tensor, instance)), strict=True)
+        for k, (name, lower, tensor, number) in enumerate(rows):
+            if tensor < 0 and name.rstrip("'") == "constant memory":
+                kinds.append("constant")
+                stays[k] = True
+                continue
+            if tensor >= 0 and given[tensor]:
+                kinds.append("input")
+                continue
+            op[k] = ops[lower]
+            phase = graph.ops[ops[lower]].phase
+            kinds.append(
+                "workspace" if tensor < 0 else "recomputed" if number > 1
+                else {"backward": "gradient", "loss": "loss"}.get(phase, "activation")
+            )  # fmt: skip
+        return cls(
+            graph, run, ops, _numbers(ops), run.memory[run.is_compute], buffers, tuple(kinds), instance, op, stays
+        )
+
+    @property
+    def peak(self) -> int:
+        """Largest of `memory` in bytes."""
+        return int(self.memory.max(initial=0))
+
+    def events(self) -> list[tuple[int, bool]]:
+        """All begins (True) and ends (False) of buffers, by position in `buffers`, in the order in which they happen.
+
+        At each step what begins comes before what has gone after the step, so that the largest sum of what is held is
+        the peak. What stays has no end.
+        """
+        b = self.buffers
+        begun = [(lower, 0, k, True) for k, lower in enumerate(b.lower.tolist())]
+        ended = [(upper - 1, 1, k, False) for k, upper in enumerate(b.upper.tolist()) if not self.stays[k]]
+        return [(k, begins) for _, _, k, begins in sorted(begun + ended)]
+
+    def held(self) -> dict[str, Int]:
+        """Bytes of each kind at each step; together they are `memory`."""
+        result = {}
+        kinds = np.array([KINDS.index(kind) for kind in self.kinds], dtype=np.int64)
+        for code, kind in enumerate(KINDS):
+            mine = kinds == code
+            if mine.any():
+                change = np.zeros(len(self.ops) + 1, dtype=np.int64)
+                np.add.at(change, self.buffers.lower[mine], self.buffers.size[mine])
+                np.add.at(change, self.buffers.upper[mine], -self.buffers.size[mine])
+                result[kind] = np.cumsum(change)[:-1]
+        return result
+
+
+def _numbers(values: Int) -> Int:
+    """How often each value has stood in the array up to here, itself included; 0 for -1."""
+    seen: dict[int, int] = {}
+    result = []
+    for value in values.tolist():
+        seen[value] = seen.get(value, 0) + 1
+        result.append(seen[value] if value >= 0 else 0)
+    return np.array(result, dtype=np.int64)
+
+
+def module_paths(graph: ComputeGraph) -> dict[str, str]:
+    """The module of each op that has one in ``meta["modules"]``."""
+    found = graph.meta.get("modules")
+    if not isinstance(found, Mapping):
+        return {}
+    return {op: path for op, path in found.items() if op in graph.op_index and isinstance(path, str) and path}
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of the user's program: file, number from 1 (0: unknown), name of the function."""
+
+    file: str
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        return self.file + (f":{self.line}" if self.line else "") + (f", in {self.function}" if self.function else "")
+
+
+#: ``file``, ``file:12``, ``file:12 function``, ``file:12, in function``.
+_PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>[0-9]{1,9}))?(?:(?:, in |[:, ]+)(?P<function>[^\s:]+))?")
+
+
+def source_lines(graph: ComputeGraph, op: str) -> list[SourceLine]:
+    """The user's lines that an op comes from, innermost first, as ``meta["source_lines"]`` has them.
+
+    There an op has a text (``file:12, in forward``), a list ``[file, 12, "forward"]``, or a list of those.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> lines = {"a": "net.py:12, in forward", "b": [["net.py", 3, "f"], "main.py"]}
+    >>> b = GraphBuilder("g", meta={"source_lines": lines})
+    >>> names = [b.op("a", size=1), b.op("b", size=1)]
+    >>> [[str(line) for line in source_lines(b.build(), op)] for op in "ab"]
+    [['net.py:12, in forward'], ['net.py:3, in f', 'main.py']]
+    """
+    lines = graph.meta.get("source_lines")
+    found: Any = lines.get(op) if isinstance(lines, Mapping) else None
+    if isinstance(found, str) or _is_line(found):
+        found = [found]
+    result = [_line(each) for each in found] if isinstance(found, Sequence) else []
+    return [line for line in result if line is not None]
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, Sequence) and 2 <= len(value) <= 3 and isinstance(value[0], str) and type(value[1]) is int
+
+
+def _line(value: Any) -> SourceLine | None:
+    if isinstance(value, str):
+        match = _PLACE.fullmatch(one_line(value))
+        return SourceLine(match["file"], int(match["line"] or 0), match["function"] or "") if match else None
+    if not _is_line(value):
+        return None
+    return SourceLine(one_line(value[0]), value[1], one_line(value[2]) if isinstance(value[-1], str) else "")

@@ -1,0 +1,322 @@
+"""Traces: their events sum up to the simulated memory, to the byte; their viewers' parsers read them."""
+
+import json
+import pickle
+import pickletools
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from remat.errors import FormatError, ProblemError, ScheduleError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.layered import layered
+from remat.schedule import Addresses, Schedule, schedule_buffers, simulate
+from remat.schedule.traces import (
+    chrome_trace,
+    chrome_trace_text,
+    layer_table,
+    memory_snapshot,
+    save_chrome_trace,
+    save_memory_snapshot,
+    snapshot_bytes,
+)
+from remat.schedule.traces.pickling import pickled
+
+
+@pytest.fixture
+def graph() -> ComputeGraph:
+    """Two equal layers and their gradients, with an input, a workspace, constants, and a tensor named like a buffer."""
+    modules = {"a": "net.0.lin", "b": "net.1.lin", "gb": "net.1.lin", "ga": "net.0.lin"}
+    lines = {"a": "net.py:12, in forward", "b": ["net.py", 13, "forward"]}
+    builder = GraphBuilder(
+        "small", cost_unit="us", constant_memory=1000, meta={"modules": modules, "source_lines": lines}
+    )
+    builder.input("x", 64)
+    builder.op("a", inputs=["x"], size=4096, cost=3, workspace=512, type="lin", phase="forward")
+    builder.op("b", inputs=["a"], size=4096, cost=3, workspace=512, type="lin", phase="forward")
+    builder.op("loss", inputs=["b"], outputs={"a#2": 4}, phase="loss")
+    builder.op("gb", inputs=["a#2", "b", "a"], size=2048, cost=5, phase="backward")
+    builder.op("ga", inputs=["gb", "a"], size=2048, cost=5, phase="backward")
+    builder.output("ga")
+    return builder.build()
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    steps = [("compute", "a"), ("compute", "b"), ("free", "a"), ("compute", "loss"), ("compute", "a")]
+    steps += [("compute", "gb"), ("free", "b"), ("free", "a#2"), ("compute", "ga"), ("free", "a"), ("free", "gb")]
+    return Schedule.from_steps(steps)
+
+
+def running_sums(snapshot: dict[str, Any]) -> list[int]:
+    held, sums = 0, []
+    for event in snapshot["device_traces"][0]:
+        held += {"alloc": 1, "free_completed": -1}.get(event["action"], 0) * event["size"]
+        sums.append(held)
+    return sums
+
+
+def plain(value: object) -> bool:
+    if type(value) is dict:
+        return all(type(key) is str for key in value) and all(map(plain, value.values()))
+    return all(map(plain, value)) if type(value) is list else type(value) in (int, str)
+
+
+def random_case(seed: int) -> tuple[ComputeGraph, Schedule]:
+    """A random graph, and its order with computes of ops again at random places."""
+    graph, random = layered(30, seed=seed), Random(seed)
+    order = list(graph.order or ())
+    for _ in range(12):
+        place = random.randrange(1, len(order))
+        order.insert(place, random.choice(order[:place]))
+    return graph, Schedule.from_steps([("compute", op) for op in order])
+
+
+@pytest.mark.parametrize("count", [False, True])
+def test_the_events_of_a_snapshot_sum_up_to_the_simulated_memory(
+    graph: ComputeGraph, schedule: Schedule, count: bool
+) -> None:
+    run = simulate(graph, schedule, count_constant_memory=count)
+    found = memory_snapshot(graph, schedule, count_constant_memory=count)
+    sums = running_sums(found)
+    assert max(sums) == run.peak
+    assert sums[-1] == sum(segment["requested_size"] for segment in found["segments"]) == 2048 + 64 + 1000 * count
+    events = found["device_traces"][0]
+    kinds = Counter(event["category"] for event in events if event["action"] == "alloc")
+    assert kinds == {"input": 1, "activation": 2, "workspace": 3, "loss": 1, "gradient": 2, "recomputed": 1} | (
+        {"constant": 1} if count else {}
+    )
+    # the viewer: one event must be of this category, and a free is two events in a row
+    assert "unknown" in {event["category"] for event in events}
+    for first, second in pairwise(events):
+        assert (first["action"] == "free_requested") == (second["action"] == "free_completed")
+        if first["action"] == "free_requested":
+            assert (first["addr"], first["size"]) == (second["addr"], second["size"])
+
+
+def test_blocks_of_a_segment_are_contiguous_and_no_two_live_buffers_overlap() -> None:
+    for seed in range(3):
+        graph, schedule = random_case(seed)
+        found = memory_snapshot(graph, schedule)
+        assert max(running_sums(found)) == simulate(graph, schedule).peak
+        (segment,) = found["segments"]
+        at = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == at
+            at += block["size"]
+        assert at == segment["address"] + segment["total_size"]
+        held: dict[int, int] = {}
+        for event in found["device_traces"][0]:
+            if event["action"] == "alloc":
+                start, end = event["addr"], event["addr"] + event["size"]
+                assert all(end <= a or b <= start for a, b in held.items())
+                held[start] = end
+            elif event["action"] == "free_completed":
+                del held[event["addr"]]
+        blocks = {b["address"]: b["address"] + b["size"] for b in segment["blocks"] if b["state"] != "inactive"}
+        assert blocks == held
+        run = simulate(graph, schedule)
+        made, freed = Counter(run.intervals.tensor.tolist()), Counter(run.free_tensor.tolist())
+        assert sum(b["requested_size"] for b in segment["blocks"]) == sum(
+            graph.tensors[tensor].size for tensor in (made - freed).elements()
+        )
+
+
+def test_a_snapshot_is_a_pickle_of_plain_values_with_the_viewers_opcodes(
+    graph: ComputeGraph, schedule: Schedule, tmp_path: Path
+) -> None:
+    content = snapshot_bytes(graph, schedule)
+    # as the opcodes of ``unpickle`` in MemoryViz.js
+    known = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MEMOIZE", "MARK", "SHORT_BINUNICODE", "BINUNICODE", "BININT",
+             "BININT1", "BININT2", "LONG1", "BINGET", "LONG_BINGET", "APPENDS", "SETITEMS", "STOP"}  # fmt: skip
+    opcodes = list(pickletools.genops(content))
+    assert {op.name for op, _, _ in opcodes} <= known
+    assert opcodes[0][1] <= 4
+    loaded = pickle.loads(content)
+    assert loaded == memory_snapshot(graph, schedule)
+    assert plain(loaded)
+    assert content == snapshot_bytes(graph, schedule)
+    save_memory_snapshot(graph, schedule, tmp_path / "s.pickle")
+    assert (tmp_path / "s.pickle").read_bytes() == content
+    with pytest.raises(FormatError, match="nowhere"):
+        save_memory_snapshot(graph, schedule, tmp_path / "nowhere" / "s.pickle")
+
+
+def test_pickles_of_all_sizes_come_back() -> None:
+    shared = ["x"]
+    value = {
+        "numbers": [0, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**61, -1, -129, -(2**31), -(2**31) - 1, 2**63],
+        "texts": ["", "é" * 200, "x" * 70_000, "€", "a"] + [f"t{k}" for k in range(400)] + ["t399", "t1"],
+        "many": list(range(2500)), "empty": [{}, []], "twice": [shared, shared],
+    }  # fmt: skip
+    content = pickled(value)
+    assert pickle.loads(content) == value
+    # no more than a thousand items are passed to one call of the viewer
+    depth, most = [], 0
+    for op, _, _ in pickletools.genops(content):
+        if op.name == "MARK":
+            depth.append(0)
+        elif op.name in ("APPENDS", "SETITEMS"):
+            most = max(most, depth.pop())
+        if depth and op.name not in ("MARK", "MEMOIZE"):
+            depth[-1] += 1
+    assert most <= 1000
+    with pytest.raises(TypeError, match="float"):
+        pickled({"a": 1.5})
+
+
+def test_frames_name_the_instance_the_op_its_module_and_the_users_line(graph: ComputeGraph, schedule: Schedule) -> None:
+    events = memory_snapshot(graph, schedule)["device_traces"][0]
+    (again,) = [event["frames"] for event in events if event["category"] == "recomputed" and event["action"] == "alloc"]
+    assert [(frame["filename"], frame["line"], frame["name"]) for frame in again] == [
+        ("a#2'", 3, "recomputed"),
+        ("op a", 3, "lin"),
+        ("net.0.lin", 0, "module"),
+        ("net.py", 12, "forward"),
+    ]
+
+
+def test_addresses_that_are_given_are_those_of_the_blocks(graph: ComputeGraph, schedule: Schedule) -> None:
+    buffers = schedule_buffers(graph, schedule)
+    stacked = [0]
+    for size in buffers.rounded(16).tolist():
+        stacked.append(stacked[-1] + size)
+    placed = Addresses.in_one_memory(buffers, stacked[:-1], alignment=16)
+    found = memory_snapshot(graph, schedule, addresses=placed)
+    assert max(running_sums(found)) == simulate(graph, schedule).peak
+    assert {e["addr"] for e in found["device_traces"][0] if e["action"] == "alloc"} == set(stacked[:-1])
+    (segment,) = found["segments"]
+    assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"] == stacked[-1]
+    wrong = Addresses.in_one_memory(buffers, [0] * len(buffers))
+    with pytest.raises(ScheduleError, match="are not those of the schedule"):
+        memory_snapshot(graph, schedule, addresses=wrong)
+
+
+def test_torchs_own_functions_read_a_snapshot(graph: ComputeGraph, schedule: Schedule) -> None:
+    pytest.importorskip("torch")
+    from torch.cuda import _memory_viz as viewer
+
+    loaded = pickle.loads(snapshot_bytes(graph, schedule, count_constant_memory=True))
+    assert "segments: 1" in viewer.segsum(loaded)
+    told = viewer.trace(loaded)
+    assert told.count("# free completed") == sum(e["action"] == "free_completed" for e in loaded["device_traces"][0])
+    assert "net.py:12:forward" in viewer.memory(loaded, format_flamegraph=str) or viewer.trace_plot(loaded)
+    for draw in (viewer.trace_plot, viewer.segment_plot):
+        assert "add_local_files" in draw(loaded)
+
+
+def test_slices_and_counters_of_a_chrome_trace(graph: ComputeGraph, schedule: Schedule) -> None:
+    run = simulate(graph, schedule)
+    found = chrome_trace(graph, schedule, budget=10_000)
+    slices = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in slices] == [
+        ("a", 1, 0, 3), ("b", 1, 3, 3), ("loss", 1, 6, 0.001), ("a", 2, 6.001, 2.999), ("gb", 1, 9, 5), ("ga", 1, 14, 5)
+    ]  # fmt: skip
+    assert sum(e["args"]["cost"] for e in slices) == run.cost == slices[-1]["ts"] + slices[-1]["dur"]
+    assert [e["args"]["memory"] for e in slices] == run.memory[run.is_compute].tolist()
+    assert slices[3]["args"] == {
+        "op": "a", "type": "lin", "phase": "forward", "module": "net.0.lin", "source": "net.py:12, in forward",
+        "step": 3, "compute": 2, "reads": ["x"], "writes": ["a"], "bytes_written": 4096, "workspace": 512,
+        "memory": 4096 + 4096 + 64 + 4 + 512, "cost": 3,
+    }  # fmt: skip
+    counters = {name: [e for e in found["traceEvents"] if e["ph"] == "C" and e["name"] == name] for name in
+                ("memory", "held", "budget")}  # fmt: skip
+    assert max(e["args"]["bytes"] for e in counters["memory"]) == run.peak == found["otherData"]["peak"]
+    assert {e["args"]["bytes"] for e in counters["budget"]} == {10_000}
+    at = {e["ts"]: sum(e["args"].values()) for e in counters["held"]}
+    for event in counters["memory"]:
+        assert at.get(event["ts"], event["args"]["bytes"]) == event["args"]["bytes"]
+    assert max(at.values()) == run.peak
+
+
+def test_costs_that_are_no_times_are_scaled_and_slices_never_overlap(tmp_path: Path) -> None:
+    graph, schedule = random_case(1)
+    large = GraphBuilder("flops", cost_unit="flop")
+    large.op("a", size=1, cost=3 * 10**17)
+    large.op("b", inputs=["a"], size=1, cost=0)
+    large.op("c", inputs=["b"], size=1, cost=7)
+    for each, steps in ((graph, schedule), (large.build(), Schedule.reference(large.build()))):
+        text = chrome_trace_text(each, steps)
+        assert text == chrome_trace_text(each, steps)
+        assert text.isascii()
+        found = json.loads(text)
+        slices = [event for event in found["traceEvents"] if event["ph"] == "X"]
+        ends = [(round(1000 * e["ts"]), round(1000 * (e["ts"] + e["dur"]))) for e in slices]
+        assert all(start < end for start, end in ends)
+        assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
+        assert ends[-1][1] <= 10_000_000_000 + len(slices)
+    assert found["otherData"]["cost_per_microsecond"] == 10**11
+    save_chrome_trace(graph, schedule, tmp_path / "t.json")
+    assert json.loads((tmp_path / "t.json").read_text())["otherData"]["peak"] == simulate(graph, schedule).peak
+
+
+def test_what_does_not_run_has_no_trace(graph: ComputeGraph) -> None:
+    broken = Schedule.from_steps([("compute", "b")])
+    for make in (memory_snapshot, chrome_trace, layer_table):
+        with pytest.raises(ScheduleError, match="not valid"):
+            make(graph, broken)
+
+
+def test_layers_by_hand(graph: ComputeGraph, schedule: Schedule) -> None:
+    table = layer_table(graph, schedule)
+    rows = {row.layer: row for row in table.rows}
+    assert list(rows) == ["net.0", "net.1", "(no module)", "(graph inputs)"]
+    first, second = rows["net.0"], rows["net.1"]
+    assert (first.activations, first.saved, first.recomputed, first.cost, first.extra_cost) == (4096, 4096, 4096, 8, 3)
+    assert (second.activations, second.saved, second.recomputed, second.extra_cost) == (4096, 4096, 0, 0)
+    run = simulate(graph, schedule)
+    assert table.total.at_peak == run.peak == sum(row.at_peak for row in table.rows)
+    assert table.total.cost + table.total.extra_cost == run.cost
+    assert table.total.recomputed == 4096
+
+
+def test_equal_layers_are_one_row_and_files_say_the_same(tmp_path: Path) -> None:
+    from remat.graphs.zoo.gpt import gpt
+
+    graph = gpt(layers=12, sequence=16, width=32, heads=2, vocabulary=50)
+    plain_table = layer_table(graph, Schedule.reference(graph))
+    layers = [(row.layer, row.count) for row in plain_table.rows]
+    assert ("layers.0-11", 12) in layers
+    every = layer_table(graph, Schedule.reference(graph), collapse=False)
+    assert len(every.rows) == len(plain_table.rows) + 11
+    assert every.total == plain_table.total
+    assert plain_table.total.saved == plain_table.total.activations
+    deep = [(row.layer, row.count) for row in layer_table(graph, Schedule.reference(graph), depth=3).rows]
+    assert {("layers.0-11.attn", 12), ("layers.0-11.mlp", 12)} <= set(deep)
+
+    # one layer that is treated in another way stands apart
+    steps = list(Schedule.reference(graph).steps())
+    twice = graph.order.index("grad_layers.7.mlp.up")  # type: ignore[union-attr]
+    steps.insert(twice, ("compute", "layers.7.mlp.gelu"))
+    table = layer_table(graph, Schedule.from_steps(steps))
+    assert [row.layer for row in table.rows if row.layer.startswith("layers")] == [
+        "layers.0-6",
+        "layers.7",
+        "layers.8-11",
+    ]
+
+    table.save(tmp_path / "t.md")
+    table.save(tmp_path / "t.csv")
+    header, *lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert header.startswith("layer,count,ops,activations,saved,recomputed,at_peak,cost,extra_cost")
+    assert lines[-1].split(",")[6] == str(table.total.at_peak)
+    assert "| layers.0-6 (7x) |" in (tmp_path / "t.md").read_text()
+    with pytest.raises(FormatError, match=r"t\.txt"):
+        table.save(tmp_path / "t.txt")
+
+
+def test_layers_without_modules_or_a_backward_pass(graph: ComputeGraph) -> None:
+    bare = layered(12, seed=1)
+    with pytest.raises(ProblemError, match="modules"):
+        layer_table(bare, Schedule.reference(bare), by="module")
+    table = layer_table(bare, Schedule.reference(bare))
+    assert table.total.saved is None
+    assert table.total.at_peak == bare.reference_peak
+    with pytest.raises(ProblemError, match="by module or by type"):
+        layer_table(graph, Schedule.reference(graph), by="colour")  # type: ignore[arg-type]
+    with pytest.raises(ProblemError, match="depth"):
+        layer_table(graph, Schedule.reference(graph), depth=0)
