@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -237,6 +238,13 @@ SAMPLES = {
         )
     ],
 }  # fmt: skip
+if find_spec("onnx"):  # a ReLU
+    SAMPLES["onnx"] = [
+        Sample(
+            b'\x08\x08:6\n\x0f\n\x01x\x12\x01y\x1a\x01r"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x04b\x0f\n\x01y'
+            b"\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x04B\x04\n\x00\x10\x15"
+        )
+    ]
 
 
 @pytest.mark.parametrize("check", FORMAT_CHECKS)

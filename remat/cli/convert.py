@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from remat.cli.common import Costs, Device, load_graph
 from remat.io.files import check_output
+from remat.io.text import short
 
 
 class Frees(StrEnum):
@@ -34,6 +35,18 @@ def command(
     frees: Annotated[
         Frees | None, typer.Option(help="Of a schedule: write frees out, move them forward, or leave them implied.")
     ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim", metavar="NAME=SIZE", help="Of a model: size of a dimension that it leaves open; repeatable."
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="Of a model: how it is read, such as views=keep; repeatable."
+        ),
+    ] = None,
     costs: Costs = None,
     device: Device = None,
 ) -> None:
@@ -48,8 +61,10 @@ def command(
 
         if to != "remat-json" or frees is not None:
             raise typer.BadParameter("--to and --frees are for schedules, which need --graph")
-        write_graph(load_profiled(read_graph(source), costs, device), target)
+        write_graph(load_profiled(read_graph(source, **_options(dim, option)), costs, device), target)
     else:
+        if dim or option:
+            raise typer.BadParameter("--dim and --option are for graphs, not for schedules")
         from remat.schedule.early_frees import with_early_frees
         from remat.schedule.io import read_schedule, write_schedule
         from remat.schedule.simulate import with_frees
@@ -63,3 +78,22 @@ def command(
         elif frees is Frees.IMPLIED:
             schedule = schedule.without_frees()
         write_schedule(schedule, target, to, loaded)
+
+
+def _options(dims: list[str] | None, options: list[str] | None) -> dict[str, Any]:
+    """What the reader of a graph is told."""
+    result: dict[str, Any] = {}
+    for text in options or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name and value) or name == "dims":
+            raise typer.BadParameter(f"--option needs NAME=VALUE, such as views=keep, not {short(text)}")
+        if result.setdefault(name, value) != value:
+            raise typer.BadParameter(f"--option gives two values for {short(name)}")
+    sizes: dict[str, int] = {}
+    for text in dims or ():
+        name, _, size = text.rpartition("=")
+        if not (name and size.isascii() and size.isdigit() and len(size) < 16):
+            raise typer.BadParameter(f"--dim needs NAME=SIZE, such as batch=8, not {short(text)}")
+        if sizes.setdefault(name, int(size)) != int(size):
+            raise typer.BadParameter(f"--dim gives two sizes for {short(name)}")
+    return result | ({"dims": sizes} if sizes else {})

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from remat.errors import FormatError, FormatRemark, GraphError
 from remat.graphs.formats.base import GROUP, graph_formats
 from remat.graphs.graph import ComputeGraph
-from remat.io.files import exists, is_special, is_standard_stream, write_atomic
+from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
 from remat.io.formats import Source, reading, recognized
+from remat.io.limits import MAX_BYTES
 from remat.io.text import expect, one_line
 from remat.registry import attempt
 
 
-def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
+def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
     """The graph in a file, or in standard input for ``-``; its format is found from its content.
+
+    Parameters
+    ----------
+    path : path
+    **options
+        What some formats want to know, such as ``dims={"batch": 8}`` for ONNX models; see ``docs/formats.md``.
 
     Raises
     ------
     FormatError
-        Naming the file, and the place where there is one.
+        Naming the file, and the place where there is one; or an option that its format does not have.
     GraphError
         Naming the file and the op or tensor, for a well-written file of an ill-formed graph.
 
@@ -31,12 +40,25 @@ def read_graph(path: str | os.PathLike[str]) -> ComputeGraph:
     FormatRemark
         Naming the file, for what is not wrong, and yet to be known, such as ops that say no cost.
     """
-    source = Source.of_file(path)
+    source = replace(_source(path), options=options)
     with reading():
         graph = _read(source)
     for remark in source.remarks:
         warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=2)
     return graph
+
+
+def _source(path: str | os.PathLike[str]) -> Source:
+    """The content of a file; of one that is too large to be read whole, what its format needs of it."""
+    suffix = Path(path).suffix.lower() if isinstance(path, str | os.PathLike) else ""
+    if suffix and not is_standard_stream(path) and size_of_file(path) > MAX_BYTES:
+        for each in graph_formats():
+            if each.abridge is not None and suffix in each.suffixes:
+                try:
+                    return Source(str(path), read_stream(path, each.abridge))
+                except FormatError as error:
+                    raise FormatError(f"{path}: {error}") from None
+    return Source.of_file(path)
 
 
 def _read(source: Source) -> ComputeGraph:
@@ -49,6 +71,10 @@ def _read(source: Source) -> ComputeGraph:
     read = found.read
     if read is None:
         raise FormatError(f"{source.name}: graph format {found.name!r} cannot be read")
+    foreign = [name for name in source.options if name not in found.options]
+    if foreign:
+        has = ", ".join(found.options) or "none"
+        raise FormatError(f"{source.name}: graph format {found.name!r} has no option {foreign[0]!r} (it has {has})")
     try:
         return attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
     except (FormatError, GraphError) as error:

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -70,6 +70,30 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
     if len(data) > max_bytes:
         raise FormatError(f"{path}: larger than {max_bytes:,} bytes")
     return data
+
+
+def size_of_file(path: str | os.PathLike[str]) -> int:
+    """Bytes of a plain file; 0 where there is none."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def read_stream(path: str | os.PathLike[str], read: Callable[[BinaryIO], bytes]) -> bytes:
+    """What `read` takes from the stream of a plain file, of whatever size.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, if it cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return read(file)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def _standard(stream: Any) -> BinaryIO:

@@ -67,11 +67,14 @@ class Source:
     data : bytes
     remarks : list of str
         Takes what a reader found that is not wrong, and yet to be known.
+    options : mapping
+        What the caller said of how it is to be read; only names that the format has.
     """
 
     name: str
     data: bytes
     remarks: list[str] = field(default_factory=list, compare=False, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str]) -> Source:

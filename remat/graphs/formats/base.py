@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from remat.graphs.graph import ComputeGraph
 from remat.io.formats import Source, installed_formats
@@ -14,6 +15,7 @@ GROUP = "remat.graph_formats"
 BUILT_IN = {
     "remat-json": "remat.graphs.formats.remat_json:FORMAT",
     "node-link": "remat.graphs.formats.node_link:FORMAT",
+    "onnx": "remat.graphs.formats.onnx:FORMAT",
     "dot": "remat.graphs.formats.dot:FORMAT",
     "hlo": "remat.graphs.formats.hlo:FORMAT",
 }
@@ -34,6 +36,10 @@ class GraphFormat:
         The graph of a recognised source; raises FormatError or GraphError that name the place, not the file.
     write : callable, optional
         The text of a graph.
+    options : tuple of str
+        What a caller may say of how a file is to be read; the reader finds it in ``source.options``.
+    abridge : callable, optional
+        What the reader needs of a file that is too large to be read whole and has one of `suffixes`, from its stream.
     """
 
     name: str
@@ -42,6 +48,8 @@ class GraphFormat:
     recognizes: Callable[[Source], bool] | None = None
     read: Callable[[Source], ComputeGraph] | None = None
     write: Callable[[ComputeGraph], str] | None = None
+    options: tuple[str, ...] = ()
+    abridge: Callable[[BinaryIO], bytes] | None = None
 
 
 def graph_formats(faults: list[str] | None = None) -> Iterator[GraphFormat]:

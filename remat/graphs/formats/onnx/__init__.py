@@ -1,0 +1,110 @@
+"""Reader of ONNX models: the inference (or training) graph with bytes and FLOPs.
+
+What is read and what not is in ``docs/formats.md``. Files are not trusted: nothing outside the file is opened, no
+weights are loaded, and what is worked out for a model is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from remat.errors import FormatError
+from remat.graphs.formats.base import GraphFormat
+from remat.graphs.formats.onnx.wire import looks_like_model, without_weights
+from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
+from remat.io.formats import Source
+from remat.io.text import clipped, one_line, printable, short
+
+#: Choices of the options that are words, the default first.
+CHOICES = {"views": ("fold", "keep"), "control_flow": ("refuse", "op")}
+
+
+def graph_from_onnx(
+    data: bytes,
+    *,
+    dims: Mapping[str, int] | None = None,
+    views: str = "fold",
+    control_flow: str = "refuse",
+    remarks: list[str] | None = None,
+) -> ComputeGraph:
+    """The graph of a serialised ONNX model.
+
+    Parameters
+    ----------
+    data : bytes
+        A ``ModelProto``; its weights are not looked at.
+    dims : mapping of str to int, optional
+        Sizes of dimensions that the model leaves open, by name (``batch``) or by tensor and axis (``x[0]``).
+    views : {"fold", "keep"}
+        Whether reshapes and the like are other names of their input, or ops that write a tensor.
+    control_flow : {"refuse", "op"}
+        Whether an op with graphs of its own (``If``, ``Loop``, ``Scan``) is refused, or taken as one op.
+    remarks : list of str, optional
+        Takes what was left out or assumed.
+
+    Returns
+    -------
+    ComputeGraph
+        Sizes in bytes, costs in FLOPs; parameters and other constants are its constant memory.
+
+    Raises
+    ------
+    FormatError
+        If the package ``onnx`` is not installed, the data is no model, or sizes are not known; names node or tensor.
+    GraphError
+        If the model is not acyclic.
+    """
+    given = {"views": views, "control_flow": control_flow}
+    for option, choices in CHOICES.items():
+        if given[option] not in choices:
+            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(given[option])}")
+    try:
+        import onnx
+    except ImportError:
+        raise FormatError("reading ONNX models needs the package onnx: pip install 'remat[onnx]'") from None
+    from remat.graphs.formats.onnx.assembly import Assembly
+    from remat.graphs.formats.onnx.functions import expanded
+    from remat.graphs.formats.onnx.inference import Inference
+    from remat.graphs.formats.onnx.values import Dimensions
+
+    notes = [] if remarks is None else remarks
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except Exception as error:
+        raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
+    if not model.HasField("graph"):
+        raise FormatError("no ONNX model: it has no graph")
+    try:
+        network = Inference(expanded(model), Dimensions(dims or {}), control_flow).run()
+        graph = Assembly(network, fold_views=views == "fold", remarks=notes).graph(
+            printable(model.graph.name)[:MAX_NAME_LENGTH], _source(model)
+        )
+    except (UnicodeError, RecursionError, OverflowError) as error:  # what is no text where text must be, and the like
+        raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
+    if model.training_info:
+        notes.append("its training_info is not read: gradients that are ops of the graph are, others are not")
+    return graph
+
+
+def _source(model: Any) -> str:
+    return printable(" ".join(("ONNX", *filter(None, (model.producer_name, model.producer_version)))))[:MAX_NAME_LENGTH]
+
+
+def _recognizes(source: Source) -> bool:
+    return looks_like_model(source.data)
+
+
+def _read(source: Source) -> ComputeGraph:
+    return graph_from_onnx(source.data, remarks=source.remarks, **source.options)
+
+
+FORMAT = GraphFormat(
+    name="onnx",
+    description="ONNX models (read only)",
+    suffixes=(".onnx",),
+    recognizes=_recognizes,
+    read=_read,
+    options=("dims", "views", "control_flow"),
+    abridge=without_weights,
+)

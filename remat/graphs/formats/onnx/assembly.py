@@ -1,0 +1,175 @@
+"""The graph of an ONNX model whose shapes are known: views folded, constants apart, names made unique."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from remat.errors import FormatError
+from remat.graphs.formats.onnx.flops import Costs
+from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
+from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph, Op, Tensor
+from remat.io.text import printable, short, together
+
+#: Ops whose first output is their first input by another shape.
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+class UniqueNames:
+    """Names that a graph may have: printable, not too long, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def name(self, wanted: str) -> str:
+        """`wanted`, or what is nearest to it and still free."""
+        base = printable(wanted)[: MAX_NAME_LENGTH - 20] or "unnamed"
+        result = base
+        while result in self._taken:
+            self._next[base] = self._next.get(base, 1) + 1
+            result = f"{base}#{self._next[base]}"
+        self._taken.add(result)
+        return result
+
+
+class Assembly:
+    """Makes the graph of a network.
+
+    Parameters
+    ----------
+    network : Network
+    fold_views : bool
+        Whether views are other names of what they look at, or ops that cost nothing and write a tensor.
+    remarks : list of str
+        Takes what was left out or assumed.
+    """
+
+    def __init__(self, network: Network, *, fold_views: bool, remarks: list[str]) -> None:
+        self._network = network
+        self._fold_views = fold_views
+        self._remarks = remarks
+        self._base: dict[str, str] = {}
+        self._nodes: list[Node] = []
+
+    def graph(self, name: str, source: str) -> ComputeGraph:
+        """The graph; raises FormatError or GraphError where there is none."""
+        network = self._network
+        self._nodes = self._needed([node for node in network.nodes if not self._is_folded(node)])
+        if not self._nodes:
+            raise FormatError("nothing is computed from the inputs")
+        costs = Costs(network)
+        names, op_names = UniqueNames(), UniqueNames()
+        tensor_of: dict[str, str] = {}
+        tensors: list[Tensor] = []
+
+        def define(value: str) -> str:
+            tensor_of[value] = names.name(value)
+            tensors.append(Tensor(tensor_of[value], network.values[value].bytes))
+            return tensor_of[value]
+
+        inputs = [define(value) for value in network.inputs]
+        ops: list[Op] = []
+        modules: dict[str, str] = {}
+        for node in self._nodes:
+            op = Op(
+                op_names.name(node.name),
+                tuple(tensor_of[value] for value in self._read(node)),
+                tuple(define(value) for value in node.outputs if value),
+                0 if node.type in VIEWS else costs.cost(node),
+                type=printable(node.type),
+                recomputable=node.type not in RANDOM and not is_training_dropout(node, network),
+            )
+            ops.append(op)
+            module = module_path(node.proto)
+            if module:
+                modules[op.name] = module
+        outputs = list(
+            dict.fromkeys(tensor_of[value] for value in map(self._root, network.outputs) if value in tensor_of)
+        )
+        self._remark(costs)
+        return ComputeGraph(
+            name, tensors, ops, inputs, outputs,
+            constant_memory=self._constant_memory(), cost_unit="flop", source=source,
+            meta={"modules": modules} if modules else {},
+        )  # fmt: skip
+
+    # -- what is left of the nodes ------------------------------------------------------------------------------------
+
+    def _is_folded(self, node: Node) -> bool:
+        """Whether a node is no op: it depends on no input, or looks at what is already there."""
+        network = self._network
+        outputs = [name for name in node.outputs if name]
+        if all(name in network.constant for name in outputs):
+            return True
+        if not self._fold_views or not node.inputs or not node.inputs[0] or not node.outputs[0]:
+            return False
+        source, target = node.inputs[0], node.outputs[0]
+        is_view = (
+            node.type in VIEWS
+            or (node.type == "Dropout" and not is_training_dropout(node, network))
+            or (node.type in ("Cast", "CastLike") and network.values[source].dtype == network.values[target].dtype)
+        )
+        if is_view and network.values[source].bytes == network.values[target].bytes:
+            self._base[target] = self._root(source)
+            return True
+        return False
+
+    def _root(self, value: str) -> str:
+        return self._base.get(value, value)
+
+    def _read(self, node: Node) -> list[str]:
+        """The values that a node reads and that are no constants, once each."""
+        roots = dict.fromkeys(self._root(value) for value in node.reads)
+        return [value for value in roots if value not in self._network.constant]
+
+    def _needed(self, nodes: list[Node]) -> list[Node]:
+        """Those that the outputs of the graph depend on."""
+        wanted = {self._root(value) for value in self._network.outputs}
+        kept: list[Node] = []
+        for node in reversed(nodes):
+            if wanted.intersection(node.outputs):
+                kept.append(node)
+                wanted.update(self._read(node))
+        if len(kept) < len(nodes):
+            self._remarks.append(f"{len(nodes) - len(kept):,} nodes that no output depends on are left out")
+        return kept[::-1]
+
+    def _constant_memory(self) -> int:
+        """Bytes of the constants that ops read; what only shapes are made of is none."""
+        network = self._network
+        read = {self._root(value) for node in self._nodes for value in node.reads}
+        return sum(network.values[value].bytes for value in read if value in network.constant)
+
+    def _remark(self, costs: Costs) -> None:
+        if costs.unknown:
+            self._remarks.append(
+                "ops without a formula cost one FLOP for each element written: "
+                + together([short(each) for each in sorted(costs.unknown)])
+            )
+        inner = [node.name for node in self._nodes if node.type in CONTROL_FLOW]
+        if inner:
+            self._remarks.append(
+                "ops with graphs of their own cost one FLOP for each element written, and their memory inside "
+                "is not counted: " + together([short(each) for each in inner])
+            )
+        constant = sum(self._root(value) in self._network.constant for value in self._network.outputs)
+        if constant:
+            self._remarks.append(f"{constant:,} graph outputs do not depend on the inputs and are left out")
+
+
+def module_path(proto: Any) -> str:
+    """The dotted path of the module that a node comes from; empty where the file does not say.
+
+    PyTorch's exporter writes the scopes of a node into its metadata, its older exporter paths such as
+    ``/layers.0/attention/MatMul`` into the names of nodes.
+    """
+    for entry in proto.metadata_props:
+        if entry.key == _SCOPES:
+            scopes = _QUOTED.findall(entry.value)
+            return printable(scopes[-2]) if len(scopes) > 1 else ""
+    if proto.name.startswith("/"):
+        return printable(".".join(proto.name.strip("/").split("/")[:-1]))
+    return ""

@@ -1,0 +1,380 @@
+"""Shapes of all values of an ONNX model, node by node: the rules are ONNX's own, the limits are ours.
+
+``onnx.shape_inference.infer_shapes`` does this for a whole model at once and can be made to take gigabytes and minutes
+by a model of a few hundred bytes (a vector that is concatenated with itself thirty times). Node by node everything
+stays bounded, faults have a name, and more is known: what small tensors contain that only constants and shapes go into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat.errors import FormatError
+from remat.graphs.formats.onnx.values import Dimensions, Value, value_of
+from remat.io.text import clipped, one_line, short
+
+#: Largest tensor whose content is worked out, in elements.
+MAX_CONTENT = 4096
+#: Most elements that are kept of all small tensors together.
+MAX_TOTAL_CONTENT = 10_000_000
+#: Most nodes of a model, functions expanded.
+MAX_NODES = 300_000
+#: Ops whose results are worked out where what they read is known: the arithmetic of shapes.
+ARITHMETIC = frozenset({
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand",
+    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less",
+    "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "ReduceMax", "ReduceMin",
+    "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Sqrt", "Squeeze",
+    "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
+})  # fmt: skip
+#: Ops whose result differs from run to run.
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+#: Ops with graphs of their own.
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_STANDARD = ("", "ai.onnx")
+_CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+
+
+@dataclass(eq=False)
+class Node:
+    """A node with what is known of it.
+
+    Attributes
+    ----------
+    proto : onnx.NodeProto
+    name, type : str
+        Its own name, or one made of type and position; the type with its domain, unless that is ONNX's own.
+    attributes : dict
+    inputs, outputs : list of str
+        Empty for what is optional and absent; `captured` are those that graphs inside it read besides.
+    """
+
+    proto: Any
+    name: str
+    type: str
+    attributes: dict[str, Any]
+    inputs: list[str]
+    outputs: list[str]
+    captured: list[str] = field(default_factory=list)
+
+    @property
+    def reads(self) -> list[str]:
+        """All values that it needs; of some it is only the type."""
+        inputs = self.inputs[:1] if self.type == "CastLike" else self.inputs
+        return [name for name in (*inputs, *self.captured) if name]
+
+
+@dataclass(eq=False)
+class Network:
+    """A model, all of whose values are known by type and shape.
+
+    Attributes
+    ----------
+    nodes : list of Node
+    values : dict of str to Value
+    content : dict of str to ndarray
+        What small tensors contain that do not depend on the inputs.
+    constant : set of str
+        Values that do not depend on the inputs.
+    inputs, outputs : list of str
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    content: dict[str, Any] = field(default_factory=dict)
+    constant: set[str] = field(default_factory=set)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
+class Inference:
+    """Goes through the graph of a model, whose functions are expanded, from its inputs to its outputs.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    dims : Dimensions
+    control_flow : {"refuse", "op"}
+    """
+
+    def __init__(self, model: Any, dims: Dimensions, control_flow: str) -> None:
+        import onnx
+
+        self._onnx = onnx
+        self._graph = model.graph
+        self._dims = dims
+        self._control_flow = control_flow
+        self._opsets = list(model.opset_import)
+        self._versions = {each.domain if each.domain != "ai.onnx" else "": each.version for each in self._opsets}
+        self._types = {number: name for name, number in onnx.TensorProto.DataType.items()}
+        self._declared: dict[str, Any] = {}
+        self._kept = 0
+        self.network = Network()
+
+    def run(self) -> Network:
+        """The network.
+
+        Raises
+        ------
+        FormatError
+            Naming the node or the tensor, for whatever is wrong or cannot be known.
+        """
+        if len(self._graph.node) > MAX_NODES:
+            raise FormatError(f"{len(self._graph.node):,} nodes, more than the {MAX_NODES:,} that are read")
+        self._read_constants()
+        self._read_inputs()
+        for info in (*self._graph.value_info, *self._graph.output):
+            self._declared.setdefault(info.name, info.type)
+        later = {name for node in self._graph.node for name in node.output}
+        for position, proto in enumerate(self._graph.node):
+            node = self._node(proto, position)
+            for name in filter(None, (*node.inputs, *node.captured)):
+                if name not in self.network.values:
+                    raise FormatError(
+                        f"node {short(node.name)} reads {short(name)}, which "
+                        + ("only it or a node after it writes (a cycle?)" if name in later else "nothing writes")
+                    )
+            self._infer(node)
+            self.network.nodes.append(node)
+        for info in self._graph.output:
+            if info.name not in self.network.values:
+                raise FormatError(f"graph output {short(info.name)} is written by no node")
+            self.network.outputs.append(info.name)
+        self._dims.refuse_unused()
+        return self.network
+
+    # -- what is there before the first node ------------------------------------------------------------------------
+
+    def _read_constants(self) -> None:
+        for tensor in self._graph.initializer:
+            self._define_constant(tensor.name, tensor.dims, tensor.data_type)
+            self._keep_content(tensor.name, tensor)
+        for sparse in self._graph.sparse_initializer:
+            self._define_constant(sparse.values.name, sparse.dims, sparse.values.data_type)
+
+    def _define_constant(self, name: str, dims: Any, dtype: int) -> None:
+        type_ = self._onnx.helper.make_tensor_type_proto(dtype, list(dims))
+        if any(size < 0 for size in dims):
+            raise FormatError(f"initializer {short(name)} has a negative dimension")
+        self._define(name, type_)
+        self.network.constant.add(name)
+
+    def _read_inputs(self) -> None:
+        open_inputs = [info for info in self._graph.input if info.name not in self.network.values]
+        for info in open_inputs:
+            if info.type.WhichOneof("value") == "tensor_type" and not info.type.tensor_type.HasField("shape"):
+                raise FormatError(f"graph input {short(info.name)} has no shape, not even an open one")
+        for info in open_inputs:
+            self._dims.fill(info.name, info.type)
+        self._dims.refuse_missing()
+        for info in open_inputs:
+            self._define(info.name, info.type)
+            self.network.inputs.append(info.name)
+
+    def _define(self, name: str, type_: Any) -> None:
+        if name in self.network.values:
+            raise FormatError(f"{short(name)} is defined twice")
+        self.network.values[name] = value_of(name, type_, self._types)
+
+    def _keep_content(self, name: str, tensor: Any) -> None:
+        """Note what a small tensor contains; the content of others is not in the model any more, or elsewhere."""
+        if self._is_external(tensor) or self.network.values[name].elements > MAX_CONTENT:
+            return
+        if not any(getattr(tensor, field) for field in _CONTENT_FIELDS):
+            return
+        try:
+            content = self._onnx.numpy_helper.to_array(tensor)
+        except Exception as error:
+            raise FormatError(f"what tensor {short(name)} contains does not fit it: {_reason(error)}") from None
+        self._keep(name, content)
+
+    def _keep(self, name: str, content: Any) -> None:
+        """Note what `name` contains, unless that is too much or nothing that shapes are made of."""
+        if content.dtype.kind in "biuf" and self._kept + content.size <= MAX_TOTAL_CONTENT:
+            self._kept += content.size
+            self.network.content[name] = content
+
+    # -- a node -----------------------------------------------------------------------------------------------------
+
+    def _node(self, proto: Any, position: int) -> Node:
+        domain = "" if proto.domain in _STANDARD else proto.domain
+        kind = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        name = proto.name or f"{proto.op_type or 'node'}_{position}"
+        if domain not in self._versions:
+            raise FormatError(
+                f"node {short(name)} is of domain {short(domain or 'ai.onnx')}, which the model does not import"
+            )
+        attributes: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            try:
+                attributes[attribute.name] = self._onnx.helper.get_attribute_value(attribute)
+            except Exception as error:
+                raise FormatError(f"node {short(name)}, attribute {short(attribute.name)}: {_reason(error)}") from None
+        node = Node(proto, name, kind, attributes, list(proto.input), list(proto.output))
+        graphs = [g for a in proto.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+        if graphs:
+            if self._control_flow != "op":
+                raise FormatError(
+                    f"node {short(name)} ({kind}) has graphs of its own, which are not read; "
+                    'control_flow="op" takes it as one op (in the shell: --option control_flow=op)'
+                )
+            inner: set[str] = set()
+            for graph in graphs:
+                _free_names(graph, frozenset(), inner)
+            node.captured = sorted(inner - set(node.inputs))
+        return node
+
+    def _infer(self, node: Node) -> None:
+        network = self.network
+        types = self._inferred(node)
+        for name in node.outputs:
+            if not name:
+                continue
+            if name in network.values:
+                raise FormatError(f"{short(name)} is written twice, by node {short(node.name)} too")
+            self._define(name, self._whole(node, name, types.get(name)))
+        if node.type in ("Shape", "Size"):
+            self._shape(node)
+        elif all(name in network.constant for name in node.reads) and self._is_plain(node):
+            network.constant.update(name for name in node.outputs if name)
+            self._evaluate(node)
+
+    def _is_plain(self, node: Node) -> bool:
+        """Whether the same inputs always give the same outputs, and nothing of it is hidden."""
+        return not (node.type in RANDOM or node.type in CONTROL_FLOW or is_training_dropout(node, self.network))
+
+    def _inferred(self, node: Node) -> dict[str, Any]:
+        """The types of the outputs, as far as ONNX has a rule for them."""
+        proto, values = node.proto, self.network.values
+        domain = "" if proto.domain in _STANDARD else proto.domain
+        try:
+            schema = self._onnx.defs.get_schema(proto.op_type, max(1, min(self._versions[domain], 2**31 - 1)), domain)
+        except self._onnx.defs.SchemaError:
+            if not domain:
+                raise FormatError(f"node {short(node.name)}: ONNX has no op {short(proto.op_type)}") from None
+            return {}
+        data = {
+            name: self._onnx.numpy_helper.from_array(self.network.content[name], name)
+            for name in node.inputs
+            if name in self.network.content
+        }
+        try:
+            result: dict[str, Any] = self._onnx.shape_inference.infer_node_outputs(
+                schema,
+                proto,
+                {name: values[name].type for name in (*node.inputs, *node.captured) if name},
+                data,
+                opset_imports=self._opsets,
+            )
+        except Exception as error:
+            raise FormatError(f"node {short(node.name)} ({node.type}): {_reason(error)}") from None
+        return result
+
+    def _whole(self, node: Node, name: str, inferred: Any) -> Any:
+        """The type of an output: what the rule says, and what it leaves open as declared in the file, or given."""
+        declared = self._declared.get(name)
+        kinds = [each for each in (inferred, declared) if each is not None and each.WhichOneof("value")]
+        if not kinds:
+            raise FormatError(
+                f"the type and shape of {short(name)}, written by node {short(node.name)} ({node.type}), are "
+                "not known: ONNX has no rule for this op, and the file does not say"
+            )
+        for type_ in kinds:
+            if type_.WhichOneof("value") != "tensor_type":
+                return type_  # refused by its name
+            if type_.tensor_type.HasField("shape") and self._dims.fill(name, type_):
+                self._dims.missing.clear()
+                return type_
+        if not any(each.tensor_type.HasField("shape") for each in kinds):
+            raise FormatError(
+                f"the shape of {short(name)}, written by node {short(node.name)} ({node.type}), is not known: "
+                "it depends on data, or the rule of this op needs what is not there"
+            )
+        try:
+            self._dims.refuse_missing()
+        except FormatError as error:
+            raise FormatError(f"node {short(node.name)} ({node.type}), output {short(name)}: {error}") from None
+        raise AssertionError("no dimension is open")
+
+    # -- contents ---------------------------------------------------------------------------------------------------
+
+    def _shape(self, node: Node) -> None:
+        """Shapes are known by now, so that nothing is computed for one."""
+        import numpy as np
+
+        shape = self.network.values[node.inputs[0]].shape
+        if node.type == "Size":
+            content = np.array(self.network.values[node.inputs[0]].elements, dtype=np.int64)
+        else:
+            content = np.array(shape[node.attributes.get("start", 0) : node.attributes.get("end")], dtype=np.int64)
+        self._keep(node.outputs[0], content)
+        self.network.constant.add(node.outputs[0])
+
+    def _evaluate(self, node: Node) -> None:
+        """Note what the outputs contain, where they and what they are made of are small and known."""
+        network, attributes = self.network, node.attributes
+        if node.type == "Constant":
+            tensor = attributes.get("value")
+            if tensor is not None:
+                self._keep_content(node.outputs[0], tensor)
+                return
+        elif node.type == "CastLike" and node.inputs[0] in network.content and node.inputs[1] in network.content:
+            content = network.content[node.inputs[0]].astype(network.content[node.inputs[1]].dtype)
+            self._keep(node.outputs[0], content)
+            return
+        elif node.type not in ARITHMETIC or not all(name in network.content for name in node.reads):
+            return
+        if any(network.values[name].elements > MAX_CONTENT for name in node.outputs if name):
+            return
+        if any(self._is_external(value) for value in attributes.values()):
+            return
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            evaluator = ReferenceEvaluator(node.proto, opsets=dict(self._versions))
+            results = evaluator.run(None, {name: network.content[name] for name in node.reads})
+        except Exception:
+            return  # it has its shape; what it contains is missing only if a shape depends on it, which says so
+        for name, result in zip(node.outputs, results, strict=False):
+            if name and getattr(result, "shape", None) == network.values[name].shape:
+                self._keep(name, result)
+
+    def _is_external(self, value: Any) -> bool:
+        tensor = self._onnx.TensorProto
+        return isinstance(value, tensor) and value.data_location == tensor.EXTERNAL
+
+
+def is_training_dropout(node: Node, network: Network) -> bool:
+    """Whether a node is a dropout that drops something, or may."""
+    if node.type != "Dropout":
+        return False
+    if len(node.inputs) > 2 and node.inputs[2]:
+        mode = network.content.get(node.inputs[2])
+        return mode is None or bool(mode.any())
+    return not node.attributes.get("is_test", 1)
+
+
+def _free_names(graph: Any, outer: frozenset[str], found: set[str]) -> None:
+    """Names that a graph inside a node reads and does not define."""
+    bound = set(outer) | {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        found.update(name for name in node.input if name and name not in bound)
+        for inner in _inner_graphs(node):
+            _free_names(inner, frozenset(bound), found)
+        bound.update(node.output)
+    found.update(info.name for info in graph.output if info.name not in bound)
+
+
+def _inner_graphs(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _reason(error: Exception) -> str:
+    return clipped(one_line(str(error)), 300) or type(error).__name__

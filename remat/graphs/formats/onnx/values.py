@@ -1,0 +1,134 @@
+"""Types and shapes of the values of an ONNX model, their sizes in bytes, and dimensions that a model leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from remat.errors import FormatError
+from remat.io.text import short, together
+
+#: Bits of an element by type, after the names of ``TensorProto.DataType``; text has no size of its own.
+BITS = {
+    "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "BOOL": 8, "FLOAT16": 16,
+    "DOUBLE": 64, "UINT32": 32, "UINT64": 64, "COMPLEX64": 64, "COMPLEX128": 128, "BFLOAT16": 16, "FLOAT8E4M3FN": 8,
+    "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "UINT4": 4, "INT4": 4,
+    "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
+}  # fmt: skip
+#: Most axes of a tensor: what is inferred for a hostile model must not grow without end.
+MAX_RANK = 32
+#: Largest dimension, and largest value of ``dims``.
+MAX_SIZE = 2**48
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of a model.
+
+    Attributes
+    ----------
+    type : onnx.TypeProto
+    dtype : str
+        As in :data:`BITS`.
+    shape : tuple of int
+    """
+
+    type: Any
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """What it takes up; elements of less than a byte are packed, and the last byte is a whole one."""
+        return -(-self.elements * BITS[self.dtype] // 8)
+
+
+@dataclass
+class Dimensions:
+    """Sizes that a caller gives for dimensions that a model leaves open.
+
+    Parameters
+    ----------
+    given : mapping of str to int
+        By the name of the dimension (``batch``), or by tensor and axis (``x[0]``).
+    """
+
+    given: Mapping[str, int]
+    used: set[str] = field(default_factory=set)
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.given, Mapping):
+            raise FormatError(f"dims: names and their sizes are needed, not {short(self.given)}")
+        for name, size in self.given.items():
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= MAX_SIZE:
+                raise FormatError(f"dims: the size of {short(name)} must be a positive whole number, not {short(size)}")
+
+    def fill(self, tensor: str, type_: Any) -> bool:
+        """Put sizes into the open dimensions of a ``TypeProto``; whether none is left open, those left are noted."""
+        whole = True
+        for axis, dim in enumerate(type_.tensor_type.shape.dim):
+            place = f"{tensor}[{axis}]"
+            name = dim.dim_param if dim.WhichOneof("value") == "dim_param" else ""
+            if name:
+                self.named.add(name)
+            key = place if place in self.given else name
+            if key in self.given:
+                self.used.add(key)
+                dim.dim_value = self.given[key]
+            elif dim.WhichOneof("value") != "dim_value" or dim.dim_value < 0:
+                whole = False
+                self.missing.setdefault(name or place, []).append(place)
+        return whole
+
+    def refuse_missing(self) -> None:
+        """Raise FormatError with the names of the dimensions that were left open, if any were."""
+        if self.missing:
+            names = [
+                name if name in places else f"{name} ({', '.join(places[:3])}{', ...' * (len(places) > 3)})"
+                for name, places in self.missing.items()
+            ]
+            example = next(iter(self.missing))
+            raise FormatError(
+                f"{'sizes' if len(names) > 1 else 'the size'} of {together(names)} not given: "
+                f"dims={{{example!r}: ...}}, in the shell --dim {example}=..."
+            )
+
+    def refuse_unused(self) -> None:
+        """Raise FormatError with the names in `given` that the model does not have, if there are such."""
+        unknown = [name for name in self.given if name not in self.used]
+        if unknown:
+            known = ", ".join(sorted(self.named)[:10]) or "none"
+            raise FormatError(f"dims: {short(unknown[0])} is no open dimension of the model (named ones: {known})")
+
+
+def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
+    """The value with this ``TypeProto``, all of whose dimensions are known.
+
+    Raises
+    ------
+    FormatError
+        Naming the tensor, where it is no tensor, or one of text, or of too many or too large dimensions.
+    """
+    kind = type_.WhichOneof("value")
+    if kind != "tensor_type":
+        what = (kind or "value without a type").removesuffix("_type").replace("_", " ")
+        raise FormatError(f"{short(tensor)} is no tensor but a {what}, which has no size")
+    dtype = types.get(type_.tensor_type.elem_type, "UNDEFINED")
+    if dtype not in BITS:
+        raise FormatError(f"{short(tensor)} has elements of type {dtype.lower()}, which have no size")
+    dims = type_.tensor_type.shape.dim
+    if len(dims) > MAX_RANK:
+        raise FormatError(f"{short(tensor)} has {len(dims)} axes, more than {MAX_RANK}")
+    shape = tuple(dim.dim_value for dim in dims)
+    if any(size > MAX_SIZE for size in shape) or prod(shape) > 2**60:
+        raise FormatError(f"{short(tensor)} is larger than anything that has been built")
+    return Value(type_, dtype, shape)

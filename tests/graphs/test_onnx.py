@@ -1,0 +1,424 @@
+"""The reader of ONNX models: bytes, FLOPs, views, constants, open dimensions; and files that mean harm."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import numpy as np  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+from onnx_models import FLOAT, constant, model, node, value, weight  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from remat import read_graph  # noqa: E402
+from remat.errors import FormatError, FormatRemark, RematError  # noqa: E402
+from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
+from remat.graphs.formats.onnx.wire import without_weights  # noqa: E402
+
+
+def costs(graph):
+    return {op.name: op.cost for op in graph.ops}
+
+
+def sizes(graph):
+    return {tensor.name: tensor.size for tensor in graph.tensors}
+
+
+def network(batch=2):
+    """A convolution, a ReLU, a flattening and a fully connected layer."""
+    return model(
+        [
+            node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+            node("Relu", ["c"], ["r"], "relu"),
+            node("Flatten", ["r"], ["f"], "flat"),
+            node("Gemm", ["f", "v", "b"], ["y"], "fc"),
+        ],
+        [value("x", [batch, 3, 8, 8])], ["y"], [weight("w", 4, 3, 3, 3), weight("v", 256, 10), weight("b", 10)],
+    )  # fmt: skip
+
+
+def test_bytes_costs_views_and_constants() -> None:
+    graph = graph_from_onnx(network())
+    assert sizes(graph) == {"x": 2 * 3 * 64 * 4, "c": 2048, "r": 2048, "y": 80}
+    assert costs(graph) == {"conv": 2 * 4 * 64 * 2 * 27, "relu": 512, "fc": 2 * 10 * (2 * 256 + 1)}
+    assert [op.inputs for op in graph.ops] == [("x",), ("c",), ("r",)]
+    assert (graph.inputs, graph.outputs, graph.cost_unit) == (("x",), ("y",), "flop")
+    assert graph.constant_memory == 4 * (4 * 27 + 2560 + 10)
+    assert graph.reference_peak == 1536 + 4096
+
+
+def test_views_may_be_kept() -> None:
+    graph = graph_from_onnx(network(), views="keep")
+    assert sizes(graph)["f"] == 2048
+    assert costs(graph)["flat"] == 0
+    with pytest.raises(FormatError, match="views must be one of fold, keep, not 'no'"):
+        graph_from_onnx(network(), views="no")
+
+
+def test_open_dimensions_are_refused_by_name_and_can_be_given() -> None:
+    data = model(
+        [node("Relu", ["x"], ["r"]), node("Add", ["r", "z"], ["y"])],
+        [value("x", ["batch", "width"]), value("z", [None, "width"])], ["y"],
+    )  # fmt: skip
+    with pytest.raises(FormatError) as error:
+        graph_from_onnx(data)
+    assert str(error.value) == (
+        "sizes of batch (x[0]); width (x[1], z[1]); z[0] not given: dims={'batch': ...}, in the shell --dim batch=..."
+    )
+    graph = graph_from_onnx(data, dims={"batch": 8, "width": 3, "z[0]": 8})
+    assert sizes(graph) == {"x": 96, "z": 96, "r": 96, "y": 96}
+    with pytest.raises(
+        FormatError, match=r"dims: 'heigth' is no open dimension of the model \(named ones: batch, width\)"
+    ):
+        graph_from_onnx(data, dims={"batch": 8, "width": 3, "z[0]": 8, "heigth": 2})
+    with pytest.raises(FormatError, match="the size of 'batch' must be a positive whole number, not 0"):
+        graph_from_onnx(data, dims={"batch": 0})
+
+
+def test_a_dimension_that_depends_on_data_is_refused_and_can_be_given() -> None:
+    data = model(
+        [node("NonZero", ["x"], ["n"], "where"), node("Cast", ["n"], ["y"], to=FLOAT)], [value("x", [4, 4])], ["y"]
+    )
+    with pytest.raises(FormatError, match=r"node 'where' \(NonZero\), output 'n': the size of n\[1\] not given"):
+        graph_from_onnx(data)
+    assert sizes(graph_from_onnx(data, dims={"n[1]": 5})) == {"x": 64, "n": 80, "y": 40}
+
+
+def test_elements_of_less_than_a_byte_are_packed() -> None:
+    data = model(
+        [node("Cast", ["x"], ["a"], to=TensorProto.INT4), node("Cast", ["a"], ["h"], to=TensorProto.BFLOAT16),
+         node("Cast", ["h"], ["y"], to=TensorProto.BOOL)],
+        [value("x", [3, 3])], [value("y", [3, 3], TensorProto.BOOL)],
+    )  # fmt: skip
+    assert sizes(graph_from_onnx(data)) == {"x": 36, "a": 5, "h": 18, "y": 9}
+
+
+def test_the_arithmetic_of_shapes_is_folded() -> None:
+    """As exporters write `x.view(x.shape[0], 2, -1)`: no op, no memory, and the shape is known."""
+    data = model(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "zero"], ["b"]),
+            node("Unsqueeze", ["b", "axes"], ["b1"]),
+            node("Concat", ["b1", "rest"], ["all"], axis=0),
+            node("Equal", ["all", "all"], ["same"]),
+            node("Where", ["same", "all", "all"], ["shape"]),
+            node("Reshape", ["x", "shape"], ["v"]),
+            node("Softmax", ["v"], ["y"]),
+        ],
+        [value("x", ["n", 6])], ["y"],
+        [constant("zero", np.int64(0)), constant("axes", np.array([0])), constant("rest", np.array([2, -1]))],
+    )  # fmt: skip
+    graph = graph_from_onnx(data, dims={"n": 5})
+    assert [(op.type, op.inputs, op.cost) for op in graph.ops] == [("Softmax", ("x",), 5 * 30)]
+    assert graph.constant_memory == 0
+
+
+def test_constants_that_are_computed_are_constant_memory() -> None:
+    data = model(
+        [node("Mul", ["w", "w"], ["ww"]), node("Add", ["x", "ww"], ["y"]), node("Relu", ["x"], ["unused"])],
+        [value("x", [4]), value("w", [4])], ["y", "ww"], [weight("w", 4)],
+    )  # fmt: skip
+    remarks: list[str] = []
+    graph = graph_from_onnx(data, remarks=remarks)
+    assert (costs(graph), graph.constant_memory, graph.inputs, graph.outputs) == ({"Add_1": 4}, 16, ("x",), ("y",))
+    assert remarks == [
+        "1 nodes that no output depends on are left out",
+        "1 graph outputs do not depend on the inputs and are left out",
+    ]
+
+
+def test_names_are_made_unique_and_printable() -> None:
+    data = model(
+        [node("Relu", ["x"], ["a"], "op"), node("Relu", ["a"], ["b\n"], "op"), node("Relu", ["b\n"], ["y"])],
+        [value("x", [1])], ["y"],
+    )  # fmt: skip
+    graph = graph_from_onnx(data)
+    assert graph.op_names == ("op", "op#2", "Relu_2")
+    assert graph.tensor_names == ("x", "a", "b ", "y")
+
+
+def test_dropout_is_a_view_or_runs_once() -> None:
+    off = model([node("Dropout", ["x"], ["d"]), node("Relu", ["d"], ["y"])], [value("x", [4])], ["y"])
+    assert [op.type for op in graph_from_onnx(off).ops] == ["Relu"]
+    on = model(
+        [node("Dropout", ["x", "", "on"], ["d", "mask"]), node("Relu", ["d"], ["y"])],
+        [value("x", [4])], ["y"], [constant("on", np.array(True))],
+    )  # fmt: skip
+    assert [(op.type, op.recomputable) for op in graph_from_onnx(on).ops] == [("Dropout", False), ("Relu", True)]
+
+
+def branches():
+    inner = [
+        helper.make_graph([node(kind, ["outer"], [out])], kind, [], [value(out, [4])])
+        for kind, out in (("Relu", "p"), ("Neg", "q"))
+    ]
+    return model(
+        [node("Abs", ["x"], ["outer"]), node("If", ["c"], ["y"], "choice", then_branch=inner[0], else_branch=inner[1])],
+        [value("x", [4]), value("c", [], TensorProto.BOOL)], ["y"],
+    )  # fmt: skip
+
+
+def test_control_flow_is_refused_by_name_or_one_op() -> None:
+    with pytest.raises(FormatError, match=r"node 'choice' \(If\) has graphs of its own, which are not read"):
+        graph_from_onnx(branches())
+    remarks: list[str] = []
+    graph = graph_from_onnx(branches(), control_flow="op", remarks=remarks)
+    assert graph.ops[1].inputs == ("c", "outer")
+    assert sizes(graph)["y"] == 16
+    assert "'choice'" in remarks[0]
+
+
+def function(name, *calls):
+    """A function of the domain `own` that calls others, one after the other."""
+    names = ["a", *(f"t{each}" for each in range(1, len(calls))), "b"]
+    nodes = [
+        node(each, [names[i]], [names[i + 1]], domain="" if each == "Relu" else "own") for i, each in enumerate(calls)
+    ]
+    return helper.make_function(
+        "own", name, ["a"], ["b"], nodes, [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    )
+
+
+def calling(*functions):
+    return model(
+        [node("f0", ["x"], ["y"], domain="own")], [value("x", [4])], ["y"], functions=functions, domains=["own"]
+    )
+
+
+def test_functions_are_expanded_unless_they_explode() -> None:
+    graph = graph_from_onnx(calling(function("f0", "f1", "f1"), function("f1", "Relu", "Relu")))
+    assert [op.type for op in graph.ops] == ["Relu"] * 4
+    with pytest.raises(FormatError, match="function 'f0' calls itself"):
+        graph_from_onnx(calling(function("f0", "f1", "Relu"), function("f1", "f0")))
+    bomb = [function(f"f{i}", *[f"f{i + 1}"] * 10) for i in range(30)]
+    with pytest.raises(FormatError, match=r"its functions expand to 4,.* nodes, more than the 300,000 that are read"):
+        graph_from_onnx(calling(*bomb, function("f30", "Relu")))
+
+
+def test_ops_of_others_need_shapes_in_the_file() -> None:
+    nodes = [node("Mine", ["x"], ["m"], "special", domain="some.where"), node("Relu", ["m"], ["y"])]
+    with pytest.raises(
+        FormatError, match=r"type and shape of 'm', written by node 'special' \(some.where.Mine\), are not"
+    ):
+        graph_from_onnx(model(nodes, [value("x", [4])], ["y"], domains=["some.where"]))
+    remarks: list[str] = []
+    data = model(nodes, [value("x", [4])], ["y"], domains=["some.where"], value_info=[value("m", [2])])
+    assert costs(graph_from_onnx(data, remarks=remarks)) == {"special": 2, "Relu_1": 2}
+    assert remarks == ["ops without a formula cost one FLOP for each element written: 'some.where.Mine'"]
+
+
+def test_a_training_step_is_a_graph_like_any_other() -> None:
+    """Forward, gradients and outputs that are gradients; activations are read again in the backward pass."""
+    data = model(
+        [
+            node("MatMul", ["x", "w"], ["h"], "forward"),
+            node("Relu", ["h"], ["a"], "relu"),
+            node("ReduceSum", ["a"], ["loss"], "loss", keepdims=0),
+            node("Cast", ["h"], ["mask"], "positive", to=TensorProto.BOOL),
+            node("Cast", ["mask"], ["dh"], "dh", to=FLOAT),
+            node("Transpose", ["x"], ["xt"], "xt", perm=[1, 0]),
+            node("MatMul", ["xt", "dh"], ["dw"], "dw"),
+        ],
+        [value("x", [8, 4])], ["loss", "dw"], [weight("w", 4, 2)],
+    )  # fmt: skip
+    graph = graph_from_onnx(data)
+    assert graph.outputs == ("loss", "dw")
+    assert costs(graph)["dw"] == 2 * 8 * 8
+    assert costs(graph)["loss"] == 16
+
+
+def test_modules_are_read_from_names_and_scopes() -> None:
+    scoped = node("Relu", ["a"], ["y"], "node_relu")
+    scoped.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layers.1', 'layers.1.act', 'relu']")
+    data = model([node("Relu", ["x"], ["a"], "/layers.0/act/Relu"), scoped], [value("x", [1])], ["y"])
+    assert graph_from_onnx(data).meta["modules"] == {"/layers.0/act/Relu": "layers.0.act", "node_relu": "layers.1.act"}
+
+
+B, H, L, D = 2, 3, 5, 4
+FORMULAS = [
+    ("Conv", [[2, 4, 9, 9], [8, 2, 3, 3], [8]], {"group": 2, "strides": [2, 2]}, 2 * 8 * 16 * (2 * 2 * 9 + 1)),
+    ("ConvTranspose", [[2, 4, 5, 5], [4, 6, 2, 2]], {"strides": [2, 2]}, 2 * 200 * 6 * 4),
+    ("Gemm", [[7, 3], [7, 2]], {"transA": 1}, 3 * 2 * 2 * 7),
+    ("MatMul", [[6, 2, 3], [3, 5]], {}, 2 * 6 * 2 * 5 * 3),
+    ("Einsum", [[B, L, D], [B, 6, D]], {"equation": "bik,bjk->bij"}, 2 * B * L * 6 * D),
+    ("Einsum", [[9, B, L], [L, D]], {"equation": "...ik, kj -> ...ij"}, 2 * 9 * B * L * D),
+    ("LSTM", [[L, B, 3], [1, 16, 3], [1, 16, 4]], {"hidden_size": 4}, L * B * (4 * 4 * (2 * 7 + 3) + 16)),
+    ("GRU", [[L, B, 3], [1, 12, 3], [1, 12, 4]], {"hidden_size": 4}, L * B * (3 * 4 * (2 * 7 + 3) + 16)),
+    ("AveragePool", [[1, 2, 8, 8]], {"kernel_shape": [3, 3]}, 2 * 36 * 9),
+    ("GlobalAveragePool", [[1, 2, 8, 8]], {}, 128),
+    ("BatchNormalization", [[1, 2, 8, 8], [2], [2], [2], [2]], {}, 256),
+    ("LayerNormalization", [[2, 8], [8], [8]], {}, 7 * 16),
+    ("Softmax", [[2, 8]], {}, 80),
+    ("ReduceMean", [[2, 8]], {"keepdims": 0}, 16),
+    ("Add", [[2, 8], [8]], {}, 16),
+    ("Transpose", [[2, 8]], {}, 16),
+]
+
+
+@pytest.mark.parametrize(("kind", "shapes", "attributes", "flops"), FORMULAS, ids=[each[0] for each in FORMULAS])
+def test_flops(kind: str, shapes: list[list[int]], attributes: dict, flops: int) -> None:
+    names = [f"x{each}" for each in range(len(shapes))]
+    first, *others = zip(names, shapes, strict=True)
+    data = model(
+        [node(kind, names, ["y"], "op", **attributes)], [value(*first)], ["y"], [weight(n, *s) for n, s in others]
+    )
+    assert costs(graph_from_onnx(data)) == {"op": flops}
+
+
+def test_flops_of_attention() -> None:
+    inputs = [value("q", [B, H, L, D]), value("k", [B, H, 7, D]), value("v", [B, H, 7, 6])]
+    data = model([node("Attention", ["q", "k", "v"], ["y"], "op")], inputs, ["y"], opset=23)
+    graph = graph_from_onnx(data)
+    assert costs(graph) == {"op": B * H * L * 7 * (2 * (D + 6) + 5)}
+    assert sizes(graph)["y"] == 4 * B * H * L * 6
+
+
+# -- files that are wrong, or mean harm ------------------------------------------------------------------------------
+
+
+def chain(*nodes, constants=()):
+    return model(list(nodes), [value("x", [4])], ["y"], constants)
+
+
+BROKEN = {
+    "a cycle": (chain(node("Add", ["x", "b"], ["a"], "one"), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["y"])),
+                "node 'one' reads 'b', which only it or a node after it writes (a cycle?)"),
+    "nothing writes it": (chain(node("Add", ["x", "b"], ["y"], "one")), "reads 'b', which nothing writes"),
+    "written twice": (chain(node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"], "two")), "by node 'two' too"),
+    "no output": (chain(node("Relu", ["x"], ["a"])), "graph output 'y' is written by no node"),
+    "only constants": (chain(node("Relu", ["w"], ["y"]), constants=[weight("w", 4)]), "nothing is computed from"),
+    "no such op": (chain(node("Reluu", ["x"], ["y"], "bad")), "node 'bad': ONNX has no op 'Reluu'"),
+    "no such domain": (chain(node("A", ["x"], ["y"], "bad", domain="no")), "of domain 'no', which the model does not"),
+    "shapes that do not fit": (chain(node("MatMul", ["x", "w"], ["y"], "bad"), constants=[weight("w", 5, 2)]),
+                               "node 'bad' (MatMul): "),
+    "too few inputs": (chain(node("Conv", ["x"], ["y"], "bad")), "node 'bad' (Conv): "),
+    "text": (model([node("Identity", ["x"], ["y"])], [value("x", [4], TensorProto.STRING)], ["y"]),
+             "'x' has elements of type string, which have no size"),
+    "a sequence": (chain(node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "i"], ["y"]),
+                         constants=[constant("i", np.int64(0))]), "'s' is no tensor but a sequence"),
+    "huge": (model([node("Relu", ["x"], ["y"])], [value("x", [2**40, 2**40])], ["y"]), "'x' is larger than anything"),
+    "many axes": (model([node("Relu", ["x"], ["y"])], [value("x", [1] * 40)], ["y"]), "'x' has 40 axes, more than 32"),
+    "not a model": (b"\x08\x0a\x3a\x7f", "no ONNX model: "),
+    "no graph": (b"\x08\x0a\x12\x01a", "no ONNX model: it has no graph"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_is_said_in_one_line(what: str) -> None:
+    data, message = BROKEN[what]
+    with pytest.raises(RematError) as error:
+        graph_from_onnx(data)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_vectors_that_double_and_ranks_that_double_stay_bounded() -> None:
+    """ONNX's own inference of a whole model takes gigabytes for the first."""
+    doubling = [node("Concat", [f"a{i}", f"a{i}"], [f"a{i + 1}"], axis=0) for i in range(60)]
+    data = chain(
+        *doubling, node("Reshape", ["x", "a60"], ["y"]), constants=[constant("a0", np.ones(4, dtype=np.int64))]
+    )
+    with pytest.raises(FormatError):
+        graph_from_onnx(data)
+    ranks = [node("Gather", [f"a{i}", f"a{i}"], [f"a{i + 1}"]) for i in range(60)]
+    data = model(
+        [*ranks, node("Relu", ["x"], ["y"])], [value("x", [4])], ["y"], [constant("a0", np.zeros((1, 1), np.int64))]
+    )
+    with pytest.raises(FormatError, match="axes, more than 32"):
+        graph_from_onnx(data)
+
+
+def test_nothing_outside_the_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, shapes and constants that lie in another file: what they contain is not read, even if it is there."""
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_bytes(np.array([2, 2], dtype=np.int64).tobytes())
+    shape = constant("shape", np.array([2, 2]))
+    onnx.external_data_helper.set_external_data(shape, location="secret")
+    shape.ClearField("raw_data")
+    shape.data_location = TensorProto.EXTERNAL
+    with pytest.raises(FormatError, match="Reshape"):
+        graph_from_onnx(chain(node("Reshape", ["x", "shape"], ["y"]), constants=[shape]))
+    held = node("Constant", [], ["shape"], value=shape)
+    with pytest.raises(FormatError, match="Reshape"):
+        graph_from_onnx(chain(held, node("Reshape", ["x", "shape"], ["y"])))
+    far = weight("w", 4)
+    far.ClearField("raw_data")
+    far.data_location = TensorProto.EXTERNAL
+    far.external_data.add(key="location", value="../nowhere")
+    assert graph_from_onnx(chain(node("Add", ["x", "w"], ["y"]), constants=[far])).constant_memory == 16
+
+
+def heavy() -> bytes:
+    """A model whose weights are most of it, in the graph and in a constant."""
+    weights = [weight("w", 300, 300), weight("v", 300, 300)]
+    held = node("Constant", [], ["v"], value=weights.pop())
+    nodes = [held, node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "v"], ["y"])]
+    return model(nodes, [value("x", [2, 300])], ["y"], weights)
+
+
+def test_large_files_are_read_without_their_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = heavy()
+    light = without_weights(io.BytesIO(data))
+    assert len(data) > 700_000
+    assert len(light) < 1000
+    whole, reread = graph_from_onnx(data), graph_from_onnx(light)
+    assert whole.digest == reread.digest
+    assert whole.constant_memory == reread.constant_memory == 720_000
+    path = tmp_path / "heavy.onnx"
+    path.write_bytes(data)
+    monkeypatch.setattr("remat.graphs.io.MAX_BYTES", 100_000)
+    assert read_graph(path).digest == whole.digest
+    path.write_bytes(data[:-1000])
+    with pytest.raises(FormatError, match=r"heavy.onnx: byte 6: the file ends before the field of 720,\d+ bytes does"):
+        read_graph(path)
+
+
+def test_cut_off_files_are_refused(tmp_path: Path) -> None:
+    data = network()
+    path = tmp_path / "cut.onnx"
+    for length in range(4, len(data) - 1, 97):
+        path.write_bytes(data[:length])
+        with pytest.raises(RematError) as error:
+            read_graph(path)
+        assert "\n" not in str(error.value)
+        with pytest.raises(RematError):
+            without_weights(io.BytesIO(data[:length]))
+
+
+# -- from the shell --------------------------------------------------------------------------------------------------
+
+
+def shell(*arguments: str) -> tuple[int, str]:
+    from remat.cli.shell import app
+
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_the_shell_converts_models(tmp_path: Path) -> None:
+    source, target = tmp_path / "m.onnx", tmp_path / "m.json"
+    source.write_bytes(network("batch"))
+    assert shell("convert", str(source), str(target), "--dim", "batch=3", "--option", "views=keep")[0] == 0
+    graph = read_graph(target)
+    assert graph.digest == read_graph(source, dims={"batch": 3}, views="keep").digest
+    assert json.loads(target.read_text())["cost_unit"] == "flop"
+    with pytest.raises(FormatError, match=r"m.json: graph format 'remat-json' has no option 'dims' \(it has none\)"):
+        read_graph(target, dims={"batch": 3})
+
+
+def test_remarks_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.onnx"
+    path.write_bytes(branches())
+    with pytest.warns(FormatRemark, match=r"c.onnx: ops with graphs of their own"):
+        read_graph(path, control_flow="op")
+
+
+def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(FormatError, match=r"needs the package onnx: pip install 'remat\[onnx\]'"):
+        graph_from_onnx(network())
