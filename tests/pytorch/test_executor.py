@@ -1,0 +1,176 @@
+"""Steps by the executor against steps of eager autograd: equal to the bit, and in memory as predicted to the byte."""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from models import MODELS  # noqa: E402
+from random_schedules import random_schedule  # noqa: E402
+
+from remat import Problem, solve  # noqa: E402
+from remat.errors import ExecutionError  # noqa: E402
+from remat.graphs import ComputeGraph  # noqa: E402
+from remat.schedule import Schedule  # noqa: E402
+from remat.torch import Captured, Executor, capture, track_storages  # noqa: E402
+
+SEED = 11
+SMALL: Mapping[str, Mapping[str, Any]] = {"gpt": {"layers": 1, "width": 8, "length": 8}, "resnet": {"blocks": (1,)}}
+
+
+class Eager:
+    """One step of a copy of a module by autograd: loss, gradients, buffers and the random state after it."""
+
+    def __init__(self, module: Any, args: tuple[Any, ...], loss: Callable[[Any], Any] | None = None) -> None:
+        self.module = copy.deepcopy(module)
+        torch.manual_seed(SEED)
+        out = self.module(*args)
+        self.loss = out if loss is None else loss(out)
+        self.loss.backward()
+        self.state = torch.get_rng_state()
+
+    def check(self, module: Any, loss: Any) -> None:
+        """`module` has just made the same step."""
+        assert torch.equal(torch.get_rng_state(), self.state)
+        assert torch.equal(loss, self.loss.detach())
+        gradients = 0
+        for (name, expected), (_, found) in zip(self.module.named_parameters(), module.named_parameters(), strict=True):
+            assert (expected.grad is None) == (found.grad is None), name
+            if expected.grad is not None:
+                gradients += 1
+                assert torch.equal(expected.grad, found.grad), name
+                assert expected.grad.stride() == found.grad.stride(), name
+        assert gradients > 5
+        for (name, expected), (_, found) in zip(self.module.named_buffers(), module.named_buffers(), strict=True):
+            assert torch.equal(expected, found), name
+
+
+def check_step(eager: Eager, executor: Executor, module: Any, args: tuple[Any, ...]) -> None:
+    """One step: results to the bit, and what is held at each op to the byte."""
+    module = copy.deepcopy(module)
+    held: list[tuple[int, int]] = []
+    torch.manual_seed(SEED)
+    with track_storages(constants=(module, args)) as tracker:
+        step = executor.step(module, *args, on_op=lambda run: held.append((run.step, tracker.live)))
+    eager.check(module, step.loss)
+    wrong = [(step, live, executor.timeline[step]) for step, live in held if live != executor.timeline[step]]
+    assert not wrong
+    assert len(held) >= len(executor.captured.graph.ops)
+    assert tracker.peak == executor.predicted_peak == executor.certificate.peak
+
+
+def seeded(name: str, **sizes: Any) -> Any:
+    torch.manual_seed(5)
+    return MODELS[name](**sizes)
+
+
+def half_budget(graph: ComputeGraph) -> Schedule:
+    """At half of the reference peak, or as near to it as greedy comes."""
+    for share in ("50%", "60%", "70%", "80%", "90%"):
+        result = solve(Problem(graph, share), method="greedy", stop=60)
+        if result.schedule is not None:
+            assert result.schedule.num_computes > len(graph.ops)
+            return result.schedule
+    raise AssertionError("greedy finds nothing below the reference peak")
+
+
+@pytest.fixture(scope="module", params=sorted(SMALL))
+def small(request: pytest.FixtureRequest) -> tuple[Any, tuple[Any, ...], Captured]:
+    module, args = seeded(request.param, **SMALL[request.param])
+    return module, args, capture(module, args, route="joint")
+
+
+def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
+    """In the reference order, and with random recomputations, in which random ops and batch norms run again."""
+    module, args, captured = small
+    graph = captured.graph
+    eager = Eager(module, args)
+    check_step(eager, Executor(captured, Schedule.reference(graph)), module, args)
+    schedule = random_schedule(graph, 1)
+    counts = Counter(schedule.computes())
+    special = [op for op in (*captured.random_ops, *graph.meta["effects"]) if counts[op] > 1]
+    assert special and max(counts.values()) > 2
+    check_step(eager, Executor(captured, schedule), module, args)
+
+
+def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
+    """Gradients add up, statistics go on, an optimizer sees the same; autocast outside does not reach inside."""
+    module, args, captured = small
+    executor = Executor(captured, random_schedule(captured.graph, 2))
+    ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1, momentum=0.9) for each in (ours, theirs)]
+    torch.manual_seed(SEED)
+    state = torch.get_rng_state()
+    for number in range(4):
+        torch.set_rng_state(state)
+        with torch.autocast("cpu", enabled=number == 1):
+            executor.step(ours, *args)
+        torch.set_rng_state(state)
+        theirs(*args).backward()
+        state = torch.get_rng_state()
+        if number % 2:
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    for mine, other in zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True):
+        assert mine[0] == other[0] and torch.equal(mine[1], other[1]), mine[0]
+
+
+def test_a_loss_from_outside() -> None:
+    """The module returns a dictionary; the loss is made of it between the passes."""
+    module, args = seeded("bert", layers=1, width=8, length=8, loss=False)
+    captured = capture(module, args, route="joint")
+
+    def loss(out: Any) -> Any:
+        return out["logits"].square().mean() + out["pooled"].sum()
+
+    eager = Eager(module, args, loss)
+    for seed in (None, 3):
+        graph = captured.graph
+        executor = Executor(captured, Schedule.reference(graph) if seed is None else random_schedule(graph, seed))
+        ours = copy.deepcopy(module)
+        torch.manual_seed(SEED)
+        step = executor.step(ours, *args, loss=loss)
+        eager.check(ours, step.loss)
+        assert sorted(step.outputs) == ["logits", "pooled"]
+        assert not any(value.requires_grad for value in step.outputs.values())
+    with pytest.raises(ExecutionError, match="0 of 2 differentiable outputs of the module are scalars: a loss"):
+        executor.step(ours, *args)
+    with pytest.raises(ExecutionError, match="must be a tensor of one element"):
+        executor.step(ours, *args, loss=lambda out: out["logits"])
+    with pytest.raises(ExecutionError, match="changed output 0 of the module in place"):
+        executor.step(ours, *args, loss=lambda out: out["logits"].detach().zero_().sum() + loss(out))
+
+
+def test_inference() -> None:
+    module, args = seeded("unet", levels=2, loss=False)
+    module.eval()
+    captured = capture(module, args, mode="inference")
+    with torch.no_grad():
+        expected = module(*args)
+    for schedule in (Schedule.reference(captured.graph), random_schedule(captured.graph, 1, drop=0.3)):
+        executor = Executor(captured, schedule)
+        with track_storages(constants=(module, args)) as tracker:
+            step = executor.step(module, *args)
+        assert torch.equal(step.outputs, expected)
+        assert tracker.peak == executor.predicted_peak
+        assert step.loss is None and not step.gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["joint", "make_fx"])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_all_models(name: str, route: str) -> None:
+    """In the reference order, at half of its peak, and with up to a dozen computes of one op."""
+    module, args = seeded(name)
+    captured = capture(module, args, route=route)
+    graph = captured.graph
+    eager = Eager(module, args)
+    schedules = [Schedule.reference(graph), half_budget(graph), *(random_schedule(graph, seed) for seed in range(4))]
+    assert max(max(Counter(schedule.computes()).values()) for schedule in schedules) > 4
+    for schedule in schedules:
+        check_step(eager, Executor(captured, schedule), module, args)
