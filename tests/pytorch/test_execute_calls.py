@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from execution_checks import Held  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from remat.errors import ExecutionError, ScheduleError  # noqa: E402
@@ -79,14 +80,14 @@ def test_any_schedule_gives_the_same_values_and_holds_what_it_says(captured: Cap
     torch.manual_seed(3)
     expected, state = forward(weight, x), torch.get_rng_state()
     executor = Executor(captured, steps_of(captured, text))
-    held = []
     torch.manual_seed(3)
-    with track_storages(constants=(weight, x)) as tracker:
-        step = executor({"weight": weight}, {}, (x,), on_op=lambda run: held.append((run.step, tracker.live)))
+    with track_storages(constants=(weight, x), timeline=True) as tracker:
+        held = Held(executor, tracker)
+        step = executor({"weight": weight}, {}, (x,), on_op=held)
     assert torch.equal(step.outputs, expected)
     assert step.loss is None
     assert torch.equal(torch.get_rng_state(), state)
-    assert held and all(live == executor.timeline[step] for step, live in held)
+    assert held.runs >= 3 and not held.wrong
     assert tracker.peak == executor.predicted_peak == executor.certificate.peak
 
 

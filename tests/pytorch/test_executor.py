@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from models import MODELS  # noqa: E402
-from random_schedules import random_schedule  # noqa: E402
+from execution_checks import Held, pinned, random_schedule  # noqa: E402
 
 from remat import Problem, solve  # noqa: E402
 from remat.errors import ExecutionError  # noqa: E402
@@ -52,14 +52,13 @@ class Eager:
 def check_step(eager: Eager, executor: Executor, module: Any, args: tuple[Any, ...]) -> None:
     """One step: results to the bit, and what is held at each op to the byte."""
     module = copy.deepcopy(module)
-    held: list[tuple[int, int]] = []
     torch.manual_seed(SEED)
-    with track_storages(constants=(module, args)) as tracker:
-        step = executor.step(module, *args, on_op=lambda run: held.append((run.step, tracker.live)))
+    with track_storages(constants=(module, args), timeline=True) as tracker:
+        held = Held(executor, tracker)
+        step = executor.step(module, *args, on_op=held)
     eager.check(module, step.loss)
-    wrong = [(step, live, executor.timeline[step]) for step, live in held if live != executor.timeline[step]]
-    assert not wrong
-    assert len(held) >= len(executor.captured.graph.ops)
+    assert not held.wrong
+    assert held.runs >= len(executor.captured.graph.ops)
     assert tracker.peak == executor.predicted_peak == executor.certificate.peak
 
 
@@ -95,6 +94,7 @@ def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
     special = [op for op in (*captured.random_ops, *graph.meta["effects"]) if counts[op] > 1]
     assert special and max(counts.values()) > 2
     check_step(eager, Executor(captured, schedule), module, args)
+    check_step(eager, Executor(captured, pinned(graph, schedule)), module, args)
 
 
 def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
@@ -172,5 +172,5 @@ def test_all_models(name: str, route: str) -> None:
     eager = Eager(module, args)
     schedules = [Schedule.reference(graph), half_budget(graph), *(random_schedule(graph, seed) for seed in range(4))]
     assert max(max(Counter(schedule.computes()).values()) for schedule in schedules) > 4
-    for schedule in schedules:
+    for schedule in (*schedules, pinned(graph, schedules[-1])):
         check_step(eager, Executor(captured, schedule), module, args)
