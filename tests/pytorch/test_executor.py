@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import MODELS  # noqa: E402
 from execution_checks import Held, pinned, random_schedule  # noqa: E402
+from models import MODELS  # noqa: E402
 
 from remat import Problem, solve  # noqa: E402
 from remat.errors import ExecutionError  # noqa: E402

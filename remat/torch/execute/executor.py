@@ -78,6 +78,17 @@ class Executor:
         With the first violation, if the schedule is not valid.
     ExecutionError
         Naming the op, if the graph cannot be executed.
+
+    Examples
+    --------
+    >>> import torch, remat.torch
+    >>> from remat.schedule import Schedule
+    >>> module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    >>> captured = remat.torch.capture(module, (torch.ones(2, 4),))
+    >>> executor = remat.torch.Executor(captured, Schedule.reference(captured.graph))
+    >>> step = executor.step(module, torch.ones(2, 4), loss=lambda y: y.sum())
+    >>> sorted(step.gradients), module[0].weight.grad.shape
+    (['0.bias', '0.weight', '2.bias', '2.weight'], torch.Size([8, 4]))
     """
 
     def __init__(self, captured: Captured, schedule: Schedule, rules: Rules | None = None) -> None:
@@ -128,7 +139,8 @@ class Executor:
             Naming the parameter, buffer or input that is missing or not as captured; if a loss is needed.
         """
         leaves = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
-        given = {"parameter": parameters, "buffer": buffers, "input": {str(i): x for i, x in enumerate(leaves)}}
+        known = {**self.captured.constants, **buffers}
+        given = {"parameter": parameters, "buffer": known, "input": {str(i): x for i, x in enumerate(leaves)}}
         slots: Values = [None] * self._layout.count
         for each in self.captured.inputs:
             if each.kind != "tangent":
@@ -166,7 +178,7 @@ class Executor:
         done = self(parameters, buffers, args, kwargs, loss=loss, on_op=on_op)
         leaves = {str(i): leaf for i, leaf in enumerate(_pytree.tree_leaves((args, kwargs)))}
         give_gradients({**leaves, **parameters}, done.gradients)
-        give_buffers(buffers, done.buffers)
+        give_buffers({**self.captured.constants, **buffers}, done.buffers)
         give_buffers(leaves, done.inputs)
         return done
 
