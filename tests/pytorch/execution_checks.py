@@ -62,7 +62,7 @@ def random_schedule(graph: ComputeGraph, seed: int, *, drop: float = 0.08, most:
                 stack.append(missing[0])
                 continue
             stack.pop()
-            if op.name not in computes or not live.issuperset(op.outputs):
+            if not counts[op.name] or not live.issuperset(op.outputs):
                 computes.append(op.name)
                 counts[op.name] += 1
                 live.update(op.outputs)

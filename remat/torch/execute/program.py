@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from remat.errors import ExecutionError
-from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.captured import Captured
 
 Node: TypeAlias = torch.fx.Node
 
@@ -105,32 +105,17 @@ class Layout:
         self.tangents: list[tuple[int, Node]] = []
         self._of_item: dict[tuple[Node, int], int] = {}
         self._ops = {node for node in captured.nodes if node is not None}
-        begin = captured.graph.op_index.get(BEGIN_BACKWARD)
-        written = () if begin is None else captured.graph.ops[begin].outputs
-        self._tangent_tensors = frozenset(written)
+        self._kinds = {each.node: each.kind for each in captured.inputs}
         for node in captured.module.graph.nodes:
             if node in self._ops:
                 self._place_op(node)
             elif node.op in {"placeholder", "get_attr"}:
                 self._place_constant(node)
-            elif node.op == "call_function":
-                if self._is_tangent(node):
-                    self.tangents.append((self._take(node, 0, self.home(node)), node))
-            elif node.op != "output":
+            elif node.op not in {"call_function", "output"}:
                 raise ExecutionError(f"fx node {node} is a {node.op}: only calls of functions can be executed")
         empty = [name for name, slots in self.slots_of.items() if not slots and name not in captured.graph.inputs]
         if empty:
             raise ExecutionError(f"no fx node owns the storage of tensor {empty[0]!r} of graph {captured.graph.name!r}")
-
-    def home(self, node: Node) -> str | None:
-        """The tensor in whose storage the single value of a node lives."""
-        homes = self.captured.homes.get(node, ())
-        return homes[0] if homes else None
-
-    def _is_tangent(self, node: Node) -> bool:
-        """Whether a call that is no op makes a tangent anew (ones for a scalar loss), and is no view of one."""
-        home = self.home(node)
-        return home in self._tangent_tensors and all(self.home(other) != home for other in node.all_input_nodes)
 
     def _take(self, node: Node, item: int, tensor: str | None) -> int:
         slot = self._of_item[node, item] = self.count
@@ -140,9 +125,10 @@ class Layout:
         return slot
 
     def _place_constant(self, node: Node) -> None:
-        home = self.home(node)
-        slot = self._take(node, 0, home)
-        (self.constants if home is None else self.tangents).append((slot, node))
+        if self._kinds.get(node) == "tangent":
+            self.tangents.append((self._take(node, 0, self.captured.homes[node][0]), node))
+        else:
+            self.constants.append((self._take(node, 0, None), node))
 
     def _place_op(self, node: Node) -> None:
         if node.op != "call_function":

@@ -10,7 +10,7 @@ import torch
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured
-from remat.torch.execute.program import Layout, Values, called, results_of
+from remat.torch.execute.program import Layout, Values, results_of
 from remat.torch.execute.step import returned
 
 #: Makes a scalar of what the module returns.
@@ -19,27 +19,22 @@ Loss = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A tangent: its slot, its fx node, and the output that it belongs to; None: to a loss within the graph."""
+    """A tangent: its slot, a fake tensor like it, and the position of the output that it belongs to."""
 
     slot: int
-    node: torch.fx.Node
-    output: int | None
+    sample: Any
+    output: int
 
 
 def loss_output(captured: Captured, layout: Layout) -> int | None:
     """The position of the output that is the loss, where the module makes its own: the only differentiable scalar."""
-    outputs = [each.node for each in captured.results_of("output")]
-    found = [each for each in _wanted(captured, layout) if each.node.meta["val"].numel() == 1]
-    if len(found) != 1:
-        return None
-    if found[0].output is not None:
-        return found[0].output
-    return next((outputs.index(node) for node in found[0].node.all_input_nodes if node in outputs), None)
+    found = [each.output for each in _wanted(captured, layout) if each.sample.numel() == 1]
+    return found[0] if len(found) == 1 else None
 
 
 def _wanted(captured: Captured, layout: Layout) -> list[_Wanted]:
-    of_node = {each.node: each.output for each in captured.inputs_of("tangent")}
-    return [_Wanted(slot, node, of_node.get(node)) for slot, node in layout.tangents]
+    position = {each.node: each.output for each in captured.inputs_of("tangent") if each.output is not None}
+    return [_Wanted(slot, node.meta["val"], position[node]) for slot, node in layout.tangents]
 
 
 def tangents(captured: Captured, layout: Layout, slots: Values, loss: Loss | None) -> Any:
@@ -54,35 +49,26 @@ def tangents(captured: Captured, layout: Layout, slots: Values, loss: Loss | Non
     values = results_of(layout, [each.node for each in outputs], slots)
     given = [each.value if each.node is None else value for each, value in zip(outputs, values, strict=True)]
     wanted = _wanted(captured, layout)
-    own = [each for each in wanted if each.output is None]
     if loss is not None:
-        if own:
-            raise ExecutionError("the graph was captured with a loss of its own, so there is no place for another one")
         return _of_loss(captured, slots, given, wanted, loss)
-    for each in own:  # the graph itself says what they are: ones like its loss
-        known = layout.derivation(each.node.all_input_nodes).values(slots)
-        slots[each.slot] = called(each.node.target, each.node.args, each.node.kwargs, known)
-    if not own:
-        _of_scalar(slots, given, wanted)
+    _of_scalar(slots, given, wanted)
     return None
 
 
 def _of_scalar(slots: Values, given: list[Any], wanted: list[_Wanted]) -> None:
     """One for the only scalar among the differentiable outputs, zeros for the others."""
-    scalars = [each for each in wanted if each.node.meta["val"].numel() == 1]
+    scalars = [each for each in wanted if each.sample.numel() == 1]
     if len(scalars) != 1:
         raise ExecutionError(
             f"{len(scalars)} of {len(wanted)} differentiable outputs of the module are scalars: a loss is needed"
         )
     for each in wanted:
-        sample = each.node.meta["val"]
-        made = torch.empty_strided(sample.shape, sample.stride(), dtype=sample.dtype, device=given[each.output].device)  # type: ignore[index]
-        slots[each.slot] = made.fill_(1 if each is scalars[0] else 0)
+        slots[each.slot] = _empty(each.sample, given[each.output]).fill_(1 if each is scalars[0] else 0)
 
 
 def _of_loss(captured: Captured, slots: Values, given: list[Any], wanted: list[_Wanted], loss: Loss) -> Any:
     """The gradients of what the user makes of the outputs."""
-    leaves = {each.output: given[each.output].detach().requires_grad_() for each in wanted}  # type: ignore[index]
+    leaves = {each.output: given[each.output].detach().requires_grad_() for each in wanted}
     versions = {position: leaf._version for position, leaf in leaves.items()}
     with torch.enable_grad():
         value = loss(returned(captured, [leaves.get(position, value) for position, value in enumerate(given)]))
@@ -94,7 +80,7 @@ def _of_loss(captured: Captured, slots: Values, given: list[Any], wanted: list[_
             raise ExecutionError(f"the loss changed output {position} of the module in place")
     held = {leaf.untyped_storage()._cdata for leaf in leaves.values()}
     for each, gradient in zip(wanted, found, strict=True):
-        slots[each.slot] = _own(gradient, each.node.meta["val"], leaves[each.output], held)
+        slots[each.slot] = _own(gradient, each.sample, leaves[each.output], held)
     return value.detach()
 
 
@@ -105,5 +91,10 @@ def _own(gradient: Any, sample: Any, leaf: Any, held: set[int]) -> Any:
         if storage._cdata not in held and storage.nbytes() == sample.untyped_storage().nbytes():
             held.add(storage._cdata)
             return gradient
-    made = torch.empty_strided(sample.shape, sample.stride(), dtype=leaf.dtype, device=leaf.device)
+    made = _empty(sample, leaf)
     return made.zero_() if gradient is None else made.copy_(gradient)
+
+
+def _empty(sample: Any, like: Any) -> Any:
+    """Memory laid out as the graph was captured with, on the device of an output."""
+    return torch.empty_strided(sample.shape, sample.stride(), dtype=sample.dtype, device=like.device)
