@@ -214,7 +214,7 @@ def test_slices_and_counters_of_a_chrome_trace(graph: ComputeGraph, schedule: Sc
     found = chrome_trace(graph, schedule, budget=10_000)
     slices = [event for event in found["traceEvents"] if event["ph"] == "X"]
     assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in slices] == [
-        ("a", 1, 0, 3), ("b", 1, 3, 3), ("loss", 1, 6, 0.001), ("a", 2, 6.001, 2.999), ("gb", 1, 9, 5), ("ga", 1, 14, 5)
+        ("a", 2, 0, 3), ("b", 2, 3, 3), ("loss", 2, 6, 0.001), ("a", 3, 6.001, 2.999), ("gb", 2, 9, 5), ("ga", 2, 14, 5)
     ]  # fmt: skip
     assert sum(e["args"]["cost"] for e in slices) == run.cost == slices[-1]["ts"] + slices[-1]["dur"]
     assert [e["args"]["memory"] for e in slices] == run.memory[run.is_compute].tolist()
@@ -239,7 +239,11 @@ def test_costs_that_are_no_times_are_scaled_and_slices_never_overlap(tmp_path: P
     large.op("a", size=1, cost=3 * 10**17)
     large.op("b", inputs=["a"], size=1, cost=0)
     large.op("c", inputs=["b"], size=1, cost=7)
-    for each, steps in ((graph, schedule), (large.build(), Schedule.reference(large.build()))):
+    exact, random = GraphBuilder("times", cost_unit="ns"), Random(0)
+    for k in range(300):
+        exact.op(f"a{k}", size=1, cost=random.randrange(1, 10**7))
+    built = [exact.build(), large.build()]
+    for each, steps in ((graph, schedule), *((one, Schedule.reference(one)) for one in built)):
         text = chrome_trace_text(each, steps)
         assert text == chrome_trace_text(each, steps)
         assert text.isascii()
@@ -247,6 +251,7 @@ def test_costs_that_are_no_times_are_scaled_and_slices_never_overlap(tmp_path: P
         slices = [event for event in found["traceEvents"] if event["ph"] == "X"]
         ends = [(round(1000 * e["ts"]), round(1000 * (e["ts"] + e["dur"]))) for e in slices]
         assert all(start < end for start, end in ends)
+        assert all(a["ts"] + a["dur"] <= b["ts"] for a, b in pairwise(slices))  # in floating point, as viewers do
         assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
         assert ends[-1][1] <= 10_000_000_000 + len(slices)
     assert found["otherData"]["cost_per_microsecond"] == 10**11

@@ -6,6 +6,7 @@ It is the format that ``torch.profiler`` exports, too: the Trace Event Format, a
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,8 +17,8 @@ from remat.schedule.schedule import Schedule
 from remat.schedule.traces.step_times import StepTimes
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
-#: Tracks of slices.
-_COMPUTE, _RECOMPUTE = 1, 2
+#: Tracks of slices; the one that has the number of the process is called its main thread.
+_COMPUTE, _RECOMPUTE = 2, 3
 
 
 def chrome_trace(
@@ -144,7 +145,7 @@ def _slices(timeline: Timeline, times: StepTimes) -> Iterator[dict[str, Any]]:
         yield {
             "ph": "X", "pid": 1, "tid": _COMPUTE if compute == 1 else _RECOMPUTE, "name": op.name,
             "cat": op.phase or "compute", "ts": _microseconds(times.begin[step]),
-            "dur": _microseconds(times.begin[step + 1] - times.begin[step]), "args": facts,
+            "dur": _duration(times.begin[step], times.begin[step + 1]), "args": facts,
         }  # fmt: skip
 
 
@@ -173,3 +174,11 @@ def _microseconds(nanoseconds: int) -> int | float:
     """Exact to the nanosecond: whole numbers stay whole."""
     whole, rest = divmod(nanoseconds, 1000)
     return whole if not rest else nanoseconds / 1000
+
+
+def _duration(begin: int, end: int) -> int | float:
+    """Microseconds between two times; none too many: viewers that add in floating point would see slices overlap."""
+    start, stop, duration = _microseconds(begin), _microseconds(end), _microseconds(end - begin)
+    while start + duration > stop:
+        duration -= math.ulp(stop)
+    return duration
