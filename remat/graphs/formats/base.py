@@ -16,6 +16,7 @@ BUILT_IN = {
     "remat-json": "remat.graphs.formats.remat_json:FORMAT",
     "node-link": "remat.graphs.formats.node_link:FORMAT",
     "onnx": "remat.graphs.formats.onnx:FORMAT",
+    "tflite": "remat.graphs.formats.tflite:FORMAT",
     "dot": "remat.graphs.formats.dot:FORMAT",
     "hlo": "remat.graphs.formats.hlo:FORMAT",
 }

@@ -6,33 +6,16 @@ import re
 from typing import Any
 
 from remat.errors import FormatError
+from remat.graphs.formats.names import UniqueNames
 from remat.graphs.formats.onnx.flops import Costs
 from remat.graphs.formats.onnx.inference import CONTROL_FLOW, RANDOM, Network, Node, is_training_dropout
-from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph, Op, Tensor
+from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.io.text import printable, short, together
 
 #: Ops whose first output is their first input by another shape.
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _QUOTED = re.compile(r"'([^']*)'")
-
-
-class UniqueNames:
-    """Names that a graph may have: printable, not too long, each once."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._next: dict[str, int] = {}
-
-    def name(self, wanted: str) -> str:
-        """`wanted`, or what is nearest to it and still free."""
-        base = printable(wanted)[: MAX_NAME_LENGTH - 20] or "unnamed"
-        result = base
-        while result in self._taken:
-            self._next[base] = self._next.get(base, 1) + 1
-            result = f"{base}#{self._next[base]}"
-        self._taken.add(result)
-        return result
 
 
 class Assembly:

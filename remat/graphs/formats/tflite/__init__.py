@@ -1,0 +1,228 @@
+"""Reader of TensorFlow Lite models: the inference graph of a subgraph, in the order of the file.
+
+What is read and what not is in ``docs/formats.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from remat.errors import FormatError
+from remat.graphs.formats.base import GraphFormat
+from remat.graphs.formats.names import UniqueNames
+from remat.graphs.formats.tflite.macs import cost, products
+from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables
+from remat.graphs.graph import ComputeGraph, Op, Tensor
+from remat.io.formats import Source
+from remat.io.text import clipped, short, together
+
+#: Choices of the options that are words, the default first.
+CHOICES = {"views": ("fold", "keep"), "control_flow": ("refuse", "op")}
+#: Ops whose output is their first input by another shape.
+VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
+#: Ops that run other subgraphs.
+CONTROL_FLOW = frozenset({"IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE"})
+RANDOM = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR"})
+_FROM_SHAPES = frozenset({"SHAPE", "RANK"})
+
+
+def graph_from_tflite(
+    data: bytes,
+    *,
+    subgraph: int | str = 0,
+    views: str = "fold",
+    control_flow: str = "refuse",
+    remarks: list[str] | None = None,
+) -> ComputeGraph:
+    """The graph of a TensorFlow Lite model.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    subgraph : int or str
+        Which one, by position or name; 0 is the main one.
+    views : {"fold", "keep"}
+        Whether reshapes are other names of their input, or ops that write a tensor.
+    control_flow : {"refuse", "op"}
+        Whether an op that runs other subgraphs is refused, or taken as one op.
+    remarks : list of str, optional
+        Takes what was left out or assumed.
+
+    Returns
+    -------
+    ComputeGraph
+        Sizes in bytes, costs in multiply-accumulates. The inputs are written by an op that runs once, so that their
+        memory is free after their last use; weights and variables are constant memory.
+
+    Raises
+    ------
+    FormatError
+        If the package ``tflite`` is not installed or the file is not well formed; names the op or the tensor.
+    """
+    given = {"views": views, "control_flow": control_flow}
+    for option, choices in CHOICES.items():
+        if given[option] not in choices:
+            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(given[option])}")
+    notes = [] if remarks is None else remarks
+    tables = model_tables(data, subgraph)
+    graph = _Assembly(tables, views == "fold", control_flow == "op", notes).graph()
+    others = len(tables.subgraphs) - 1
+    if others and subgraph == 0:
+        notes.append(f"{others:,} more subgraphs are not read")
+    return graph
+
+
+@dataclass(eq=False)
+class _Assembly:
+    tables: ModelTables
+    fold_views: bool
+    control_flow: bool
+    remarks: list[str]
+    tensors: list[Tensor] = field(default_factory=list)
+    name_of: dict[int, str] = field(default_factory=dict)
+    base: dict[int, int] = field(default_factory=dict)
+    names: UniqueNames = field(default_factory=UniqueNames)
+
+    def graph(self) -> ComputeGraph:
+        tables = self.tables
+        constant = {p for p, tensor in enumerate(tables.tensors) if tensor.data and not tensor.is_variable}
+        variable = {p for p, tensor in enumerate(tables.tensors) if tensor.is_variable}
+        entries = [p for p in dict.fromkeys(tables.inputs) if p >= 0 and p not in constant | variable]
+        ops: list[Op] = []
+        modules: dict[str, str] = {}
+        held: set[int] = set()
+        macs = 0
+        if entries:
+            ops.append(Op("inputs", (), self._define(entries), type="inputs", recomputable=False))
+        for position, operator in enumerate(tables.operators):
+            label = f"op {position} ({operator.kind})"
+            name = f"{operator.kind}_{position}"
+            self._check(operator, label, constant | variable)
+            if self._is_constant(operator, constant):
+                constant.update(p for p in operator.outputs if p >= 0)
+                continue
+            if self._is_view(operator, constant | variable):
+                self.base[operator.outputs[0]] = self._root(operator.inputs[0])
+                continue
+            read = dict.fromkeys(self._root(p) for p in operator.inputs if p >= 0)
+            held.update(p for p in (*read, *operator.outputs) if p in constant or p in variable)
+            try:
+                price = 0 if operator.kind in VIEWS else cost(operator, tables.tensors)
+                macs += products(operator, tables.tensors) or 0
+            except FormatError as error:
+                raise FormatError(f"{label}: {error}") from None
+            changes = any(p in variable for p in (*read, *operator.outputs))
+            ops.append(
+                Op(
+                    name,
+                    tuple(self.name_of[p] for p in read if p not in constant and p not in variable),
+                    self._define(p for p in operator.outputs if p >= 0 and p not in variable),
+                    price,
+                    type=operator.kind,
+                    recomputable=not changes and operator.kind not in RANDOM,
+                )
+            )
+            path = _module(tables.tensors[operator.outputs[0]].name) if operator.outputs else ""
+            if path:
+                modules[name] = path
+        outputs = dict.fromkeys(self._root(p) for p in tables.outputs if p >= 0)
+        missing = [p for p in outputs if p not in self.name_of and p not in constant and p not in variable]
+        if missing:
+            raise FormatError(f"{tables.tensors[missing[0]].label} is an output of the graph that no op writes")
+        self._remark()
+        return ComputeGraph(
+            clipped(tables.name, 200), self.tensors, ops,
+            outputs=[self.name_of[p] for p in outputs if p in self.name_of],
+            constant_memory=sum(self._held(p) for p in held), cost_unit="mac", source="TensorFlow Lite",
+            meta={"macs": macs} | ({"modules": modules} if modules else {}),
+        )  # fmt: skip
+
+    def _define(self, positions: Iterable[int]) -> tuple[str, ...]:
+        """Tensors of the graph for these, which somebody writes now."""
+        result = []
+        for position in positions:
+            entry = self.tables.tensors[position]
+            if position in self.name_of or position in self.base or entry.data:
+                raise FormatError(f"{entry.label} is written twice")
+            self.name_of[position] = self.names.name(entry.name or f"tensor_{position}")
+            self.tensors.append(Tensor(self.name_of[position], entry.bytes()))
+            result.append(self.name_of[position])
+        return tuple(result)
+
+    def _held(self, position: int) -> int:
+        """Bytes of a constant: those in the file, or what has been computed from such; of a variable."""
+        entry = self.tables.tensors[position]
+        return entry.data or entry.bytes()
+
+    def _root(self, position: int) -> int:
+        return self.base.get(position, position)
+
+    def _check(self, operator: OperatorEntry, label: str, there: set[int]) -> None:
+        if operator.kind in CONTROL_FLOW and not self.control_flow:
+            raise FormatError(
+                f"{label} runs other subgraphs, which are not read; "
+                'control_flow="op" takes it as one op (in the shell: --option control_flow=op)'
+            )
+        for position in operator.inputs:
+            if position >= 0 and self._root(position) not in self.name_of and position not in there:
+                raise FormatError(
+                    f"{label} reads {self.tables.tensors[position].label}, which no input and no op before it writes"
+                )
+
+    def _is_constant(self, operator: OperatorEntry, constant: set[int]) -> bool:
+        """Whether what an op writes does not depend on the inputs."""
+        if operator.kind in RANDOM or operator.kind in CONTROL_FLOW or not operator.outputs:
+            return False
+        if any(p >= 0 and self.tables.tensors[p].is_variable for p in operator.outputs):
+            return False
+        if operator.kind in _FROM_SHAPES:
+            return True
+        return bool(operator.inputs) and all(p in constant for p in operator.inputs if p >= 0)
+
+    def _is_view(self, operator: OperatorEntry, apart: set[int]) -> bool:
+        if not self.fold_views or operator.kind not in VIEWS or not operator.inputs or len(operator.outputs) != 1:
+            return False
+        source, target = operator.inputs[0], operator.outputs[0]
+        if min(source, target) < 0 or source in apart or target in apart or target in self.name_of:
+            return False
+        tensors = self.tables.tensors
+        return tensors[source].bytes() == tensors[target].bytes()
+
+    def _remark(self) -> None:
+        tables = self.tables
+        open_ = [tensor.label for tensor in tables.tensors if tensor.is_open and not tensor.data]
+        if open_:
+            self.remarks.append(f"open dimensions are taken as in the file's shapes (mostly 1): {together(open_)}")
+        custom = sorted(
+            {operator.kind for operator in tables.operators if operator.kind.startswith(("custom.", "operator"))}
+        )
+        if custom:
+            self.remarks.append(f"ops without a formula cost one for each element written: {together(custom)}")
+        inner = [kind for kind in CONTROL_FLOW if any(operator.kind == kind for operator in tables.operators)]
+        if inner:
+            self.remarks.append(f"what subgraphs cost and hold is not counted: {together(sorted(inner))}")
+
+
+def _module(name: str) -> str:
+    """The dotted path in the name of a tensor, such as ``model/block_1/relu;model/block_1/conv``."""
+    return ".".join(name.partition(";")[0].strip("/").split("/")[:-1])
+
+
+def _recognizes(source: Source) -> bool:
+    return source.data[4:8] == b"TFL3"
+
+
+def _read(source: Source) -> ComputeGraph:
+    return graph_from_tflite(source.data, remarks=source.remarks, **source.options)
+
+
+FORMAT = GraphFormat(
+    name="tflite",
+    description="TensorFlow Lite models (read only)",
+    suffixes=(".tflite",),
+    recognizes=_recognizes,
+    read=_read,
+    options=("subgraph", "views", "control_flow"),
+)

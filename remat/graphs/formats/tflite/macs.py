@@ -1,0 +1,65 @@
+"""Costs of TensorFlow Lite ops in multiply-accumulates; what is no product costs one for each element it touches."""
+
+from __future__ import annotations
+
+from math import prod
+
+from remat.errors import FormatError
+from remat.graphs.formats.tflite.tables import OperatorEntry, TensorEntry
+
+_REDUCTIONS = frozenset({
+    "MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL", "ARG_MAX", "ARG_MIN", "ADD_N",
+    "SOFTMAX", "LOG_SOFTMAX", "TOPK_V2",
+})  # fmt: skip
+#: Layers whose weights are matrices that each step of each sequence is multiplied by.
+_RECURRENT = frozenset({
+    "LSTM", "RNN", "SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
+    "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN",
+})  # fmt: skip
+
+
+def products(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int | None:
+    """Multiply-accumulates of a product of matrices or a convolution; None for other ops.
+
+    Raises
+    ------
+    FormatError
+        If its tensors are not such as this op has.
+    """
+    kind = operator.kind
+    inputs = [tensors[position].shape if position >= 0 else () for position in operator.inputs]
+    try:
+        written = prod(tensors[operator.outputs[0]].shape) if operator.outputs else 0
+        if kind in ("CONV_2D", "FULLY_CONNECTED"):  # weights: outputs, then what each of them is made of
+            return written * prod(inputs[1][1:])
+        if kind == "DEPTHWISE_CONV_2D":
+            return written * inputs[1][1] * inputs[1][2]
+        if kind == "CONV_3D":
+            return written * prod(inputs[1][:-1])
+        if kind == "CONV_3D_TRANSPOSE":
+            return prod(inputs[2]) * prod(inputs[1][:-1])
+        if kind == "TRANSPOSE_CONV":
+            return prod(inputs[2]) * prod(inputs[1][:-1])
+        if kind == "BATCH_MATMUL":
+            return written * inputs[0][-2 if operator.transposes_first else -1]
+        if kind in _RECURRENT:
+            batch = inputs[0][:-1]
+            weights = [t for t in operator.inputs[1:] if t >= 0 and tensors[t].data and len(tensors[t].shape) == 2]
+            return prod(batch) * sum(tensors[position].elements for position in weights)
+    except IndexError:
+        raise FormatError(f"its tensors are not those of {kind}") from None
+    return None
+
+
+def cost(operator: OperatorEntry, tensors: tuple[TensorEntry, ...]) -> int:
+    """Cost of an op: its products, elements under a window of a pooling, elements read of a reduction, or written."""
+    found = products(operator, tensors)
+    if found is not None:
+        return found
+    written = sum(tensors[position].elements for position in operator.outputs if position >= 0)
+    if operator.window is not None:
+        return written * max(operator.window[0], 1) * max(operator.window[1], 1)
+    if operator.kind in _REDUCTIONS:
+        read = sum(tensors[position].elements for position in operator.inputs if position >= 0)
+        return max(read, written)
+    return written

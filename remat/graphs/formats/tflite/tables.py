@@ -1,0 +1,234 @@
+"""The tables of a TensorFlow Lite model, checked: nothing leads outside the file, loops, or grows without end."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from remat.errors import FormatError
+from remat.io.text import clipped, one_line, printable, short
+
+#: Bits of an element by the names of ``TensorType``; text, resources and variants have no size.
+BITS = {
+    "FLOAT32": 32, "FLOAT16": 16, "INT32": 32, "UINT8": 8, "INT64": 64, "BOOL": 8, "INT16": 16, "COMPLEX64": 64,
+    "INT8": 8, "FLOAT64": 64, "COMPLEX128": 128, "UINT64": 64, "UINT32": 32, "UINT16": 16, "INT4": 4, "BFLOAT16": 16,
+}  # fmt: skip
+#: Most tensors, ops, buffers or subgraphs: tables may be shared, so that a small file could have billions.
+MAX_COUNT = 300_000
+#: Most inputs and outputs of all ops together, and most axes of all tensors.
+MAX_ENTRIES = 4_000_000
+MAX_NAME = 4096
+#: Where the table of an operator code has the place of its new field.
+_BUILTIN_CODE = 10
+_TROUBLE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor: `label` names it in messages; `data` has the bytes that are in the file, 0 if it is computed."""
+
+    name: str
+    label: str
+    kind: str
+    shape: tuple[int, ...]
+    is_open: bool
+    is_variable: bool
+    data: int
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return prod(self.shape)
+
+    def bytes(self) -> int:
+        """What it takes up; raises FormatError for a tensor whose elements or shape have no size."""
+        if self.kind not in BITS:
+            raise FormatError(f"{self.label} has elements of type {self.kind.lower()}, which have no size")
+        if min(self.shape, default=0) < 0:
+            raise FormatError(f"{self.label} has no fixed shape: {list(self.shape)}")
+        return -(-self.elements * BITS[self.kind] // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEntry:
+    """An op: its type, the positions of its tensors (-1: absent), and its options, a table of the package or None."""
+
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    window: tuple[int, int] | None
+    transposes_first: bool
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """The subgraph that was asked for, and the names of all."""
+
+    name: str
+    subgraphs: tuple[str, ...]
+    tensors: tuple[TensorEntry, ...]
+    operators: tuple[OperatorEntry, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def model_tables(data: bytes, subgraph: int | str) -> ModelTables:
+    """The tables of a subgraph.
+
+    Parameters
+    ----------
+    data : bytes
+    subgraph : int or str
+        Its position, 0 being the main one, or its name.
+
+    Raises
+    ------
+    FormatError
+        If the package is not installed, offsets lead outside the file, or there is no such subgraph.
+    """
+    try:
+        import tflite
+    except ImportError:
+        raise FormatError(
+            "reading TensorFlow Lite models needs the package tflite: pip install 'remat[tflite]'"
+        ) from None
+    try:
+        return _Reader(tflite, data).read(subgraph)
+    except _TROUBLE as error:
+        reason = clipped(one_line(str(error)), 160)
+        raise FormatError(
+            f"no TensorFlow Lite model: its tables do not fit ({type(error).__name__}: {reason})"
+        ) from None
+
+
+class _Reader:
+    def __init__(self, tflite: Any, data: bytes) -> None:
+        from flatbuffers.number_types import Int32Flags
+
+        self._flags = Int32Flags
+        self._tflite = tflite
+        self._model = tflite.Model.GetRootAs(data, 0)
+        self._size = len(data)
+        self._entries = 0
+        self._types = {number: name for name, number in vars(tflite.TensorType).items() if not name.startswith("_")}
+        self._ops = {number: name for name, number in vars(tflite.BuiltinOperator).items() if not name.startswith("_")}
+
+    def read(self, subgraph: int | str) -> ModelTables:
+        """The tables."""
+        model = self._model
+        graphs = self._all("subgraphs", model.SubgraphsLength(), model.Subgraphs)
+        names = tuple(self._text(graph.Name()) for graph in graphs)
+        graph = graphs[self._chosen(subgraph, names)]
+        codes = [
+            self._code(code) for code in self._all("operator codes", model.OperatorCodesLength(), model.OperatorCodes)
+        ]
+        buffers = [self._data(each) for each in self._all("buffers", model.BuffersLength(), model.Buffers)]
+        tensors = self._all("tensors", graph.TensorsLength(), graph.Tensors)
+        operators = self._all("ops", graph.OperatorsLength(), graph.Operators)
+        count = len(tensors)
+        return ModelTables(
+            self._text(graph.Name()) or self._text(model.Description()),
+            names,
+            tuple(self._tensor(tensor, position, buffers) for position, tensor in enumerate(tensors)),
+            tuple(self._operator(each, position, codes, count) for position, each in enumerate(operators)),
+            self._positions(graph.InputsLength(), graph.Inputs, count, "the inputs of the graph"),
+            self._positions(graph.OutputsLength(), graph.Outputs, count, "the outputs of the graph"),
+        )
+
+    def _chosen(self, subgraph: int | str, names: tuple[str, ...]) -> int:
+        text = str(subgraph)
+        if text in names:
+            return names.index(text)
+        if text.isascii() and text.isdigit() and len(text) < 9 and int(text) < len(names):
+            return int(text)
+        known = clipped(", ".join(f"{number} {name!r}" for number, name in enumerate(names)), 200) or "none"
+        raise FormatError(f"no subgraph {short(text)} (there are {known})")
+
+    def _all(self, what: str, count: int, entry: Callable[[int], Any]) -> list[Any]:
+        """All entries of a vector of tables, four bytes each."""
+        if count > MAX_COUNT or 4 * count > self._size:
+            raise FormatError(f"{count:,} {what}, more than the file can have or the {MAX_COUNT:,} that are read")
+        return [entry(position) for position in range(count)]
+
+    def _positions(self, count: int, entry: Callable[[int], int], limit: int, of: str) -> tuple[int, ...]:
+        """A vector of positions of tensors; -1 stands for none."""
+        self._count(count, of)
+        result = tuple(int(entry(position)) for position in range(count))
+        wrong = [position for position in result if not -1 <= position < limit]
+        if wrong:
+            raise FormatError(f"{of}: there is no tensor {wrong[0]:,}")
+        return result
+
+    def _count(self, count: int, of: str) -> None:
+        self._entries += count
+        if 4 * count > self._size or self._entries > MAX_ENTRIES:
+            raise FormatError(
+                f"{of}: {count:,} entries, more than the file can have or the {MAX_ENTRIES:,} that are read"
+            )
+
+    def _text(self, text: bytes | None) -> str:
+        if text is not None and len(text) > MAX_NAME:
+            raise FormatError(f"a name of {len(text):,} bytes, more than {MAX_NAME:,}")
+        return printable((text or b"").decode("utf-8", "replace"))
+
+    def _code(self, code: Any) -> str:
+        """The type of an op: the larger of two fields, of which old writers fill one and new ones both.
+
+        The package's ``BuiltinCode()`` has the old field where the new one is below 127.
+        """
+        table = code._tab
+        place = table.Offset(_BUILTIN_CODE)
+        new = table.Get(self._flags, place + table.Pos) if place else 0
+        number = max(new, code.DeprecatedBuiltinCode())
+        if number == self._tflite.BuiltinOperator.CUSTOM:
+            return f"custom.{self._text(code.CustomCode())}"
+        return self._ops.get(number, f"operator {number}")
+
+    def _data(self, buffer: Any) -> int:
+        """Bytes of a buffer, in the file's tables or, for files of gigabytes, after them."""
+        if buffer.Offset() > 1:
+            return int(buffer.Size())
+        return int(buffer.DataLength())
+
+    def _tensor(self, tensor: Any, position: int, buffers: list[int]) -> TensorEntry:
+        name = self._text(tensor.Name())
+        label = f"tensor {position}" + (f" ({short(name)})" if name else "")
+        axes, signature = tensor.ShapeLength(), tensor.ShapeSignatureLength()
+        self._count(axes + signature, label)
+        if tensor.Buffer() >= len(buffers):
+            raise FormatError(f"{label}: there is no buffer {tensor.Buffer():,}")
+        return TensorEntry(
+            name,
+            label,
+            self._types.get(tensor.Type(), f"type {tensor.Type()}"),
+            tuple(int(tensor.Shape(axis)) for axis in range(axes)),
+            any(tensor.ShapeSignature(axis) < 0 for axis in range(signature)),
+            bool(tensor.IsVariable()),
+            buffers[tensor.Buffer()],
+        )
+
+    def _operator(self, operator: Any, position: int, codes: list[str], tensors: int) -> OperatorEntry:
+        if operator.OpcodeIndex() >= len(codes):
+            raise FormatError(f"op {position}: there is no operator code {operator.OpcodeIndex():,}")
+        kind = codes[operator.OpcodeIndex()]
+        window, transposes = None, False
+        table, options = operator.BuiltinOptions(), self._tflite.BuiltinOptions
+        if table is not None and operator.BuiltinOptionsType() == options.Pool2DOptions:
+            pool = self._tflite.Pool2DOptions()
+            pool.Init(table.Bytes, table.Pos)
+            window = (int(pool.FilterHeight()), int(pool.FilterWidth()))
+        elif table is not None and operator.BuiltinOptionsType() == options.BatchMatMulOptions:
+            product = self._tflite.BatchMatMulOptions()
+            product.Init(table.Bytes, table.Pos)
+            transposes = bool(product.AdjX())
+        of = f"op {position} ({kind})"
+        return OperatorEntry(
+            kind,
+            self._positions(operator.InputsLength(), operator.Inputs, tensors, of),
+            self._positions(operator.OutputsLength(), operator.Outputs, tensors, of),
+            window,
+            transposes,
+        )

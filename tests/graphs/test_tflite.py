@@ -1,0 +1,179 @@
+"""The reader of TensorFlow Lite models: bytes, multiply-accumulates, the file's order; and files that mean harm."""
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+tflite = pytest.importorskip("tflite")
+
+from tflite_models import OPS, G, O, T, keyword_spotting, model  # noqa: E402
+
+from remat import read_graph  # noqa: E402
+from remat.errors import FormatError, RematError  # noqa: E402
+from remat.graphs.formats.tflite import graph_from_tflite  # noqa: E402
+
+TYPES = tflite.TensorType
+
+
+def costs(graph):
+    return {op.name: op.cost for op in graph.ops}
+
+
+def sizes(graph):
+    return {tensor.name: tensor.size for tensor in graph.tensors}
+
+
+@pytest.mark.parametrize("new_field_only", [False, True])
+def test_bytes_costs_and_the_order_of_the_file(new_field_only: bool) -> None:
+    graph = graph_from_tflite(model(keyword_spotting(), new_field_only=new_field_only))
+    assert costs(graph) == {
+        "inputs": 0,
+        "DEPTHWISE_CONV_2D_0": 256 * 9,
+        "CONV_2D_1": 1024 * 4,
+        "AVERAGE_POOL_2D_2": 16 * 64,
+        "FULLY_CONNECTED_4": 160,
+    }
+    assert sizes(graph) == {
+        "serving/x": 256, "net/block/depthwise;net/block/bias": 256, "net/block/pointwise": 1024, "net/pool": 16,
+        "y": 10,
+    }  # fmt: skip
+    assert graph.ops[-1].inputs == ("net/pool",)
+    assert (graph.cost_unit, graph.constant_memory, graph.outputs) == ("mac", 260, ("y",))
+    assert graph.meta["macs"] == 256 * 9 + 4096 + 160
+    assert graph.meta["modules"]["DEPTHWISE_CONV_2D_0"] == "net.block"
+    assert graph.reference_peak == 256 + 1024  # the input is free by then
+    assert not graph.ops[0].recomputable
+
+
+def test_views_may_be_kept() -> None:
+    graph = graph_from_tflite(model(keyword_spotting()), views="keep")
+    assert sizes(graph)["flat"] == 16
+    assert costs(graph)["RESHAPE_3"] == 0
+
+
+def small(ops, tensors, **options):
+    """A model from `x` (4 elements, tensor 0) to `y` (tensor 1)."""
+    return model(G([T("x", (1, 4)), T("y", (1, 4)), *tensors], ops, (0,), (1,)), **options)
+
+
+def test_products_of_other_kinds() -> None:
+    f = TYPES.FLOAT32
+    tensors = [
+        T("x", (2, 3, 3, 4), f), T("up", (2, 6, 6, 5), f), T("w", (5, 2, 2, 4), f, data=320), T("s", (4,), f, data=16),
+        T("a", (2, 6, 7), f), T("b", (2, 7, 8), f), T("ab", (2, 6, 8), f), T("m", (2, 5), f),
+        T("n", (2, 5), TYPES.INT4), T("axes", (2,), TYPES.INT32, data=8),
+    ]  # fmt: skip
+    ops = [
+        O(OPS.TRANSPOSE_CONV, (3, 2, 0), (1,)), O(OPS.BATCH_MATMUL, (4, 5), (6,)), O(OPS.MEAN, (1, 9), (7,)),
+        O(OPS.QUANTIZE, (7,), (8,)),
+    ]  # fmt: skip
+    graph = graph_from_tflite(model(G(tensors, ops, (0, 4, 5), (6, 8))))
+    assert costs(graph) == {
+        "inputs": 0, "TRANSPOSE_CONV_0": 72 * 5 * 4, "BATCH_MATMUL_1": 96 * 7, "MEAN_2": 360 + 2, "QUANTIZE_3": 10,
+    }  # fmt: skip
+    assert sizes(graph)["n"] == 5
+    assert sizes(graph)["up"] == 4 * 360
+
+
+def test_constants_are_computed_before() -> None:
+    """Half-precision weights, and shapes: neither is an op of an inference."""
+    tensors = [T("half", (1, 4), TYPES.FLOAT16, data=8), T("w", (1, 4), TYPES.FLOAT32), T("shape", (2,), TYPES.INT32)]
+    ops = [O(OPS.DEQUANTIZE, (2,), (3,)), O(OPS.SHAPE, (0,), (4,)), O(OPS.BROADCAST_TO, (3, 4), (1,))]
+    data = model(
+        G([T("x", (1, 4)), T("y", (1, 4)), *tensors, T("z", (1, 4))], [*ops, O(OPS.ADD, (0, 3), (5,))], (0,), (5,))
+    )
+    graph = graph_from_tflite(data)
+    assert costs(graph) == {"inputs": 0, "ADD_3": 4}
+    assert graph.constant_memory == 16
+
+
+def test_variables_are_held_and_what_changes_them_runs_once() -> None:
+    weights = [T("u", (8, 4), data=32), T("v", (8, 2), data=16), T("state", (1, 16), variable=True)]
+    graph = graph_from_tflite(small([O(OPS.SVDF, (0, 2, 3, -1, 4), (1,))], weights))
+    assert costs(graph)["SVDF_0"] == 32 + 16
+    assert graph.constant_memory == 48 + 16
+    assert not graph.ops[1].recomputable
+    assert sizes(graph) == {"x": 4, "y": 4}
+
+
+def test_ops_of_high_numbers_and_custom_ops_have_names() -> None:
+    remarks: list[str] = []
+    ops = [O(OPS.GELU, (0,), (2,)), O(OPS.CUSTOM, (2,), (1,), custom="Mine")]
+    graph = graph_from_tflite(small(ops, [T("g", (1, 4))]), remarks=remarks)
+    assert [op.type for op in graph.ops] == ["inputs", "GELU", "custom.Mine"]
+    assert remarks == ["ops without a formula cost one for each element written: custom.Mine"]
+
+
+def test_subgraphs_are_chosen_and_control_flow_is_refused() -> None:
+    main = G([T("x", (1, 4)), T("c", (1,), TYPES.BOOL), T("y", (1, 4))], [O(OPS.IF, (1, 0), (2,))], (0, 1), (2,))
+    inner = G([T("a", (1, 4)), T("b", (1, 4))], [O(OPS.RELU, (0,), (1,))], (0,), (1,), "then")
+    data = model(main, inner)
+    with pytest.raises(FormatError, match=r"op 0 \(IF\) runs other subgraphs, which are not read"):
+        graph_from_tflite(data)
+    remarks: list[str] = []
+    assert graph_from_tflite(data, control_flow="op", remarks=remarks).ops[1].inputs == ("c", "x")
+    assert remarks == ["what subgraphs cost and hold is not counted: IF", "1 more subgraphs are not read"]
+    assert graph_from_tflite(data, subgraph="then").digest == graph_from_tflite(data, subgraph=1).digest
+    with pytest.raises(FormatError, match=r"no subgraph 'else' \(there are 0 'main', 1 'then'\)"):
+        graph_from_tflite(data, subgraph="else")
+
+
+def test_open_dimensions_are_said() -> None:
+    remarks: list[str] = []
+    data = model(G([T("x", (1, 4), signature=(-1, 4)), T("y", (1, 4))], [O(OPS.RELU, (0,), (1,))], (0,), (1,)))
+    graph_from_tflite(data, remarks=remarks)
+    assert remarks == ["open dimensions are taken as in the file's shapes (mostly 1): tensor 0 ('x')"]
+
+
+BROKEN = {
+    "nothing writes it": (small([O(OPS.ADD, (0, 2), (1,))], [T("z", (1, 4))]),
+                          "op 0 (ADD) reads tensor 2 ('z'), which no input and no op before it writes"),
+    "written twice": (small([O(OPS.RELU, (0,), (1,)), O(OPS.RELU, (0,), (1,))], []), "tensor 1 ('y') is written twice"),
+    "no output": (small([O(OPS.RELU, (0,), (2,))], [T("z", (1, 4))]),
+                  "tensor 1 ('y') is an output of the graph that no op"),
+    "text": (small([O(OPS.RELU, (0,), (2,)), O(OPS.RELU, (2,), (1,))], [T("z", (1,), TYPES.STRING)]),
+             "tensor 2 ('z') has elements of type string, which have no size"),
+    "no shape": (small([O(OPS.RELU, (0,), (2,)), O(OPS.RELU, (2,), (1,))], [T("z", (1, -1))]),
+                 "has no fixed shape: [1, -1]"),
+    "no such tensor": (small([O(OPS.RELU, (7,), (1,))], []), "op 0 (RELU): there is no tensor 7"),
+    "too few inputs": (small([O(OPS.CONV_2D, (0,), (1,))], []), "op 0 (CONV_2D): its tensors are not those of CONV_2D"),
+    "nothing": (b"\x10\0\0\0TFL3", "no TensorFlow Lite model: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_is_said_in_one_line(what: str) -> None:
+    data, message = BROKEN[what]
+    with pytest.raises(RematError) as error:
+        graph_from_tflite(data)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_offsets_that_lead_anywhere_are_refused_quickly() -> None:
+    """Each 32-bit word in turn becomes a wild number; the file is read or refused, and never takes long."""
+    data = model(keyword_spotting())
+    rng = random.Random(1)
+    refused = 0
+    for place in range(8, len(data) - 4, 4):
+        wild = rng.choice([0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0, len(data), rng.randrange(len(data))])
+        changed = data[:place] + struct.pack("<I", wild) + data[place + 4 :]
+        try:
+            graph_from_tflite(changed)
+        except RematError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 50
+
+
+def test_files_are_read_by_their_mark(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(model(keyword_spotting()))
+    assert read_graph(path, views="keep").reference_peak == 1280
+    with pytest.raises(FormatError, match=r"'tflite' has no option 'dims' \(it has subgraph, views, control_flow\)"):
+        read_graph(path, dims={"batch": 2})
+    path.write_bytes(model(keyword_spotting())[:300])
+    with pytest.raises(FormatError, match=r"model.bin: no TensorFlow Lite model"):
+        read_graph(path)
