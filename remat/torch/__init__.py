@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from remat.torch.execute import Executor, OpRun, Step
     from remat.torch.memory import measure_peak, profiled_memory, track_storages
     from remat.torch.partition import Split, split
+    from remat.torch.peers import compare_peers
     from remat.torch.rematerialized.entry import rematerialize
     from remat.torch.rematerialized.module import Rematerialized
     from remat.torch.rematerialized.report import Report
@@ -30,6 +31,7 @@ _HOME = {
     "Split": "remat.torch.partition",
     "Step": "remat.torch.execute",
     "capture": "remat.torch.capture",
+    "compare_peers": "remat.torch.peers",
     "cost_model": "remat.torch.costs",
     "fake_tensors": "remat.torch.capture",
     "measure_peak": "remat.torch.memory",
@@ -52,6 +54,7 @@ __all__ = [
     "Split",
     "Step",
     "capture",
+    "compare_peers",
     "cost_model",
     "fake_tensors",
     "measure_peak",

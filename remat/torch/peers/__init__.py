@@ -1,0 +1,19 @@
+"""What others would do with the same captured step, as schedules: torch's partitioner, checkpointing, policies."""
+
+from __future__ import annotations
+
+from remat.torch.peers.compare import EqualPeak, at_equal_peak, compare_peers
+from remat.torch.peers.partitioner import SOLVERS, default_partition_schedule, partitioner_schedule
+from remat.torch.peers.saved import schedule_of_saved_set, tagged_saved_set, tagged_schedule
+
+__all__ = [
+    "SOLVERS",
+    "EqualPeak",
+    "at_equal_peak",
+    "compare_peers",
+    "default_partition_schedule",
+    "partitioner_schedule",
+    "schedule_of_saved_set",
+    "tagged_saved_set",
+    "tagged_schedule",
+]

@@ -1,0 +1,206 @@
+"""Peak against extra time on one captured step: what torch would do, what is given, and what this package finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
+from remat.errors import CaptureError, RematError
+from remat.experiments.compare import Watch
+from remat.experiments.contestant import Contestant
+from remat.experiments.frontier import frontier
+from remat.experiments.trade_off import Point, TradeOff
+from remat.problem import Objective, Problem
+from remat.schedule import OrderRule, Schedule
+from remat.solving.method import MethodLike
+from remat.solving.solve import solve
+from remat.solving.stop import Stop
+from remat.torch.captured import Captured
+from remat.torch.peers.partitioner import partitioner_schedule
+
+#: Budgets of torch's partitioner that are asked for, in torch's sense of a budget.
+KNOBS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.0)
+#: The budgets of this package's methods at which they have what each schedule of a peer has.
+AT_PEAKS = "peaks of the peers"
+
+
+def compare_peers(
+    step: Captured | torch.nn.Module,
+    budgets: Sequence[str | int | float] | str = AT_PEAKS,
+    methods: Sequence[Contestant | MethodLike] = ("auto",),
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    knobs: Sequence[float] = KNOBS,
+    solvers: Sequence[Any] = ("dp",),
+    others: Mapping[str, Schedule | Callable[[Captured], Schedule]] | None = None,
+    order: str | OrderRule = "fixed",
+    least_peak: bool = False,
+    stop: Stop = None,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    watch: Watch | None = None,
+) -> TradeOff:
+    """Schedules of torch and of this package for one step: one graph, one table of costs, one validator for all.
+
+    Parameters
+    ----------
+    step : Captured or torch.nn.Module
+        A module is captured with `args` and `kwargs` by route ``"joint"``.
+    budgets : sequence, or :data:`AT_PEAKS`
+        Of this package's methods, as for :class:`remat.problem.Problem`; the default gives them the peak of each valid
+        schedule of torch that saves anything.
+    methods : sequence
+        As for :func:`remat.experiments.frontier.frontier`: each budget starts from the schedule of the one below.
+    knobs : sequence of float
+        ``activation_memory_budget`` of torch's partitioner.
+    solvers : sequence
+        Its solvers; see :data:`remat.torch.peers.SOLVERS`.
+    others : mapping, optional
+        More schedules of the captured step, or functions that make one of it, by the names of their makers.
+    order : {"fixed", "free"}
+        For this package's methods.
+    least_peak : bool
+        Whether the methods are also asked for the least peak that they can reach.
+    stop, options
+        For each solve.
+    watch : callable, optional
+        Told of each budget, as in :func:`remat.experiments.frontier.frontier`.
+
+    Returns
+    -------
+    TradeOff
+        A maker that fails has a point with the reason, and the others go on. What an executor must take care of is a
+        remark: random ops that torch draws again without their state, and ops whose effects happen twice.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> found = compare_peers(net, args=(torch.zeros(32, 8),), knobs=(1, 0), methods=["greedy"])
+    >>> sorted(found.by_maker())
+    ['greedy', "torch's partitioner (dp)"]
+    """
+    if isinstance(step, Captured):
+        captured = step
+    else:
+        from remat.torch.capture import capture
+
+        captured = capture(step, args, kwargs, route="joint")
+    graph = captured.graph
+    points: list[Point] = []
+    for solver in solvers:
+        who = f"torch's partitioner ({solver if isinstance(solver, str) else type(solver).__name__})"
+        points += [_point(captured, who, f"{knob:g}", _partitioner(knob, solver)) for knob in knobs]
+    for who, made in (others or {}).items():
+        points.append(_point(captured, who, "", made))
+    if isinstance(budgets, str):
+        if budgets != AT_PEAKS:
+            raise CaptureError(f"budgets are a list, or {AT_PEAKS!r}, not the text {budgets!r}")
+        peaks = {point.peak for point in points if point.peak is not None}
+        budgets = sorted(min(peak, graph.reference_peak) for peak in peaks)
+        budgets = list(dict.fromkeys(budgets))
+    if budgets and methods:
+        points += _ours(Problem(graph, order=order), budgets, methods, stop=stop, options=options, watch=watch)
+    if least_peak:
+        points += _least(Problem(graph, order=order, objective=Objective.LEAST_PEAK), methods, stop, options)
+    return TradeOff(graph, tuple(points))
+
+
+def _partitioner(knob: float, solver: Any) -> Callable[[Captured], Schedule]:
+    return lambda captured: partitioner_schedule(captured, knob, solver)
+
+
+def _point(captured: Captured, who: str, knob: str, made: Schedule | Callable[[Captured], Schedule]) -> Point:
+    try:
+        schedule = made if isinstance(made, Schedule) else made(captured)
+    except RematError as error:
+        return Point.failed(who, knob, str(error))
+    return Point.of(captured.graph, schedule, who, knob, remarks=remarks_on(captured, schedule))
+
+
+def remarks_on(captured: Captured, schedule: Schedule) -> list[str]:
+    """What goes wrong if a schedule is run without care: what is drawn again without its state, effects done twice."""
+    remarks = []
+    unsafe = list(schedule.meta.get("unsafe", ()))
+    if unsafe:
+        remarks.append(f"{_some(unsafe, 'random op')} drawn again without its state, which only Inductor makes good")
+    counts: dict[str, int] = {}
+    for op in schedule.computes():
+        counts[op] = counts.get(op, 0) + 1
+    twice = [op for op in captured.graph.meta.get("effects", ()) if counts.get(op, 0) > 1]
+    if twice:
+        remarks.append(
+            f"{_some(twice, 'op')} with effects computed again: statistics count once only if that is seen to"
+        )
+    return remarks
+
+
+def _some(names: Iterable[str], what: str) -> str:
+    names = list(names)
+    return f"{what} {names[0]!r} is" if len(names) == 1 else f"{len(names)} {what}s ({names[0]!r}, ...) are"
+
+
+def _ours(
+    problem: Problem, budgets: Sequence[str | int | float], methods: Sequence[Contestant | MethodLike], **more: Any
+) -> list[Point]:
+    found = frontier(problem, budgets, methods, **more)
+    points = []
+    for method in found.methods:
+        for cell in found.of(method):
+            if cell.schedule is None:
+                why = str(cell.row["message"]) if cell.status == "failed" else f"no schedule: {cell.status}"
+                points.append(Point.failed(method.label, f"{cell.budget}", why))
+            else:
+                points.append(Point.of(problem.graph, cell.schedule, method.label, f"{cell.budget}"))
+    return points
+
+
+def _least(
+    problem: Problem, methods: Sequence[Contestant | MethodLike], stop: Stop, options: SolveOptions
+) -> list[Point]:
+    """The least peak by ``auto``, whatever the methods: few others can be asked for it."""
+    del methods
+    result = solve(problem, "auto", stop=stop, options=options)
+    if result.schedule is None:
+        return [Point.failed("auto", "least peak", f"no schedule: {result.status}")]
+    return [Point.of(problem.graph, result.schedule, "auto", "least peak")]
+
+
+@dataclass(frozen=True)
+class EqualPeak:
+    """A schedule of a peer, and the cheapest of others that needs no more memory.
+
+    Attributes
+    ----------
+    peer : Point
+    ours : Point or None
+        None where no other schedule has so small a peak.
+    """
+
+    peer: Point
+    ours: Point | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Our extra time over the peer's; None where either is unknown, or the peer has none."""
+        if self.ours is None or self.ours.overhead is None or not self.peer.overhead:
+            return None
+        return self.ours.overhead / self.peer.overhead
+
+
+def at_equal_peak(found: TradeOff, peer: str) -> list[EqualPeak]:
+    """Each valid schedule of one maker beside the cheapest of all others with at most its peak.
+
+    Parameters
+    ----------
+    peer : str
+        As in :attr:`remat.experiments.trade_off.Point.who`; others whose name begins the same do not count as ours.
+    """
+    family = peer.split(" (", maxsplit=1)[0]
+    ours = TradeOff(found.graph, tuple(point for point in found.points if not point.who.startswith(family)))
+    valid = [point for point in found.points if point.who == peer and point.peak is not None]
+    return [EqualPeak(point, ours.best(point.peak or 0)) for point in valid]

@@ -1,0 +1,165 @@
+"""What torch's partitioner makes of a captured step: its forward and backward graph as one schedule."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch._guards import TracingContext, detect_fake_mode, tracing
+
+from remat.errors import CaptureError, RematError, ScheduleError
+from remat.io.text import one_line
+from remat.schedule import Schedule
+from remat.torch.captured import BEGIN_BACKWARD, Captured
+
+#: What torch calls its solvers of the knapsack (``activation_memory_budget_solver``).
+SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg", "dynamic_memory_budget_dp")
+SOURCE = "torch's partitioner"
+
+_SAVES, _RESTORES = "run_and_save_rng_state", "run_with_rng_state"
+
+
+def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = "dp") -> Schedule:
+    """What ``torch.compile`` would run with this ``activation_memory_budget``, as a schedule of the captured step.
+
+    The budget is torch's: the share of the *saved bytes* between recomputing everything and its own optimum of
+    runtime; it says nothing of the peak. Common subexpressions stay apart, so that ops keep their names. Order and
+    recomputations are torch's; each value is freed after its last use.
+
+    Parameters
+    ----------
+    captured : Captured
+        A training step of route ``"joint"``; it stays as it is.
+    budget : float
+        Between 0 and 1.
+    solver : str or torch's CustomKnapsackSolver
+        One of :data:`SOLVERS`.
+
+    Raises
+    ------
+    CaptureError
+        For another route, a budget or solver that torch does not know, or where torch's partitioner fails.
+    ScheduleError
+        Naming a node of torch's graphs that stands for no node of the captured step.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget <= 1:
+        raise CaptureError(f"torch's activation memory budget is a share between 0 and 1, not {budget!r}")
+    if isinstance(solver, str) and solver not in SOLVERS:
+        raise CaptureError(f"torch's partitioner has no solver {solver!r}; its solvers are {', '.join(SOLVERS)}")
+    with functorch_config.patch(
+        activation_memory_budget=float(budget), activation_memory_budget_solver=solver, cse=False
+    ):
+        graphs = _partition(captured, min_cut_rematerialization_partition, None)
+    meta = {"budget": float(budget), "solver": solver if isinstance(solver, str) else type(solver).__name__}
+    return _schedule(captured, *graphs, source=SOURCE, meta=meta)
+
+
+def default_partition_schedule(captured: Captured) -> Schedule:
+    """What torch's ``default_partition`` runs: everything is saved, but what tags say (see ``tagged_schedule``).
+
+    Raises
+    ------
+    CaptureError, ScheduleError
+        As :func:`partitioner_schedule`.
+    """
+    with functorch_config.patch(cse=False):
+        graphs = _partition(captured, default_partition, None)
+    return _schedule(captured, *graphs, source="torch's default partition", meta={})
+
+
+def _partition(captured: Captured, by: Callable[..., Any], inputs: Any) -> tuple[Any, Any]:
+    facts = captured.partitioner_facts
+    if captured.route != "joint" or captured.mode != "training":
+        raise CaptureError(
+            f"torch's partitioner takes a training step captured by route 'joint', not {captured.route!r} "
+            f"in mode {captured.mode!r}"
+        )
+    values = [node.meta.get("val") for node in captured.module.graph.find_nodes(op="placeholder")]
+    try:
+        with tracing(TracingContext(detect_fake_mode(values))):  # random ops that are tagged need it
+            return by(
+                copy.deepcopy(captured.module), inputs, num_fwd_outputs=facts["num_forward_outputs"],
+                static_lifetime_input_indices=list(facts["static_lifetime_input_indices"]),
+            )  # fmt: skip
+    except RematError:
+        raise
+    except Exception as error:  # it raises whatever it likes
+        raise CaptureError(f"torch's partitioner failed: {one_line(str(error)) or type(error).__name__}") from error
+
+
+def _schedule(captured: Captured, forward: Any, backward: Any, *, source: str, meta: dict[str, Any]) -> Schedule:
+    names, random = _Names(captured), _random_pairs(captured, forward, backward)
+    first = [op for node in forward.graph.nodes if (op := names(node, random)) is not None]
+    second = [op for node in backward.graph.nodes if (op := names(node, random)) is not None]
+    ops = captured.graph.op_index
+    between = [ops[BEGIN_BACKWARD]] if BEGIN_BACKWARD in ops else []
+    return Schedule.of_computes(
+        captured.graph, [*(ops[op] for op in first), *between, *(ops[op] for op in second)], source=source,
+        meta={**meta, "unsafe": _unsafe(captured, set(first), backward)},
+    )  # fmt: skip
+
+
+class _Names:
+    """The op that a node of torch's graphs stands for, by its name; None for what computes nothing."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.ops = captured.graph.op_index
+        self.known = {node.name for node in captured.module.graph.nodes}
+
+    def __call__(self, node: torch.fx.Node, random: dict[torch.fx.Node, str]) -> str | None:
+        if node.op != "call_function":
+            return None
+        if node in random:
+            return random[node]
+        if node.name in self.known:
+            return node.name if node.name in self.ops else None
+        if node.target is operator.getitem and node.args[0] in random:
+            return None
+        raise ScheduleError(
+            f"node {node.name!r} ({node.target}) of torch's partition stands for no node of the captured step"
+        )
+
+
+def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch.fx.Node, str]:
+    """What torch put in place of random ops that it computes again: wrappers that keep the generator's state.
+
+    The k-th wrapper of the forward graph stands for the k-th op that torch wrapped, and its state is the input
+    ``rng_state_output_k`` of the backward graph.
+    """
+    tags = {op: captured.node_of(op) for op in captured.random_ops}
+    saves = [node for node in forward.graph.nodes if _SAVES in str(node.target)]
+    restores = [node for node in backward.graph.nodes if _RESTORES in str(node.target)]
+    if not saves and not restores:
+        return {}
+    plain = {node.name for node in forward.graph.nodes}
+    wrapped = [op for op in tags if op not in plain]
+    states = {name: k for k, name in enumerate(f"rng_state_output_{k}" for k in range(len(saves)))}
+    found: dict[torch.fx.Node, str] = {}
+    # Ops whose value nothing needs are in neither graph; the others come in their order, each with its own target.
+    place = 0
+    order: list[str] = []
+    for node in saves:
+        while place < len(wrapped) and getattr(tags[wrapped[place]], "target", None) is not node.args[0]:
+            place += 1
+        if place == len(wrapped):
+            raise ScheduleError(f"node {node.name!r} of torch's partition keeps the state of no known random op")
+        order.append(wrapped[place])
+        found[node] = wrapped[place]
+        place += 1
+    for node in restores:
+        state = getattr(node.args[0], "name", "")
+        if state not in states:
+            raise ScheduleError(f"node {node.name!r} of torch's partition has the state of no known random op")
+        found[node] = order[states[state]]
+    return found
+
+
+def _unsafe(captured: Captured, first: set[str], backward: Any) -> list[str]:
+    """Random ops that the backward graph draws again without their state: gradients would be wrong."""
+    again = {node.name for node in backward.graph.nodes if node.op == "call_function"}
+    return [op for op in captured.random_ops if op in again and op in first]

@@ -1,0 +1,101 @@
+"""Saved sets and tags of policies as schedules."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy
+
+from remat.errors import ScheduleError
+from remat.io.text import short
+from remat.schedule import Schedule
+from remat.schedule.saved_sets import first_backward_place, schedule_of_saved
+from remat.torch.captured import Captured
+
+_AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+_KEPT = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+
+
+def schedule_of_saved_set(
+    captured: Captured, saved: Iterable[str | torch.fx.Node], *, source: str = "saved set"
+) -> Schedule:
+    """The schedule in which the forward pass keeps `saved` and the backward pass computes the rest again, once.
+
+    See :func:`remat.schedule.saved_sets.schedule_of_saved`.
+
+    Parameters
+    ----------
+    saved : iterable of str or torch.fx.Node
+        Tensors of the graph, or fx nodes (by name, too): of a view, the tensor that it is a view of; of a node with
+        several values, all of them; of a parameter, nothing.
+    source : str
+
+    Raises
+    ------
+    ScheduleError
+        Naming what is neither a tensor of the graph nor an fx node of the captured step.
+    """
+    nodes = {node.name: node for node in captured.module.graph.nodes}
+    tensors: list[str] = []
+    for each in saved:
+        name = each.name if isinstance(each, torch.fx.Node) else each
+        if not isinstance(name, str):
+            raise ScheduleError(f"a saved set has names of tensors or fx nodes, not {short(name)}")
+        if name in captured.graph.tensor_index:
+            tensors.append(name)
+        elif name in nodes:
+            tensors += [home for home in captured.homes.get(nodes[name], ()) if home is not None]
+        else:
+            raise ScheduleError(
+                f"the saved set has {short(name)}, which is no tensor and no fx node of {captured.graph.name!r}"
+            )
+    return schedule_of_saved(captured.graph, tensors, source=source)
+
+
+def tagged_saved_set(captured: Captured) -> list[str]:
+    """The tensors of the forward pass that tags of a policy (``meta["recompute"]``) let stay.
+
+    A tensor is computed again if its node, or the item of a node that it is, is tagged so. It is kept if it or a view
+    of it is tagged to be saved, if a later checkpointed region begins with it, or if it has no tag.
+
+    Raises
+    ------
+    ScheduleError
+        If no node carries a tag to be computed again.
+    """
+    again: set[str] = set()
+    kept: set[str] = set()
+    for node in captured.module.graph.nodes:
+        homes = {home for home in captured.homes.get(node, ()) if home is not None}
+        tag = node.meta.get("recompute")
+        if tag in _KEPT or (tag in _AGAIN and _at_boundary(node)):
+            kept |= homes
+        elif tag in _AGAIN and (captured.op_of(node) is not None or node.target is operator.getitem):
+            again |= homes
+    if not again:
+        raise ScheduleError(f"no node of {captured.graph.name!r} is tagged to be computed again")
+    graph = captured.graph
+    order = graph.arrays.order.tolist()[: first_backward_place(graph)]
+    forward = [tensor for op in order for tensor in graph.ops[op].outputs]
+    return [tensor for tensor in forward if tensor in kept or tensor not in again]
+
+
+def _at_boundary(node: torch.fx.Node) -> bool:
+    """Whether a later checkpointed region begins with this value; torch keeps those (``cleanup_recompute_tags``)."""
+    region = node.meta.get("ac_graph_id")
+    return region is not None and any(
+        user.meta.get("recompute") in _AGAIN and user.meta.get("ac_graph_id", region) > region for user in node.users
+    )
+
+
+def tagged_schedule(captured: Captured) -> Schedule:
+    """The schedule of :func:`tagged_saved_set`.
+
+    Raises
+    ------
+    ScheduleError
+        As there.
+    """
+    return schedule_of_saved(captured.graph, tagged_saved_set(captured), source="selective checkpointing")

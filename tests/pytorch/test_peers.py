@@ -1,0 +1,217 @@
+"""What torch would do with a captured step, as schedules: its partitioner, saved sets, tags of policies."""
+
+import functools
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from models import MODELS  # noqa: E402
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # noqa: E402
+
+from remat.errors import CaptureError, ScheduleError  # noqa: E402
+from remat.experiments.trade_off import Point  # noqa: E402
+from remat.schedule import Schedule  # noqa: E402
+from remat.schedule.validate import validate  # noqa: E402
+from remat.torch.capture import capture, fake_tensors  # noqa: E402
+from remat.torch.captured import BEGIN_BACKWARD, Captured  # noqa: E402
+from remat.torch.peers import (  # noqa: E402
+    SOLVERS,
+    at_equal_peak,
+    compare_peers,
+    default_partition_schedule,
+    partitioner_schedule,
+    schedule_of_saved_set,
+    tagged_saved_set,
+    tagged_schedule,
+)
+from remat.torch.peers import partitioner as by_torch  # noqa: E402
+
+MATMULS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
+def policy(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in MATMULS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def checkpointed(module: torch.nn.Module, **options: Any) -> torch.nn.Module:
+    for layer in module.layers:
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, **options)
+    return module
+
+
+def again(schedule: Schedule) -> set[str]:
+    names = schedule.computes()
+    return {name for name in names if names.count(name) > 1}
+
+
+class Layers(torch.nn.Module):
+    """As little as a transformer has: matrix products, dropout, additions, and ends of layers that begin the next."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        nn = torch.nn
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 16)) for _ in range(layers)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x.square().mean()
+
+
+@pytest.fixture(scope="module")
+def step() -> Captured:
+    with fake_tensors():
+        module, args = Layers(3), (torch.zeros(8, 4, 16),)
+    return capture(module, args, route="joint", costs="flops")
+
+
+@pytest.fixture(scope="module")
+def selective() -> Captured:
+    """Two layers, each in a region of selective checkpointing that saves what matrix products write."""
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    with fake_tensors():
+        module, args = checkpointed(Layers(2), context_fn=contexts), (torch.zeros(8, 4, 16),)
+    return capture(module, args, route="joint", costs="flops")
+
+
+def test_each_budget_is_a_certified_schedule(step: Captured) -> None:
+    found = {budget: partitioner_schedule(step, budget) for budget in (1, 0.3, 0)}
+    for schedule in found.values():
+        assert validate(step.graph, schedule).accepted
+        computes = schedule.computes()
+        assert set(computes) == set(step.graph.op_names)
+        begin = computes.index(BEGIN_BACKWARD)
+        assert all(computes[begin + 1 :].count(op) <= 1 for op in computes)  # once more at most
+    assert again(found[1]) < again(found[0.3]) < again(found[0])
+    # what issue 197838 of PyTorch is about: with nothing saved, the peak is what it is with everything saved
+    points = {budget: Point.of(step.graph, schedule) for budget, schedule in found.items()}
+    assert points[0.3].peak < points[0].peak == step.graph.reference_peak
+
+
+def test_what_is_computed_again_is_what_torch_says(step: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both of torch's graphs, by their names, which common subexpressions do not take away."""
+    made = []
+    real = by_torch.min_cut_rematerialization_partition
+    monkeypatch.setattr(
+        by_torch, "min_cut_rematerialization_partition", lambda *a, **k: made.append(real(*a, **k)) or made[-1]
+    )
+    names = {node.name for node in step.module.graph.nodes}
+    schedule = partitioner_schedule(step, 0.3)
+    assert {node.name for node in step.module.graph.nodes} == names  # torch works on a copy
+    first, second = ({node.name for node in graph.graph.nodes if node.op == "call_function"} for graph in made[0])
+    assert again(schedule) == {name for name in first & second if name in step.graph.op_index}
+    assert schedule.meta["budget"] == 0.3
+    # random ops that torch draws again without their state are named
+    assert set(schedule.meta["unsafe"]) == again(schedule) & set(step.random_ops)
+    assert schedule.meta["unsafe"]
+
+
+@pytest.mark.parametrize(
+    "solver", ["dp", "greedy", *(pytest.param(name, marks=pytest.mark.slow) for name in SOLVERS[2:])]
+)
+def test_all_solvers(step: Captured, solver: str) -> None:
+    schedule = partitioner_schedule(step, 0.4, solver)
+    assert validate(step.graph, schedule).accepted
+    assert schedule.meta["solver"] == solver
+
+
+def test_tags_of_a_policy_are_what_both_partitions_honour(selective: Captured) -> None:
+    """Random ops that are tagged become wrappers, which are mapped back; what begins a region stays."""
+    tagged = tagged_schedule(selective)
+    for theirs in (partitioner_schedule(selective, 1), default_partition_schedule(selective)):
+        assert validate(selective.graph, theirs).accepted
+        assert again(theirs) == again(tagged)
+        assert theirs.meta["unsafe"] == []
+    point, other = (Point.of(selective.graph, each) for each in (tagged, partitioner_schedule(selective, 1)))
+    assert (point.certified, point.peak, point.cost) == (True, other.peak, other.cost)
+    assert point.peak < selective.graph.reference_peak
+    assert again(tagged).intersection(selective.random_ops)
+    matmuls = [op.name for op in selective.graph.ops if op.type == "aten.addmm.default" and op.phase == "forward"]
+    assert set(matmuls) <= set(tagged_saved_set(selective))
+    assert not again(tagged).intersection(matmuls)
+
+
+def test_saved_sets_by_tensors_nodes_and_views(step: Captured) -> None:
+    nothing = schedule_of_saved_set(step, [])
+    assert validate(step.graph, nothing).accepted
+    everything = schedule_of_saved_set(step, step.graph.tensor_index)
+    assert everything.computes() == list(step.graph.op_names)
+    view = next(
+        node for node in step.module.graph.nodes
+        if node.op == "call_function" and step.op_of(node) is None and step.homes[node] == ("addmm",)
+    )  # fmt: skip
+    expected = schedule_of_saved_set(step, ["addmm"]).computes()
+    assert schedule_of_saved_set(step, [view]).computes() == schedule_of_saved_set(step, [view.name]).computes()
+    assert schedule_of_saved_set(step, [view]).computes() == expected != nothing.computes()
+
+
+def test_faults_are_named(step: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CaptureError, match="between 0 and 1, not 2"):
+        partitioner_schedule(step, 2)
+    with pytest.raises(CaptureError, match="no solver 'best'; its solvers are dp, greedy"):
+        partitioner_schedule(step, 0.5, "best")
+    with pytest.raises(ScheduleError, match="has 'nowhere', which is no tensor and no fx node of"):
+        schedule_of_saved_set(step, ["nowhere"])
+    with pytest.raises(ScheduleError, match=r"no node of .* is tagged"):
+        tagged_schedule(step)
+    inference = Captured(**{**vars_of(step), "mode": "inference"})
+    with pytest.raises(CaptureError, match="takes a training step captured by route 'joint'"):
+        partitioner_schedule(inference, 0.5)
+    real = by_torch.min_cut_rematerialization_partition
+
+    def renamed(*args: Any, **options: Any) -> Any:
+        forward, backward = real(*args, **options)
+        next(node for node in forward.graph.nodes if node.name == "addmm").name = "addmm_of_another"
+        return forward, backward
+
+    monkeypatch.setattr(by_torch, "min_cut_rematerialization_partition", renamed)
+    with pytest.raises(ScheduleError, match=r"node 'addmm_of_another' .* stands for no node"):
+        partitioner_schedule(step, 1)
+
+    def broken(*_args: Any, **_options: Any) -> Any:
+        raise AssertionError("no luck")
+
+    monkeypatch.setattr(by_torch, "min_cut_rematerialization_partition", broken)
+    with pytest.raises(CaptureError, match="torch's partitioner failed: no luck"):
+        partitioner_schedule(step, 1)
+    found = compare_peers(step, [], [], knobs=[1], others={"me": schedule_of_saved_set(step, [])})
+    assert [(point.who, point.fault) for point in found.points] == [
+        ("torch's partitioner (dp)", "torch's partitioner failed: no luck"), ("me", ""),
+    ]  # fmt: skip
+
+
+def vars_of(step: Captured) -> dict[str, Any]:
+    from dataclasses import fields
+
+    return {each.name: getattr(step, each.name) for each in fields(step)}
+
+
+def test_a_comparison_at_the_peaks_of_torch(step: Captured) -> None:
+    found = compare_peers(
+        step, methods=["greedy"], knobs=(1, 0.3, 0.1, 0), others={"none": lambda s: Schedule.reference(s.graph)}
+    )
+    assert set(found.by_maker()) == {"torch's partitioner (dp)", "none", "greedy"}
+    assert all(point.certified for point in found.points)
+    remarks = next(point.remarks for point in found.points if point.knob == "0.3")
+    assert "drawn again without its state" in remarks[0]
+    pairs = at_equal_peak(found, "torch's partitioner (dp)")
+    assert [pair.peer.knob for pair in pairs] == ["1", "0.3", "0.1", "0"]
+    assert all(pair.ours.peak <= pair.peer.peak for pair in pairs)
+    assert pairs[0].ratio is None  # no extra time, nothing to compare
+    assert pairs[-1].ratio == 0  # and what saves nothing is beaten by the reference order
+    ours = sorted((point.peak, point.overhead) for point in found.by_maker()["greedy"])
+    assert [over for _, over in ours] == sorted((over for _, over in ours), reverse=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_all_models_at_all_budgets(name: str) -> None:
+    with fake_tensors():
+        module, args = MODELS[name]()
+    found = compare_peers(module, [], [], args=args, solvers=SOLVERS, knobs=(1, 0.7, 0.4, 0.2, 0.1, 0))
+    assert len(found.points) == 30
+    assert [point.fault for point in found.points if not point.certified] == []
