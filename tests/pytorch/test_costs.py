@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from models import MODELS, bert, gpt, resnet, unet  # noqa: E402
 from torch._dynamo.functional_export import _dynamo_graph_capture_for_export  # noqa: E402
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from remat.errors import MeasurementError  # noqa: E402
@@ -219,11 +219,19 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(machine, "COPIED", 1 << 16)
     machine._measured.cache_clear()
     nodes = traced(torch.mm, (64, 64), (64, 64))
-    first = Roofline().costs(nodes)
+    real = machine._measure
+
+    def measure(kind: str) -> list[float]:
+        assert not isinstance(torch.empty(1), FakeTensor), "measured without computing anything"
+        return real(kind)
+
+    monkeypatch.setattr(machine, "_measure", measure)
+    with FakeTensorMode():
+        first = Roofline().costs(nodes)
     machine._measured.cache_clear()
     monkeypatch.setattr(machine, "_measure", lambda kind: pytest.fail("measured again"))
     assert Roofline("this-machine").costs(nodes) == first
-    (file,) = tmp_path.rglob("measured-*.json")
+    (file,) = tmp_path.rglob("costs-*.json")
     file.write_text("{damaged")
     machine._measured.cache_clear()
     monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 5 + [100])

@@ -4,8 +4,10 @@ from remat.torch.costs.base import CostModel, CostRemark
 from remat.torch.costs.devices import DEVICES, Device, find_device
 from remat.torch.costs.flops import Flops
 from remat.torch.costs.machine import this_machine
+from remat.torch.costs.measured import Measured
 from remat.torch.costs.names import cost_model
 from remat.torch.costs.roofline import Roofline
+from remat.torch.costs.workspaces import measured_workspaces
 
 __all__ = [
     "DEVICES",
@@ -13,8 +15,10 @@ __all__ = [
     "CostRemark",
     "Device",
     "Flops",
+    "Measured",
     "Roofline",
     "cost_model",
     "find_device",
+    "measured_workspaces",
     "this_machine",
 ]

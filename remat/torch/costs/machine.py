@@ -9,6 +9,7 @@ from functools import cache, partial
 import torch
 
 from remat.errors import MeasurementError
+from remat.torch.costs.alone import alone
 from remat.torch.costs.devices import THIS_MACHINE, Device
 from remat.torch.costs.store import Store, machine_name
 
@@ -41,7 +42,9 @@ def _measured(kind: str, machine: str) -> Device:  # the machine changes with th
     store = Store(kind)
     names = [f"machine {name}" for name in (*TYPES, "bandwidth", "launch")]
     if not all(name in store for name in names):
-        for name, value in zip(names, _measure(kind), strict=True):
+        with alone(kind):
+            measured = _measure(kind)
+        for name, value in zip(names, measured, strict=True):
             store[name] = max(1, round(value))
         store.save()
     *rates, bandwidth, launch = (store[name] for name in names)
@@ -67,15 +70,14 @@ def _measure(kind: str) -> list[float]:
 
 def _best(call: Callable[[], object], kind: str) -> float:
     """Least seconds of a call: what else runs on the machine makes it only slower."""
-    with torch.inference_mode():
+    call()
+    least, end = float("inf"), time.perf_counter() + EACH
+    while least == float("inf") or time.perf_counter() < end:
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
         call()
-        least, end = float("inf"), time.perf_counter() + EACH
-        while least == float("inf") or time.perf_counter() < end:
-            if kind == "cuda":
-                torch.cuda.synchronize()
-            begin = time.perf_counter()
-            call()
-            if kind == "cuda":
-                torch.cuda.synchronize()
-            least = min(least, time.perf_counter() - begin)
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        least = min(least, time.perf_counter() - begin)
     return least

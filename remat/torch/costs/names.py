@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
 
 from remat.errors import MeasurementError
 from remat.torch.costs.base import CostModel
 from remat.torch.costs.devices import DEVICES, THIS_MACHINE
 from remat.torch.costs.flops import Flops
+from remat.torch.costs.measured import Measured
 from remat.torch.costs.roofline import Roofline
 
 #: What may follow the name of a device.
@@ -53,8 +53,8 @@ def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
     raise MeasurementError(f"unknown cost model {model!r}{hint}; known: {_known()}")
 
 
-def _named() -> dict[str, Any]:
-    return {"flops": Flops}
+def _named() -> dict[str, type[CostModel]]:
+    return {"flops": Flops, "measured": Measured}
 
 
 def _known() -> str:

@@ -63,13 +63,20 @@ class Roofline(CostModel):
         """Time of one call; 0 for a view, else at least 1."""
         if call.free:
             return 0
-        device = self._device or this_machine(_kind(call))
+        device = self._device or this_machine(device_kind(call))
         rate = device.product_rate(_dtype(call), tf32=self.tf32) if is_product(call) else device.vector
         seconds = max(flops_or_elements(call) / rate, bytes_moved(call) / device.bandwidth)
         return max(1, round(seconds * 1e9) + device.launch)
 
 
-def _kind(call: Call) -> str:
+def device_kind(call: Call) -> str:
+    """``"cuda"`` if any tensor of a call is there, else ``"cpu"``.
+
+    Raises
+    ------
+    MeasurementError
+        For any other kind of device.
+    """
     kinds = {tensor.device.type for tensor in (*call.inputs, *call.outputs)}
     if kinds <= {"cpu"}:
         return "cpu"

@@ -64,7 +64,7 @@ class Store:
         folder = folder or cache_folder()
         self.machine = machine_name(kind)
         digest = hashlib.sha256(self.machine.encode()).hexdigest()[:16]
-        self.path = None if folder is None else folder / f"measured-{digest}.json"
+        self.path = None if folder is None else folder / f"costs-{digest}.json"
         self._values = self._read()
         self._new: dict[str, int] = {}
 

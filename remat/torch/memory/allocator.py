@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,22 +65,51 @@ def profiled_memory() -> Iterator[AllocatorRecord]:
     (8000, 4000)
     """
     record = AllocatorRecord()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with allocator_events() as events:
         yield record
-    with tempfile.TemporaryDirectory(prefix="remat-") as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     _fill(record, events)
 
 
-def _fill(record: AllocatorRecord, events: Iterable[Mapping[str, Any]]) -> None:
-    """Sum the memory events of a Chrome trace in the order in which they happened."""
-    events = list(events)
+@contextmanager
+def allocator_events() -> Iterator[list[dict[str, Any]]]:
+    """Events of the profiler in a ``with`` block, allocations among them; the list is filled when the block ends."""
+    events: list[dict[str, Any]] = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        yield events
+    with tempfile.TemporaryDirectory(prefix="remat-") as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events.extend(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+
+
+def within(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, AllocatorRecord]:
+    """What the allocator did within each of the annotations (``torch.profiler.record_function``) of some names."""
+    changes = _changes(events)
+    found = {}
+    for event in events:
+        if event.get("cat") == "user_annotation" and event["name"] in names:
+            begin, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+            found[event["name"]] = record = AllocatorRecord()
+            _sum(record, (change for change in changes if begin <= float(change["ts"]) <= end))
+    return found
+
+
+def _fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
+    """Sum the memory events of a Chrome trace, and name the op at the peak."""
+    top = _sum(record, _changes(events))
+    record.peak_op = None if top is None else _innermost(events, float(top["ts"]), top.get("tid"))
+
+
+def _changes(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Memory events of the CPU in the order in which they happened; times of neighbours may be equal."""
     changes = [event for event in events if event.get("name") == "[memory]" and _on_cpu(event["args"])]
-    changes.sort(key=lambda event: int(event["args"]["Ev Idx"]))  # times of neighbours may be equal
+    return sorted(changes, key=lambda event: int(event["args"]["Ev Idx"]))
+
+
+def _sum(record: AllocatorRecord, changes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Fill a record from memory events; the one at the peak."""
     held: dict[int, int] = {}
-    live, peak, moment, thread, timeline = 0, 0, None, None, []
+    live, peak, top, timeline = 0, 0, None, []
     for event in changes:
         address, size = int(event["args"]["Addr"]), int(event["args"]["Bytes"])
         if size >= 0:
@@ -88,13 +117,13 @@ def _fill(record: AllocatorRecord, events: Iterable[Mapping[str, Any]]) -> None:
             live += size
         elif address in held:
             live -= held.pop(address)
-        else:  # from before the block
+        else:  # from before
             continue
         timeline.append(live)
         if live > peak:
-            peak, moment, thread = live, float(event["ts"]), event.get("tid")
+            peak, top = live, event
     record.peak, record.live, record.timeline = peak, live, timeline
-    record.peak_op = None if moment is None else _innermost(events, moment, thread)
+    return top
 
 
 def _on_cpu(arguments: Mapping[str, Any]) -> bool:

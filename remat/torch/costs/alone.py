@@ -1,0 +1,31 @@
+"""Ops alone: without the modes, gradients and random numbers of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+@contextmanager
+def alone(kind: str) -> Iterator[None]:
+    """In this block ops run on real tensors and record nothing; random numbers go on after it as if it had not been.
+
+    A capture runs under fake tensors, where an op takes the time of working out its shape.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"`` or ``"cuda"``.
+    """
+    devices = [torch.cuda.current_device()] if kind == "cuda" else []
+    with (
+        _disable_current_modes(),
+        torch.autocast(kind, enabled=False),
+        torch.no_grad(),
+        torch.random.fork_rng(devices),
+    ):
+        torch.manual_seed(0)
+        yield

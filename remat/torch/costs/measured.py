@@ -1,0 +1,112 @@
+"""Measured time of each op."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from remat.deadline import Deadline
+from remat.torch.costs.base import CostModel
+from remat.torch.costs.calls import Call, call_of
+from remat.torch.costs.distinct import Distinct, Progress
+from remat.torch.costs.roofline import Roofline, device_kind
+from remat.torch.costs.samples import real_arguments
+
+#: Calls before the measured ones: the first ones choose kernels and fill caches.
+WARM_UP = 2
+#: Measured calls: at least so many, then until they have taken so many seconds together, at most so many.
+FEWEST, ENOUGH, MOST = 5, 0.02, 100
+
+
+class Measured(CostModel):
+    """Median time of each op on this machine, in ns.
+
+    Each op runs alone, on random tensors of the shapes, strides and types of its own, some times before and some times
+    on the clock; equal ops (op, shapes, strides, types, other arguments) run once. What was measured is kept in the
+    user's cache folder, for each version of PyTorch, device and number of threads. Memory: the tensors of one op.
+
+    An op that cannot run alone costs what the roofline of this machine says, with a :class:`CostRemark` that names it.
+
+    Parameters
+    ----------
+    deadline : Deadline, float or None
+        Seconds for all ops of one call of :meth:`costs`.
+    on_progress : callable, optional
+        ``on_progress(done, total, name)``: distinct ops measured, ops to measure, the name of the next.
+    folder : Path, optional
+        Where to keep what was measured; default: the user's cache folder.
+
+    Raises
+    ------
+    MeasurementError
+        By :meth:`costs`, if the time is over before all are measured. What was measured is kept: the next call goes on
+        from there. The same after Ctrl-C.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> graph = make_fx(lambda x: (x @ x).relu(), tracing_mode="fake")(torch.ones(64, 64)).graph
+    >>> nodes = [node for node in graph.nodes if node.op == "call_function"]
+    >>> [cost > 0 for cost in Measured(deadline=60).costs(nodes)]
+    [True, True]
+    """
+
+    name = "measured"
+    unit = "ns"
+
+    def __init__(
+        self,
+        *,
+        deadline: Deadline | float | None = None,
+        on_progress: Progress | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._deadline, self._on_progress, self._folder = deadline, on_progress, folder
+
+    def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
+        calls = [call_of(node) for node in nodes]
+        distinct = Distinct("time", calls, self._deadline, self._on_progress, self._folder)
+        with distinct.measuring():
+            for key, call in distinct.each():
+                if (taken := distinct.attempt(call, _time)) is not None:
+                    distinct.store[key] = taken
+        roofline = Roofline()
+        found = (distinct.found(call) for call in calls)
+        return [
+            0 if call.free else known if known is not None else roofline.nanoseconds(call)
+            for call, known in zip(calls, found, strict=True)
+        ]
+
+
+def _time(call: Call) -> int:
+    """Median of the nanoseconds of a call."""
+    args, kwargs = real_arguments(call)
+    clock = _gpu_clock if device_kind(call) == "cuda" else _cpu_clock
+    for _ in range(WARM_UP):
+        call.target(*args, **kwargs)
+    taken: list[float] = []
+    while len(taken) < FEWEST or (sum(taken) < ENOUGH * 1e9 and len(taken) < MOST):
+        taken.append(clock(call, args, kwargs))
+    return max(1, round(statistics.median(taken)))
+
+
+def _cpu_clock(call: Call, args: tuple, kwargs: dict) -> float:
+    begin = time.perf_counter_ns()
+    out = call.target(*args, **kwargs)
+    taken = time.perf_counter_ns() - begin
+    del out  # giving memory back is not the op's time
+    return taken
+
+
+def _gpu_clock(call: Call, args: tuple, kwargs: dict) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call.target(*args, **kwargs)
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e6

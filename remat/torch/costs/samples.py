@@ -1,0 +1,132 @@
+"""Real tensors of the shapes, strides and types of fake ones, with values that an op accepts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from remat.torch.costs.calls import Call, strides
+
+#: For each op, the tensors among its arguments that are indices, each with the number below which they must be.
+Indices = Iterator[tuple[Any, int]]
+
+
+def real_arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a call, with random tensors in place of fake ones; a tensor that is given twice is one.
+
+    Floating-point numbers lie between 0.1 and 1 (so that logarithms, roots and quotients are numbers), indices in their
+    range, other integers are 1 for an elementwise op and else 0, which is an index of everything.
+    """
+    limits = {id(tensor): limit for tensor, limit in _indices(call) if isinstance(tensor, torch.Tensor)}
+    integer = int(torch.Tag.pointwise in getattr(call.target, "tags", ()))
+    made: dict[int, torch.Tensor] = {}
+
+    def real(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = _tensor(leaf, limits.get(id(leaf)), integer)
+        return made[id(leaf)]
+
+    return tree_map(real, call.args), dict(tree_map(real, dict(call.kwargs)))
+
+
+def _tensor(fake: torch.Tensor, limit: int | None, integer: int) -> torch.Tensor:
+    """One number for each place in memory that the tensor reaches, so that repeated elements stay repeated."""
+    steps = strides(fake)
+    reach = 1 + sum((size - 1) * step for size, step in zip(fake.shape, steps, strict=True)) if fake.numel() else 0
+    memory = torch.empty(reach, dtype=fake.dtype, device=fake.device)
+    if fake.dtype is torch.bool:
+        memory.bernoulli_(0.5)
+    elif fake.dtype.is_complex:
+        torch.view_as_real(memory).uniform_(0.1, 1)
+    elif fake.dtype.is_floating_point and fake.dtype.itemsize > 1:
+        memory.uniform_(0.1, 1)
+    elif limit is not None:
+        memory.random_(0, max(1, limit))
+    else:
+        memory.view(torch.uint8).zero_() if fake.dtype.is_floating_point else memory.fill_(integer)
+    return memory.as_strided(fake.shape, steps)
+
+
+def _indices(call: Call) -> Indices:
+    """Tensors of a call that are indices, with their limits."""
+    rule = RULES.get(call.key)
+    return rule(call) if rule is not None else iter(())
+
+
+def _rows(call: Call) -> Indices:
+    yield call.args[1], call.args[0].shape[0]
+
+
+def _given_rows(call: Call) -> Indices:
+    yield call.args[1], call.args[2]
+
+
+def _per_dimension(call: Call) -> Indices:
+    for dimension, index in enumerate(call.args[1]):
+        yield index, call.args[0].shape[dimension]
+
+
+def _along(call: Call) -> Indices:
+    shape = call.args[0].shape
+    yield call.args[2], shape[call.args[1]] if shape else 1
+
+
+def _classes(position: int) -> Callable[[Call], Indices]:
+    """The classes of a loss, after its input, whose second dimension (of one sample, the first) counts them."""
+
+    def rule(call: Call) -> Indices:
+        shape = call.args[position - 1].shape
+        yield call.args[position], shape[1] if len(shape) > 1 else shape[0]
+
+    return rule
+
+
+def _places(position: int, given: int, dimensions: int) -> Callable[[Call], Indices]:
+    """Positions in an image, as a maximum's pooling returns them."""
+
+    def rule(call: Call) -> Indices:
+        index = call.args[position] if position < len(call.args) else call.kwargs.get("indices")
+        yield index, math.prod(call.args[given].shape[-dimensions:])
+
+    return rule
+
+
+def _everywhere(call: Call) -> Indices:
+    yield call.args[1], call.args[0].numel()
+
+
+RULES: dict[str, Callable[[Call], Indices]] = {
+    "embedding": _rows,
+    "_embedding_bag": _rows,
+    "embedding_dense_backward": _given_rows,
+    "index": _per_dimension,
+    "_unsafe_index": _per_dimension,
+    "index_put": _per_dimension,
+    "_unsafe_index_put": _per_dimension,
+    "_index_put_impl": _per_dimension,
+    "gather": _along,
+    "scatter": _along,
+    "scatter_add": _along,
+    "scatter_reduce": _along,
+    "index_select": _along,
+    "index_add": _along,
+    "index_copy": _along,
+    "index_fill": _along,
+    "index_reduce": _along,
+    "take": _everywhere,
+    "put": _everywhere,
+    "nll_loss_forward": _classes(1),
+    "nll_loss2d_forward": _classes(1),
+    "nll_loss_backward": _classes(2),
+    "nll_loss2d_backward": _classes(2),
+    "max_pool2d_with_indices_backward": _places(7, 1, 2),
+    "max_pool3d_with_indices_backward": _places(7, 1, 3),
+    "adaptive_max_pool2d_backward": _places(2, 1, 2),
+    "adaptive_max_pool3d_backward": _places(2, 1, 3),
+}

@@ -1,0 +1,225 @@
+"""Measured costs: real tensors that ops accept, each distinct op once, nothing lost, the caller's state untouched."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from remat.deadline import Deadline  # noqa: E402
+from remat.errors import MeasurementError  # noqa: E402
+from remat.torch.costs import CostRemark, Measured, cost_model, measured, measured_workspaces  # noqa: E402
+from remat.torch.costs.calls import call_of  # noqa: E402
+from remat.torch.costs.distinct import key_of  # noqa: E402
+from remat.torch.costs.samples import real_arguments  # noqa: E402
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Few calls of each op, a cache folder of one's own."""
+    monkeypatch.setattr(measured, "ENOUGH", 0.0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def nodes_of(function, *shapes) -> list:
+    given = [torch.empty(shape) if isinstance(shape, tuple) else shape for shape in shapes]
+    graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*given).graph
+    return [node for node in graph.nodes if node.op == "call_function"]
+
+
+def count_measurements(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[str]:
+    done: list[str] = []
+    real = measured._time
+
+    def counted(call) -> int:
+        if len(done) == stop_after:
+            raise KeyboardInterrupt
+        done.append(call.name)
+        return real(call)
+
+    monkeypatch.setattr(measured, "_time", counted)
+    return done
+
+
+def test_equal_ops_are_measured_once_and_remembered(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = count_measurements(monkeypatch)
+    nodes = nodes_of(lambda x, y: ((x * y) * y).t() * (x * x).t(), (8, 4), (8, 4))
+    calls, steps = [call_of(node) for node in nodes], []
+    first = Measured(on_progress=lambda *step: steps.append(step)).costs(nodes)
+    # x·y and (x·y)·y are equal; x·x reads one tensor; the last one reads other strides
+    assert len(done) == 3
+    assert [(number, total) for number, total, _ in steps] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert all((cost == 0) == call.free and type(cost) is int for call, cost in zip(calls, first, strict=True))
+    assert first[0] == first[1]
+    assert cost_model("measured").costs(nodes) == first
+    assert len(done) == 3, "known"
+    (file,) = quick.rglob("costs-*.json")
+    assert {key.split()[0] for key in json.loads(file.read_text())["values"]} == {"time"}
+
+
+def test_what_was_measured_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = nodes_of(lambda x: x.exp().log().sin(), (8, 4))
+    with pytest.raises(MeasurementError, match=r"no time is left: 3 of 3 distinct ops .* the first one 'exp'"):
+        Measured(deadline=0).costs(nodes)
+    with monkeypatch.context() as patch:
+        done = count_measurements(patch, stop_after=2)
+        with pytest.raises(KeyboardInterrupt):
+            Measured().costs(nodes)
+    assert done == ["exp", "log"]
+    done = count_measurements(monkeypatch)
+    Measured(deadline=Deadline.after(60)).costs(nodes)
+    assert done == ["sin"]
+
+
+def test_the_state_of_the_caller_stays_and_fake_modes_do_not_count() -> None:
+    """A capture runs under fake tensors: under them an op would take the time of its shapes and no memory."""
+    nodes = nodes_of(lambda x: aten.native_dropout(x, 0.5, True), (64, 64))
+    seen = []
+
+    def looked(call) -> int:
+        seen.extend(real_arguments(call)[0])
+        return 7
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode():
+        patch.setattr(measured, "_time", looked)
+        assert Measured().costs(nodes)[0] == 7
+    assert not isinstance(seen[0], FakeTensor)
+    Measured().costs(nodes_of(lambda x: aten.native_dropout(x, 0.25, True), (64, 64)))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.is_grad_enabled()
+
+
+def gather_and_scatter(x, table, index):
+    rows = torch.nn.functional.embedding(index, table)
+    chosen = x.gather(1, index) + x[index[0], index[1]].sum()
+    added = torch.zeros_like(x).scatter_add(1, index, chosen) + torch.index_select(x, 1, index[0]).sum()
+    put = x.clone().index_put((index[0] % x.shape[0],), x[0], accumulate=True)
+    return rows, added, put
+
+
+def losses_and_pools(images, index):
+    loss = torch.nn.functional.cross_entropy(images.flatten(2).transpose(1, 2).flatten(0, 1), index.flatten())
+    pooled, places = aten.max_pool2d_with_indices(images, [2, 2])
+    back = aten.max_pool2d_with_indices_backward(pooled, images, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
+    return loss, back, torch.nn.functional.one_hot(index, 5).float() * (index > 1).unsqueeze(-1), index // 2
+
+
+def with_gradients(images, weight, scale):
+    with torch.enable_grad():
+        images, weight, scale = (tensor.detach().requires_grad_() for tensor in (images, weight, scale))
+        y = torch.nn.functional.conv2d(images, weight, padding=1)
+        y = torch.nn.functional.batch_norm(y, None, None, scale, scale, training=True)
+        y = torch.nn.functional.layer_norm(y, y.shape[-1:]).softmax(1).log().sqrt()
+        return torch.autograd.grad(torch.nn.functional.gelu(y).sum(), (images, weight, scale))
+
+
+INDEX = torch.zeros(3, 4, dtype=torch.long)
+CASES = {
+    "indices": (gather_and_scatter, ((3, 6), (1000, 4), INDEX)),
+    "losses": (losses_and_pools, ((3, 5, 2, 2), INDEX)),
+    "gradients": (with_gradients, ((2, 3, 8, 8), (4, 3, 3, 3), (4,))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ops_get_arguments_that_they_accept(case: str) -> None:
+    function, shapes = CASES[case]
+    nodes = nodes_of(function, *shapes)
+    assert len(nodes) > 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CostRemark)
+        costs = Measured().costs(nodes)
+    assert all((cost == 0) == call_of(node).free for node, cost in zip(nodes, costs, strict=True))
+
+
+def test_real_tensors_lie_as_the_fake_ones_do() -> None:
+    nodes = nodes_of(lambda x, y: x.t() * y.expand(6, 4) + x.t(), (4, 6), (1, 4))
+    product = next(node for node in nodes if node.target is aten.mul.Tensor)
+    left, right = real_arguments(call_of(product))[0]
+    assert (left.shape, left.stride()) == ((6, 4), (1, 6))
+    assert (right.shape, right.stride(), right.untyped_storage().nbytes()) == ((6, 4), (0, 1), 16)
+    assert 0.1 <= float(left.min()) <= float(left.max()) <= 1
+    squared = call_of(nodes_of(lambda x: x * x, (4,))[0])
+    first, second = real_arguments(squared)[0]
+    assert first is second
+    assert key_of("time", squared) != key_of("time", call_of(nodes_of(lambda x, y: x * y, (4,), (4,))[0]))
+    rows = nodes_of(aten.embedding, (50, 2), torch.zeros(1000, dtype=torch.long))
+    weight, index = real_arguments(call_of(rows[0]))[0]
+    assert 25 < int(index.max()) < len(weight) == 50
+
+
+@pytest.fixture
+def own_ops() -> Iterator[object]:
+    """An op that takes 4000 bytes for itself, and one that cannot run alone."""
+    with torch.library._scoped_library("remat_measured", "DEF") as library:
+
+        def greedy(x):
+            table = torch.empty(1000)
+            return x.clone().fill_(len(table))
+
+        def refuses(x):
+            raise RuntimeError("not without its friends\nand more")
+
+        for name, function in (("greedy", greedy), ("refuses", refuses)):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, function, "CPU")
+            library.impl(name, torch.empty_like, "Meta")
+        yield torch.ops.remat_measured
+
+
+def test_workspaces_to_the_byte(own_ops) -> None:
+    nodes = nodes_of(lambda x: own_ops.greedy(x.exp()).t().relu(), (8, 4))
+    with FakeTensorMode():
+        assert measured_workspaces(nodes) == [0, 4000, 0, 0]
+    assert measured_workspaces(nodes, deadline=0) == [0, 4000, 0, 0], "known"
+    more = nodes_of(lambda x: own_ops.greedy(x).log(), (8, 5))
+    with pytest.raises(MeasurementError, match=r"2 of 2 distinct ops are not measured \(workspace\)"):
+        measured_workspaces(more, deadline=0)
+
+
+def test_an_op_that_cannot_run_alone_is_named(own_ops) -> None:
+    nodes = nodes_of(lambda x: own_ops.refuses(x).exp(), (8, 4))
+    with pytest.warns(CostRemark, match=r"'refuses': remat_measured.refuses.default .* not without its friends$"):
+        costs = Measured().costs(nodes)
+    assert all(cost > 0 for cost in costs)
+    with pytest.warns(CostRemark, match="workspace"):
+        assert measured_workspaces(nodes) == [0, 0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ops_on_a_gpu_are_not_measured_without_one() -> None:
+    (node,) = nodes_of(torch.relu, (3,))
+    with FakeTensorMode() as mode:
+        for each in (node, node.args[0]):
+            each.meta["val"] = FakeTensor(mode, torch.empty(3, device="meta"), torch.device("cuda"))
+    with pytest.raises(MeasurementError, match="PyTorch finds none"):
+        Measured().costs([node])
+    with pytest.raises(MeasurementError, match="name a device, as 'roofline:A100'"):
+        cost_model("roofline").costs([node])
+    assert cost_model("roofline:A100").costs([node]) == [5000]
+
+
+@pytest.mark.slow
+def test_all_ops_of_training_steps_can_be_measured() -> None:
+    from models import MODELS
+    from test_costs import joint_nodes
+
+    for build in MODELS.values():
+        nodes = joint_nodes(build)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CostRemark)
+            costs = Measured().costs(nodes)
+            workspaces = measured_workspaces(nodes)
+        assert all((cost == 0) == call_of(node).free for node, cost in zip(nodes, costs, strict=True))
+        assert all(size >= 0 for size in workspaces)
