@@ -54,12 +54,6 @@ def write_example_files(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def pages_with(*languages: str) -> list:
-    pages = (*PAGES, ROOT / "CONTRIBUTING.md")
-    chosen = [page for page in pages if any(block.language in languages for block in blocks(page))]
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in chosen]
-
-
 #: Packages of extras that a page may need.
 EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite")
 
@@ -71,6 +65,17 @@ def extras_of(page: Path) -> list[str]:
     if any(words[:2] == ["remat", "capture"] for block in blocks(page) for words in commands(block.text)):
         imported.add("torch")
     return [extra for extra in EXTRAS if extra in imported]
+
+
+def pages_with(*languages: str) -> list:
+    pages = (*PAGES, ROOT / "CONTRIBUTING.md")
+    chosen = [page for page in pages if any(block.language in languages for block in blocks(page))]
+    return [pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks_of(page)) for page in chosen]
+
+
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    """Pages that import a framework are slow, since that alone takes seconds; those of the first steps are not."""
+    return [pytest.mark.slow] if extras_of(page) and "docs" in page.parts else []
 
 
 def test_pages_say_which_extras_they_need(tmp_path: Path) -> None:
@@ -108,7 +113,7 @@ def test_every_block_says_what_it_is() -> None:
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of a page in order, in one namespace and one folder, in which the files shown in formats.md lie.
 
-    A TOML block that begins with the name of a file is that file.
+    A block that begins with the name of a file (.toml, .py) is that file.
     """
     from remat.cli import main
 
@@ -118,10 +123,10 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
     write_example_files(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page):
+        if name := re.match(r"# ([\w-]+\.(?:toml|py))\n", block.text):
+            (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # the file that the next commands name
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
-        elif block.language == "toml" and (name := re.match(r"# ([\w-]+\.toml)\n", block.text)):
-            (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # the file that the next commands name
         elif block.language == "console":
             for words in commands(block.text):
                 if words[0] == "remat":

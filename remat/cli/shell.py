@@ -18,6 +18,7 @@ from remat.cli import (
     backends,
     batch,
     bounds,
+    capture,
     compare,
     config,
     convert,
@@ -53,7 +54,7 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, layers,
-    trace, generate, convert, rewrite, backends, warm_up, allocate, arenas,
+    trace, generate, capture, convert, rewrite, backends, warm_up, allocate, arenas,
 ):  # fmt: skip
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
 

@@ -23,7 +23,12 @@ def command(
     facts = graph_facts(load_graph(graph, costs, device), top)
     if as_json:
         print_json(facts)
-        return
+    else:
+        print_facts(facts)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """Print the facts of a graph as a table."""
     largest = facts.pop("largest_tensors")
     bound = facts.pop("structural_bound")
     rows = [(name.replace("_", " "), _shown(value)) for name, value in facts.items()]

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import MODELS, Resnet, gpt, resnet, unet  # noqa: E402
+from models import MODELS, Resnet, resnet, unet  # noqa: E402
 from torch import nn  # noqa: E402
 
 from remat import Problem, read_graph, solve  # noqa: E402
@@ -21,8 +21,7 @@ SMALL = {
 }
 
 
-QUICK = ("gpt", "resnet")
-KINDS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MODELS]
+KINDS = [pytest.param(name, marks=[] if name == "gpt" else pytest.mark.slow) for name in MODELS]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -116,21 +115,22 @@ def isinstance_with_dropout(module: nn.Module) -> bool:
     return any(isinstance(part, nn.Dropout) for part in module.modules())
 
 
-def test_modules_and_lines_are_known_in_both_passes() -> None:
-    captured = capture(*gpt())
+def test_modules_and_lines_are_known_in_both_passes(step: tuple[nn.Module, Captured]) -> None:
+    module, captured = step
     modules, lines = captured.graph.meta["modules"], captured.graph.meta["source_lines"]
+    parts = {name for name, part in module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d | nn.LayerNorm)}
     for phase in ("forward", "backward"):
         ops = [op.name for op in captured.graph.ops if op.phase == phase]
-        found = {modules.get(op) for op in ops}
-        assert {f"layers.{k}.{part}" for k in range(2) for part in ("norm_1", "attention.query", "mlp.0")} <= found
-        assert sum(op in modules for op in ops) > 0.9 * len(ops)
-        assert sum(op in lines for op in ops) > 0.9 * len(ops)
-    file, line, function = lines["native_layer_norm"]
-    assert file.endswith("models.py")
-    assert function == "forward"
-    assert isinstance(line, int)
+        assert parts - {"pooler"} <= {modules.get(op) for op in ops}
+        assert sum(op in modules for op in ops) > 0.85 * len(ops)
+        assert sum(op in lines for op in ops) > 0.85 * len(ops)
+    for file, line, function in lines.values():
+        assert file.endswith("models.py")
+        assert function
+        assert isinstance(line, int)
 
 
+@pytest.mark.slow
 def test_real_and_fake_modules_give_the_same_graph_and_stay_as_they_are() -> None:
     module, args = resnet(blocks=(1,))
     before = {name: (tensor, tensor.clone()) for name, tensor in module.state_dict(keep_vars=True).items()}
@@ -193,6 +193,7 @@ def test_a_loss_alone_has_a_tangent(loss: object) -> None:
     assert "linear" in captured.graph.meta["modules"].values()
 
 
+@pytest.mark.slow
 def test_a_captured_step_can_be_scheduled() -> None:
     with fake_tensors():
         graph = capture(*unet(levels=2)).graph
@@ -201,7 +202,8 @@ def test_a_captured_step_can_be_scheduled() -> None:
     assert result.certificate.accepted
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_the_two_routes_agree(name: str) -> None:
     """They record in their own ways: the same ops of the same sizes, in the same order."""
     with fake_tensors():

@@ -72,7 +72,7 @@ def line_of(mark: str) -> str:
     return rf"test_capture_errors.py, line {number}\)"
 
 
-@pytest.mark.parametrize("route", ["auto", "make_fx"])
+@pytest.mark.parametrize("route", [pytest.param("auto", marks=pytest.mark.slow), "make_fx"])
 @pytest.mark.parametrize(
     ("module", "message"),
     [

@@ -1,0 +1,104 @@
+"""``remat capture``: the training step of a PyTorch module as a graph file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from remat.cli.common import Json, import_from_here, print_json
+from remat.cli.show import graph_facts, print_facts
+from remat.errors import CaptureError
+from remat.io.files import check_output, is_standard_stream
+
+
+class Route(StrEnum):
+    """How the step is recorded."""
+
+    AUTO = "auto"
+    JOINT = "joint"
+    MAKE_FX = "make_fx"
+
+
+class Mode(StrEnum):
+    """What is captured."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+
+
+def command(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="A function without arguments that returns a torch.nn.Module and its sample arguments: "
+            "(module, args) or (module, args, kwargs). It runs without memory for tensors.",
+        ),
+    ],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Graph file to write (-: standard output).")
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option("--loss", metavar="ITEM", help="An item of what the module returns, by name or position."),
+    ] = None,
+    route: Annotated[Route, typer.Option(help="How the step is recorded.")] = Route.AUTO,
+    mode: Annotated[Mode, typer.Option(help="The training step, or the forward pass alone.")] = Mode.TRAINING,
+    costs: Annotated[
+        str, typer.Option("--costs", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ...")
+    ] = "roofline",
+    as_json: Json = False,
+) -> None:
+    """Capture the training step of a PyTorch module as a graph, and show its facts."""
+    if output is not None:
+        check_output(output)
+    from remat.torch.versions import check_version
+
+    check_version()
+    module, args, kwargs = made(factory)
+    from remat.graphs.io import write_graph
+    from remat.torch import capture
+
+    item = int(loss) if loss is not None and loss.lstrip("-").isdigit() else loss
+    captured = capture(module, args, kwargs, route=route.value, loss=item, mode=mode.value, costs=costs)
+    if output is not None:
+        write_graph(captured.graph, output)
+    if is_standard_stream(output):
+        return
+    facts = {**graph_facts(captured.graph, 5), "route": captured.route}
+    facts |= {key: value for key, value in captured.graph.meta.items() if key == "fallback"}
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+
+
+def made(factory: str) -> tuple[Any, Any, Any]:
+    """The module, the sample arguments and those by name, that a factory makes out of fake tensors.
+
+    Raises
+    ------
+    CaptureError
+        If there is no such factory, it fails, or returns something else.
+    """
+    from remat.registry import attempt
+    from remat.torch import fake_tensors
+
+    path, _, name = factory.partition(":")
+    if not all(part.isidentifier() for whole in (path, name) for part in whole.split(".")):
+        raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY")
+    import_from_here()
+    call = attempt(EntryPoint(factory, factory, "").load, f"{factory!r} cannot be loaded")
+    if not callable(call):
+        raise CaptureError(f"{factory!r} is no function")
+    with fake_tensors():
+        found = attempt(call, f"{factory!r} fails")
+    if not isinstance(found, tuple) or len(found) not in {2, 3} or not isinstance(found[1], tuple | list):
+        raise CaptureError(f"{factory!r} must return (module, args) or (module, args, kwargs), args a tuple")
+    module, args, kwargs = (*found, {})[:3]
+    return module, tuple(args), kwargs

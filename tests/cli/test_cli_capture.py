@@ -1,0 +1,88 @@
+"""``remat capture``: a module that a function makes, as a graph file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from remat import read_graph
+from remat.cli import main
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.rest = nn.Linear(width, width)
+
+    def forward(self, x, scale=1):
+        y = self.linear(x).relu() * scale
+        return {"loss": y.sum(), "y": y}
+
+def step():
+    assert torch.ones(1).__class__.__name__ == "FakeTensor"
+    return Net(100_000), (torch.ones(8, 100_000),), {"scale": 2}
+
+def fails():
+    raise ValueError("in two\\nlines")
+
+def wrong():
+    return Net(4)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "net_of_test_cli_capture"
+    (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.mark.slow
+def test_a_graph_is_written_and_its_facts_are_shown(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights of 80 GB need no memory."""
+    words = ["capture", f"{module}:step", "--costs", "flops", "--loss", "loss", "-o", "step.json", "--json"]
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out)
+    graph = read_graph("step.json")
+    assert facts["digest"] == graph.digest
+    assert facts["route"] == "joint"
+    assert graph.constant_memory == 4 * (2 * (100_000 * 100_000 + 100_000) + 8 * 100_000)
+    assert graph.meta["modules"]["addmm"] == "linear"
+    assert {op.phase for op in graph.ops} == {"forward", "loss", "backward"}
+
+
+def test_a_forward_pass_alone_is_shown(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", f"{module}:step", "--costs", "flops", "--mode", "inference"]) == 0
+    shown = capsys.readouterr().out
+    assert "route                 make_fx" in shown
+    assert "not recomputable      0" in shown
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("net", "'net' is not of the form MODULE:FACTORY"),
+        ("nowhere_at_all:step", "cannot be loaded: ModuleNotFoundError"),
+        ("{}:nothing", "cannot be loaded: AttributeError"),
+        ("{}:number", "is no function"),
+        ("{}:fails", "fails: ValueError: in two lines"),
+        ("{}:wrong", "must return (module, args) or (module, args, kwargs)"),
+    ],
+)
+def test_wrong_factories_are_one_line(
+    factory: str, message: str, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["capture", factory.format(module)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("remat: error: ")
+    assert error.count("\n") == 1
