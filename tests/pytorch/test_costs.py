@@ -275,6 +275,24 @@ def test_models_by_name() -> None:
         Device("wrong", {"int7": 1.0}, 1.0, 1.0)
 
 
+def test_costs_of_a_model_of_ones_own_are_looked_at() -> None:
+    class Own(CostModel):
+        name = "own"
+        unit = "flop"
+
+        def __init__(self, found: list) -> None:
+            self.found = found
+
+        def costs(self, nodes) -> list:
+            return self.found
+
+    nodes = traced(lambda x: x.exp().log(), (3,))
+    assert Own([torch.ones(2, dtype=torch.int64).sum(), True]).checked(nodes) == [2, 1]
+    for found, message in (([1], "1 costs for 2 ops"), ([1, 2.5], "'log' costs 2.5"), ([-1, 2], "'exp' costs -1")):
+        with pytest.raises(MeasurementError, match=f"cost model 'own': .*{message}"):
+            Own(found).checked(nodes)
+
+
 def test_values_that_are_not_known_are_named() -> None:
     (node,) = traced(torch.relu, (3,))
     with pytest.raises(MeasurementError, match="is a placeholder"):

@@ -223,3 +223,23 @@ def test_all_ops_of_training_steps_can_be_measured() -> None:
             workspaces = measured_workspaces(nodes)
         assert all((cost == 0) == call_of(node).free for node, cost in zip(nodes, costs, strict=True))
         assert all(size >= 0 for size in workspaces)
+
+
+def test_a_capture_has_the_costs_and_workspaces_that_were_measured(own_ops) -> None:
+    from remat.errors import CaptureError
+    from remat.torch import capture
+
+    class Greedy(torch.nn.Module):
+        def forward(self, x):
+            return own_ops.greedy(x.exp())
+
+    captured = capture(Greedy(), (torch.ones(8, 4),), mode="inference", costs=Measured(), workspaces="measured")
+    exp, greedy = captured.graph.ops
+    assert (exp.workspace, greedy.workspace, captured.graph.cost_unit) == (0, 4000, "ns")
+    assert captured.graph.meta["cost_model"] == "measured"
+    assert exp.cost > 0
+    assert captured.graph.structural_bound.peak >= 4000
+    with pytest.raises(CaptureError, match="workspaces='guessed'"):
+        capture(Greedy(), (torch.ones(8, 4),), workspaces="guessed")
+    with pytest.raises(MeasurementError, match="unknown cost model 'flop'"):
+        capture(Greedy(), (torch.ones(8, 4),), costs="flop")

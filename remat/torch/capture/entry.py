@@ -9,7 +9,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
-from remat.torch.capture.costs import costs_by_name
 from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.capture.joint import trace_joint
@@ -18,6 +17,7 @@ from remat.torch.capture.lowering import lower
 from remat.torch.capture.recording import trace_make_fx
 from remat.torch.capture.traced import Traced
 from remat.torch.captured import Captured
+from remat.torch.costs import CostModel, cost_model, measured_workspaces
 
 ROUTES = ("joint", "make_fx")
 MODES = ("training", "inference")
@@ -31,7 +31,8 @@ def capture(
     route: str = "auto",
     loss: str | int | Callable[[Any], torch.Tensor] | None = None,
     mode: str = "training",
-    costs: Any = "roofline",
+    costs: str | CostModel | type[CostModel] = "roofline",
+    workspaces: str | None = None,
     name: str | None = None,
 ) -> Captured:
     """The training step, or the forward pass alone, of a module as a computation graph, tied to its fx nodes.
@@ -55,7 +56,10 @@ def capture(
     mode : {"training", "inference"}
         The second is the forward pass of the module in evaluation mode, by the route ``"make_fx"``.
     costs : str or CostModel
-        Costs of ops; see :mod:`remat.torch.costs`.
+        Costs of ops; see :func:`remat.torch.cost_model`. Its name stands in ``graph.meta["cost_model"]``.
+    workspaces : {"measured"}, optional
+        Memory that kernels take for themselves, beside what they return: what this machine's do, measured one by one
+        (:func:`remat.torch.costs.measured_workspaces`). Default: 0.
     name : str, optional
         Name of the graph; default: that of the module's class.
 
@@ -68,6 +72,8 @@ def capture(
     CaptureError
         If the module refuses the sample arguments, returns no tensor, has no parameter that needs a gradient, or cannot
         be traced; in one line that says where.
+    MeasurementError
+        If there is no such cost model, or something cannot be measured.
     """
     if mode not in MODES:
         raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}")
@@ -75,12 +81,14 @@ def capture(
         raise CaptureError(f"route {route!r} is not one of auto, {', '.join(ROUTES)}")
     if mode == "inference" and (route == "joint" or loss is not None):
         raise CaptureError(f"a forward pass alone has no {'loss' if loss is not None else 'joint graph (use make_fx)'}")
+    if workspaces not in {None, "measured"}:
+        raise CaptureError(f"workspaces={workspaces!r} is neither None nor 'measured'")
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     whole = module if loss is None else WithLoss(module, loss)
     world = FakeWorld.of(whole, args, kwargs)
-    model = costs_by_name(costs)
-    meta: dict[str, Any] = {}
+    model = cost_model(costs)
+    meta: dict[str, Any] = {"cost_model": model.name}
     with quiet_torch():
         if mode == "inference":
             traced = _inference(world)
@@ -93,7 +101,8 @@ def capture(
         name=name or type(module).__name__,
         mode=mode,
         unread=world.unread(each.name for each in traced.inputs),
-        costs=model.costs,
+        costs=model.checked,
+        workspaces=measured_workspaces if workspaces == "measured" else None,
         cost_unit=model.unit,
         prefix="" if loss is None else WITHOUT,
         meta=meta,

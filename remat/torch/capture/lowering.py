@@ -15,7 +15,7 @@ from remat.torch.capture.places import module_paths, source_line
 from remat.torch.capture.traced import Traced, storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 
-#: Costs of nodes as whole numbers, and their unit.
+#: Costs of nodes, or bytes of their workspaces, as whole numbers.
 Costs = Callable[[Sequence[torch.fx.Node]], list[int]]
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -68,6 +68,7 @@ def lower(
     name: str,
     mode: str,
     costs: Costs,
+    workspaces: Costs | None,
     cost_unit: str,
     unread: Mapping[str, int],
     prefix: str = "",
@@ -118,8 +119,11 @@ def lower(
         nodes.append(None)
     computing = [node for node in nodes if node is not None]
     amounts = dict(zip(computing, costs(computing), strict=True))
+    own = (
+        dict.fromkeys(computing, 0) if workspaces is None else dict(zip(computing, workspaces(computing), strict=True))
+    )
     ops = [
-        op if node is None else Op(op.name, op.inputs, op.outputs, amounts[node], 0, op.type, op.phase)
+        op if node is None else Op(op.name, op.inputs, op.outputs, amounts[node], own[node], op.type, op.phase)
         for op, node in zip(ops, nodes, strict=True)
     ]
     ops = [_once(op) if op.name == BEGIN_BACKWARD else op for op in ops]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+
+from remat.errors import MeasurementError
 
 
 class CostRemark(UserWarning):
@@ -41,3 +44,25 @@ class CostModel(ABC):
         MeasurementError
             If a value is not known, or cannot be measured; it names the node.
         """
+
+    def checked(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
+        """Costs of nodes, looked at: one non-negative int for each.
+
+        Raises
+        ------
+        MeasurementError
+            Naming the model and the node, if they are anything else.
+        """
+        name, costs = self.name or type(self).__name__, list(self.costs(nodes))
+        if len(costs) != len(nodes):
+            raise MeasurementError(f"cost model {name!r}: {len(costs)} costs for {len(nodes)} ops")
+        for position, (cost, node) in enumerate(zip(costs, nodes, strict=True)):
+            try:
+                costs[position] = operator.index(cost)
+            except TypeError:
+                costs[position] = -1
+            if costs[position] < 0:
+                raise MeasurementError(
+                    f"cost model {name!r}: node {node.name!r} costs {cost!r}, which is no non-negative int"
+                )
+        return costs
