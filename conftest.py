@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("torch") else ["remat/torch/*"]
+collect_ignore_glob = [f"remat/{extra}/*" for extra in ("torch", "jax") if not find_spec(extra)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _WRAPPED = re.compile(r"([\w.\-]+)\((.*)\)")
+_NUMBERED = re.compile(r"_([0-9]+)(?=\.|$)")
 #: Parts of a path that say how something came about, and not where it stands.
 _PLAIN = frozenset({"", "checkpoint", "rematted_computation", "remat", "while", "body", "cond", "closed_call", "pjit"})
 #: Most transformations around a part that are taken off.
@@ -14,19 +15,29 @@ _MOST = 16
 def module_path(name: str) -> str:
     """The dotted path of the scopes in an operation's name, without the operation itself; empty at the top.
 
+    Numbers at the end of a scope are parts of their own, so that numbered layers are recognised.
+
     Examples
     --------
     >>> module_path("jit(step)/transpose(jvp(Net))/layers_1/checkpoint/rematted_computation/dot_general")
-    'Net.layers_1'
-    >>> module_path("jit(step)/jvp()/add")
-    ''
+    'Net.layers.1'
+    >>> module_path("transpose(jvp(a/b_2))/jvp(a/b_2)/rematted_computation/add"), module_path("jit(step)/jvp()/add")
+    ('a.b.2', '')
     """
-    return ".".join(part.replace(".", "_") for part in scopes(name[:4096])[:-1])
+    path = ".".join(scopes(name[:4096])[:-1]).replace("/", ".")
+    return _NUMBERED.sub(r".\1", path)
 
 
 def scopes(name: str) -> list[str]:
-    """The parts of a name, with the transformations around them taken off."""
-    return [part for piece in _pieces(name) if (part := _unwrapped(piece)) not in _PLAIN or piece == name]
+    """The parts of a name, with the transformations around them taken off; of one scope under two of them one."""
+    parts: list[str] = []
+    last = ""
+    for piece in _pieces(name):
+        part = _unwrapped(piece)
+        if part not in _PLAIN and (part != last or part == piece):
+            parts.append(part)
+        last = part if part != piece else last
+    return parts or [name]
 
 
 def is_backward(name: str) -> bool:

@@ -1,0 +1,267 @@
+"""Capture: a function of JAX and its gradient as a graph, without memory for its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat.errors import CaptureError, GraphError
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.formats.hlo.scopes import module_path
+from remat.io.limits import MAX_STEPS
+from remat.io.text import one_line
+from remat.jax.captured import Captured
+from remat.jax.costs import MOVES, cost_of, jaxprs_of
+from remat.jax.inlining import Inliner, Stack, Stacked, Trace, bytes_of
+from remat.jax.sources import source_line
+from remat.schedule import Schedule
+
+MODES = ("training", "inference")
+_RANDOM = ("random_", "threefry2x32", "rng_")
+
+
+def capture(
+    function: Callable[..., Any],
+    *args: Any,
+    wrt: int | Sequence[int] = 0,
+    kwargs: Mapping[str, Any] | None = None,
+    mode: str = "training",
+    has_aux: bool = False,
+    unroll: bool = False,
+    views: bool = True,
+    name: str | None = None,
+) -> Captured:
+    """The value and gradient of a function of JAX as a graph, and the order of its trace as a schedule.
+
+    Calls are inlined: ``jit``, ``custom_jvp``, ``custom_vjp`` and ``jax.checkpoint``. What a checkpoint computes again
+    is a recomputation in the schedule; the graph has it once. Arguments and constants are constant memory. Costs are
+    floating-point operations. Sizes are those before XLA fuses and lays out anything.
+
+    Parameters
+    ----------
+    function : callable
+        Returns a scalar in training.
+    *args
+        Arguments: arrays, or ``jax.ShapeDtypeStruct`` in their place, which take no memory.
+    wrt : int or sequence of int
+        The arguments to differentiate by: the parameters.
+    kwargs : mapping, optional
+        More arguments, by name.
+    mode : str
+        ``"training"``: the value and its gradients; ``"inference"``: the function alone.
+    has_aux : bool
+        Whether the function returns more than the scalar, as for ``jax.value_and_grad``.
+    unroll : bool
+        Whether each iteration of a ``scan`` has ops of its own; otherwise a ``scan`` is one op.
+    views : bool
+        Whether reshapes, which XLA does in place, are views and no ops.
+    name : str, optional
+        Of the graph; default: the function's.
+
+    Raises
+    ------
+    CaptureError
+        If JAX cannot trace the function, or a part of it has no sizes (``shard_map``, unknown extents), or there is
+        nothing to compute.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from jax import numpy as jnp
+    >>> def loss(w, x):
+    ...     return jnp.sum(jax.checkpoint(jnp.sin)(x @ w))
+    >>> shape = jax.ShapeDtypeStruct((4, 4), "float32")
+    >>> captured = capture(loss, shape, shape)
+    >>> captured.schedule.computes()[:3], captured.graph.constant_memory
+    (['dot_general.1', 'sin.1', 'reduce_sum.1'], 128)
+    """
+    if mode not in MODES:
+        raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+    label = str(name or getattr(function, "__name__", type(function).__name__))
+    chosen = (wrt,) if isinstance(wrt, int) else tuple(wrt)
+    whole = jax.value_and_grad(function, argnums=wrt if isinstance(wrt, int) else chosen, has_aux=has_aux)
+    traced = whole if mode == "training" else function
+    try:
+        closed = jax.make_jaxpr(traced)(*args, **(kwargs or {}))
+    except Exception as error:
+        raise CaptureError(f"jax cannot trace {label}: {type(error).__name__}: {one_line(str(error))[:300]}") from error
+    inliner = Inliner(unroll=unroll, views=views, most=MAX_STEPS)
+    arguments = [inliner.constant() for _ in closed.jaxpr.invars]
+    results = inliner.run(closed.jaxpr, [inliner.constant() for _ in closed.consts], arguments)
+    trace = inliner.finish()
+    kinds = _constant_bytes(closed, args, {position % max(1, len(args)) for position in chosen}, mode)
+    leaves = (inliner.meant.get(tensor, tensor) for value in results for tensor in _leaves(value))
+    outputs = list(dict.fromkeys(leaves))
+    loss = next(iter(_leaves(results[0])), None) if mode == "training" and results else None
+    return _captured(_Found(trace, outputs, loss, kinds, closed, label, mode))
+
+
+def _constant_bytes(closed: Any, args: Sequence[Any], chosen: set[int], mode: str) -> dict[str, int]:
+    """Bytes of parameters, other inputs, and constants of the program."""
+    kinds = {"parameter": 0, "input": 0, "constant": 0}
+    sizes = [bytes_of(v.aval) for v in closed.jaxpr.invars]
+    place = 0
+    for position, argument in enumerate(args):
+        count = len(jax.tree_util.tree_leaves(argument))
+        kind = "parameter" if position in chosen and mode == "training" else "input"
+        kinds[kind] += sum(sizes[place : place + count])
+        place += count
+    kinds["input"] += sum(sizes[place:])
+    kinds["constant"] = sum(bytes_of(v.aval) for v in closed.jaxpr.constvars)
+    return kinds
+
+
+def _leaves(value: Any) -> list[int]:
+    if isinstance(value, Stack):
+        return [leaf for part in value.parts for leaf in _leaves(part)]
+    return [value] if isinstance(value, int) and value >= 0 else []
+
+
+def _needed(trace: Trace, outputs: Sequence[int]) -> set[int]:
+    """Ops whose results somebody reads, and those with effects."""
+    writer = {tensor: number for number, op in enumerate(trace.ops) for tensor in op.outputs}
+    effects = set(trace.effects)
+    waiting = [writer[tensor] for tensor in outputs]
+    waiting += [number for number, op in enumerate(trace.ops) if op.name in effects]
+    found: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in found:
+            found.add(number)
+            waiting += [writer[tensor] for tensor in trace.ops[number].inputs]
+    return found
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is known of a function when its trace is done."""
+
+    trace: Trace
+    outputs: list[int]
+    loss: int | None
+    constant_bytes: dict[str, int]
+    jaxpr: Any
+    label: str
+    mode: str
+
+
+def _captured(found: _Found) -> Captured:
+    """Graph and schedule of a trace, without what nobody reads."""
+    trace, label = found.trace, found.label
+    needed = _needed(trace, found.outputs)
+    kept = [number for number in range(len(trace.ops)) if number in needed]
+    if not kept:
+        raise CaptureError(f"{label} computes nothing")
+    steps = [(place, op) for place, op in enumerate(trace.steps) if op in needed]
+    boundary = len(steps) if trace.boundary is None else sum(place < trace.boundary for place, _ in steps)
+    try:
+        graph = _graph(found, kept)
+    except GraphError as error:
+        raise CaptureError(f"{label}: {error}") from None
+    names = [graph.op_index[trace.ops[op].name] for _, op in steps]
+    schedule = Schedule.of_computes(graph, names, source="JAX")
+    return Captured(
+        graph=graph,
+        schedule=schedule,
+        equations=tuple(trace.ops[number].equation for number in kept),
+        jaxpr=found.jaxpr,
+        boundary=boundary,
+        keys=tuple(_key(trace, number) for number in kept),
+        values={trace.tensors[t][0]: trace.tensors[t][1] for number in kept for t in trace.ops[number].outputs},
+        mode=found.mode,
+        remarks=tuple(trace.remarks),
+    )
+
+
+def _graph(found: _Found, kept: list[int]) -> ComputeGraph:
+    trace, kinds, loss = found.trace, found.constant_bytes, found.loss
+    ops = [trace.ops[number] for number in kept]
+    costs = {op.name: _cost(op.equation) for op in ops}
+    meta = {
+        "modules": {op.name: path for op in ops if (path := module_path(f"{op.scope}/op"))},
+        "source_lines": {op.name: line for op in ops if (line := _line(op.equation))},
+        "random_ops": [op.name for op in ops if _primitive(op.equation).startswith(_RANDOM)],
+        "effects": list(trace.effects),
+        "cost_kinds": _kinds(costs, [(op.name, _primitive(op.equation)) for op in ops]),
+        "constant_bytes": kinds,
+    }
+    builder = GraphBuilder(
+        found.label, cost_unit="flop", source=f"jax {jax.__version__}", constant_memory=sum(kinds.values()), meta=meta
+    )
+    names = [name for name, _ in trace.tensors]
+    for op in ops:
+        phase = ("backward" if op.is_backward else "forward") if found.mode == "training" else ""
+        if loss is not None and loss in op.outputs:
+            phase = "loss"
+        builder.op(
+            op.name,
+            inputs=[names[t] for t in op.inputs],
+            outputs={names[t]: bytes_of(trace.tensors[t][1]) for t in op.outputs},
+            cost=costs[op.name],
+            workspace=_workspace(op.equation),
+            type=_primitive(op.equation),
+            phase=phase,
+            recomputable=op.name not in meta["effects"],
+        )
+    builder.output(*(names[t] for t in found.outputs))
+    return builder.build([op.name for op in ops])
+
+
+def _key(trace: Trace, number: int) -> tuple[Any, ...]:
+    """What an op does, with tensors by their names."""
+    primitive, parameters, _, results = trace.ops[number].key
+    read = trace.ops[number].read
+    named = (trace.tensors[v][0] if isinstance(v, int) and v >= 0 else v for v in read)
+    return primitive, parameters, tuple(named), results
+
+
+def _primitive(equation: Any) -> str:
+    return "stack" if isinstance(equation, Stacked) else str(equation.primitive.name)
+
+
+def _line(equation: Any) -> str:
+    return "" if isinstance(equation, Stacked) else source_line(equation)
+
+
+def _cost(equation: Any) -> int:
+    if isinstance(equation, Stacked):
+        return bytes_of(equation.aval) // max(1, int(equation.aval.dtype.itemsize))
+    return cost_of(equation)
+
+
+def _kinds(costs: Mapping[str, int], primitives: list[tuple[str, str]]) -> dict[str, int]:
+    kinds = {"product": 0, "arithmetic": 0, "movement": 0}
+    for name, primitive in primitives:
+        moves = primitive in MOVES or primitive == "stack"
+        kind = "product" if primitive in ("dot_general", "conv_general_dilated") else "arithmetic"
+        kinds["movement" if moves else kind] += costs[name]
+    return kinds
+
+
+def _workspace(equation: Any) -> int:
+    """Most bytes that the body of a loop or branch holds at once, beside what the op reads and writes."""
+    if isinstance(equation, Stacked) or equation.primitive.name not in ("scan", "while", "cond"):
+        return 0
+    return max((_peak(body) for body in jaxprs_of(equation)), default=0)
+
+
+def _peak(jaxpr: Any) -> int:
+    """Most bytes of values of a jaxpr at once, without its arguments and results, each until its last use."""
+    last: dict[Any, int] = {}
+    for place, equation in enumerate(jaxpr.eqns):
+        last.update({v: place for v in (*equation.invars, *equation.outvars) if not hasattr(v, "val")})
+    outside = {v for v in (*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars) if not hasattr(v, "val")}
+    ends: dict[int, int] = {}
+    now = peak = 0
+    for place, equation in enumerate(jaxpr.eqns):
+        for v in equation.outvars:
+            if v not in outside:
+                now += bytes_of(v.aval)
+                ends[last[v]] = ends.get(last[v], 0) + bytes_of(v.aval)
+        inner = max((_peak(body) for body in jaxprs_of(equation)), default=0)
+        peak = max(peak, now + inner)
+        now -= ends.pop(place, 0)
+    return peak

@@ -1,0 +1,138 @@
+"""A captured function of JAX: its graph, the equations behind the ops, and the schedule that its trace is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remat.errors import CaptureError
+from remat.graphs import ComputeGraph
+from remat.schedule import Schedule, simulate
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A function of JAX as a graph, and the order of its trace as a schedule.
+
+    Attributes
+    ----------
+    graph : ComputeGraph
+        One op per distinct equation; what ``jax.checkpoint`` computes again is the op of its first time. In `meta`:
+        ``modules`` (op to dotted path of scopes), ``source_lines``, ``random_ops``, ``effects``, ``cost_kinds``
+        (operations of ``product``, ``arithmetic`` and ``movement``) and ``constant_bytes`` (of ``parameter``,
+        ``input`` and ``constant``).
+    schedule : Schedule
+        The equations in the order of the trace, recomputations of ``jax.checkpoint`` included.
+    equations : tuple of jax.extend.core.JaxprEqn
+        The equation of each op of the graph, the first of those that are the same.
+    jaxpr : jax.extend.core.ClosedJaxpr
+        What was captured, with all calls still in it.
+    boundary : int
+        The step of `schedule` with which the backward pass begins; the number of steps, where there is none.
+    keys : tuple of tuple
+        What each op does: primitive, parameters, what it reads (names of tensors, numbers of constants, literals), and
+        shapes and types of its results.
+    values : mapping of str to aval
+        Shape and type of each tensor.
+    mode : str
+        ``"training"`` or ``"inference"``.
+    remarks : tuple of str
+        What a user should know of how this came about.
+    """
+
+    graph: ComputeGraph
+    schedule: Schedule
+    equations: tuple[Any, ...]
+    jaxpr: Any
+    boundary: int
+    keys: tuple[tuple[Any, ...], ...]
+    values: Mapping[str, Any]
+    mode: str
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.equations) != len(self.graph.ops):
+            raise CaptureError(
+                f"{len(self.equations)} equations for {len(self.graph.ops)} ops of graph {self.graph.name!r}"
+            )
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """Tensors that the forward pass of :attr:`schedule` saves for the backward pass: JAX's residuals.
+
+        Arguments are not among them: they are constant memory.
+        """
+        if self.boundary >= len(self.schedule):
+            return ()
+        instances = simulate(self.graph, self.schedule).intervals
+        held = (instances.start < self.boundary) & (instances.end > self.boundary)
+        read = {name for op in self.schedule.computes()[self.boundary :] for name in self._op(op).inputs}
+        names = [self.graph.tensor_names[tensor] for tensor in instances.tensor[held].tolist()]
+        return tuple(name for name in names if name in read)
+
+    def schedule_on(self, base: Captured) -> Schedule:
+        """The schedule of this trace for the graph of another: that of the same function under another policy.
+
+        Ops of both are the same where they do the same to the same values. So all policies of ``jax.checkpoint``, and
+        what a solver finds, are schedules of one graph.
+
+        Raises
+        ------
+        CaptureError
+            Naming the first op that `base` does not have.
+
+        Examples
+        --------
+        >>> import jax
+        >>> from jax import numpy as jnp
+        >>> from remat.jax import capture
+        >>> def loss(w, x, wrap=lambda f: f):
+        ...     return jnp.sum(wrap(lambda y: jnp.sin(jnp.sin(y)))(x @ w))
+        >>> shape = jax.ShapeDtypeStruct((4, 4), "float32")
+        >>> base = capture(loss, shape, shape)
+        >>> other = capture(lambda w, x: loss(w, x, jax.checkpoint), shape, shape)
+        >>> schedule = other.schedule_on(base)
+        >>> schedule.num_computes - len(base.graph.ops), schedule.graph == base.graph.name
+        (1, True)
+        """
+        known: dict[Any, int] = {}
+        mine, theirs = _numbered(self, known), _numbered(base, known)
+        places: dict[int, list[str]] = {}
+        for op, number in zip(base.graph.ops, theirs, strict=True):
+            places.setdefault(number, []).append(op.name)
+        writer = {tensor: op.name for op in base.graph.ops for tensor in op.outputs}
+        mine_of = {tensor: op.name for op in self.graph.ops for tensor in op.outputs}
+        names: dict[str, str] = {}
+        free = {number: list(found) for number, found in places.items()}
+        for place in reversed(range(len(self.graph.ops))):  # of several that do the same, the one that readers read
+            name, number = self.graph.op_names[place], mine[place]
+            if number not in places:
+                raise CaptureError(
+                    f"op {name!r} of graph {self.graph.name!r} does what no op of graph {base.graph.name!r} does"
+                )
+            if names.get(name) not in places[number]:
+                names[name] = free[number][-1] if free[number] else places[number][-1]
+            if names[name] in free[number]:
+                free[number].remove(names[name])
+            theirs_read = base.keys[base.graph.op_index[names[name]]][2]
+            for tensor, other in zip(self.keys[place][2], theirs_read, strict=True):
+                if tensor in mine_of:
+                    names.setdefault(mine_of[tensor], writer[other])
+        order = [base.graph.op_index[names[name]] for name in self.schedule.computes()]
+        return Schedule.of_computes(base.graph, order, source=self.schedule.source)
+
+    def _op(self, name: str) -> Any:
+        return self.graph.ops[self.graph.op_index[name]]
+
+
+def _numbered(captured: Captured, known: dict[Any, int]) -> list[int]:
+    """A number for each op: equal for ops that do the same to the same values; `known` has those given so far."""
+    numbers: list[int] = []
+    written: dict[str, tuple[int, int]] = {}
+    for op, (primitive, parameters, read, results) in zip(captured.graph.ops, captured.keys, strict=True):
+        inputs = tuple(written.get(value, value) if isinstance(value, str) else value for value in read)
+        number = known.setdefault((primitive, parameters, inputs, results), len(known))
+        numbers.append(number)
+        written.update({tensor: (number, place) for place, tensor in enumerate(op.outputs)})
+    return numbers

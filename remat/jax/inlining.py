@@ -1,0 +1,398 @@
+"""One pass through a jaxpr: calls inlined, views folded, recomputations found.
+
+Equations of a ``checkpoint`` region that JAX marks as recomputed (``rematted_computation`` in their name stacks) and
+that do what an earlier equation did to the same values are steps of that equation's op.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat.errors import CaptureError
+from remat.jax.costs import jaxprs_of
+from remat.jax.keys import parameters_key
+
+#: Calls whose body stands in the caller just as well, and the parameter that holds it.
+CALLS = {
+    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+    "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr", "custom_lin": "",
+}  # fmt: skip
+#: Primitives whose results are their operands.
+RENAMES = frozenset({
+    "name", "stop_gradient", "optimization_barrier", "sharding_constraint", "layout_constraint", "pvary", "pcast",
+    "reshard", "random_wrap", "random_unwrap",
+})  # fmt: skip
+#: Primitives that give the same bytes another shape.
+VIEWS = frozenset({"reshape", "squeeze", "expand_dims"})
+#: Primitives that work on the part of the data that one device has.
+PER_DEVICE = frozenset({"shard_map", "xla_pmap"})
+OFFLOADED = (
+    "values that are moved between memories are ops of their own: what is computed from them is no recomputation"
+)
+RECOMPUTED = "rematted_computation"
+TRANSPOSED = "transpose("
+
+#: A value: the number of a tensor; a negative number for what is constant; a literal; or what a loop stacks up.
+Value = Any
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What an unrolled loop stacks up: one value per iteration."""
+
+    parts: tuple[Value, ...]
+
+
+#: What an equation does: primitive, parameters, the classes of values that it reads, shapes and types of its results.
+Key = tuple[str, object, tuple[Value, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class TracedOp:
+    """An equation of the captured function, and the numbers of the tensors that it reads and writes."""
+
+    name: str
+    equation: Any
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    scope: str
+    is_backward: bool
+    region: int
+    key: Key
+    read: tuple[Value, ...]
+
+
+@dataclass(eq=False)
+class Trace:
+    """What a pass through a jaxpr found.
+
+    Attributes
+    ----------
+    ops : list of TracedOp
+    tensors : list of (name, aval)
+    steps : list of int
+        The op of each step.
+    boundary : int or None
+        The first step of the backward pass.
+    effects : list of str
+        Ops with effects, in order.
+    remarks : dict of str to None
+        In order, each once.
+    """
+
+    ops: list[TracedOp] = field(default_factory=list)
+    tensors: list[tuple[str, Any]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    boundary: int | None = None
+    effects: list[str] = field(default_factory=list)
+    remarks: dict[str, None] = field(default_factory=dict)
+
+
+class Inliner:
+    """Walks through a jaxpr and what it calls.
+
+    Parameters
+    ----------
+    unroll : bool
+        Whether each iteration of a ``scan`` has ops of its own.
+    views : bool
+        Whether reshapes that move nothing are views.
+    most : int
+        Most steps.
+    """
+
+    def __init__(self, *, unroll: bool, views: bool, most: int) -> None:
+        self.unroll = unroll
+        self.views = views
+        self.most = most
+        self.trace = Trace()
+        self._known: dict[Key, list[int]] = {}
+        self._late: set[int] = set()  # tensors of the backward pass
+        self._counts: dict[str, int] = {}
+        self._constants = 0
+        self._regions = 0
+        self._region = 0
+        self._classes: dict[int, object] = {}
+        self._numbers: dict[Key, int] = {}
+        self._repeated: list[_Repeated] = []
+        self.meant: dict[int, int] = {}
+        self._token: int | None = None
+
+    def constant(self) -> int:
+        """A new value that is in constant memory."""
+        self._constants -= 1
+        return self._constants
+
+    def run(self, jaxpr: Any, constants: Sequence[Value], arguments: Sequence[Value], scope: str = "") -> list[Value]:
+        """The results of a jaxpr for some values."""
+        values: dict[Any, Value] = {}
+        values.update(zip(jaxpr.constvars, constants, strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+        for equation in jaxpr.eqns:
+            read = [_literal(v) if hasattr(v, "val") else values[v] for v in equation.invars]
+            stack = str(equation.source_info.name_stack)
+            written = self._equation(equation, read, f"{scope}/{stack}" if scope and stack else scope or stack)
+            values.update(zip(equation.outvars, written, strict=True))
+        return [_literal(v) if hasattr(v, "val") else values[v] for v in jaxpr.outvars]
+
+    # -- equations -------------------------------------------------------------------------------------------------
+
+    def _equation(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
+        name = equation.primitive.name
+        if self.trace.boundary is None and TRANSPOSED in scope:
+            self.trace.boundary = len(self.trace.steps)
+        if name in PER_DEVICE:
+            raise CaptureError(f"{name} cannot be captured: its sizes are those of one device ({_place(equation)})")
+        if name in CALLS and CALLS[name] in equation.params:
+            return self._call(equation, read, scope)
+        if name == "scan" and self.unroll:
+            return self._scan(equation, read, scope)
+        read = [self._whole(value, v.aval, equation, scope) for value, v in zip(read, equation.invars, strict=True)]
+        if self._is_renaming(equation):
+            return read[: len(equation.outvars)]
+        return self._op(equation, read, scope)
+
+    def _call(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
+        body = equation.params[CALLS[equation.primitive.name]]
+        inner, constants = getattr(body, "jaxpr", body), getattr(body, "consts", ())
+        outer = self._region
+        if equation.primitive.name in ("remat2", "remat", "checkpoint") and equation.params.get("differentiated"):
+            self._regions += 1
+            self._region = self._regions
+        shared = [self.constant() for _ in constants]
+        written = self.run(inner, shared, read, scope)
+        self._region = outer
+        return written
+
+    def _is_renaming(self, equation: Any) -> bool:
+        name = equation.primitive.name
+        if name in RENAMES:
+            return True
+        if not equation.outvars or len(equation.invars) < 1:
+            return False
+        a, b = equation.invars[0].aval, equation.outvars[0].aval
+        if self.views and name in VIEWS and equation.params.get("dimensions" if name == "reshape" else "") is None:
+            return True
+        same = getattr(a, "shape", None) == getattr(b, "shape", 0) and getattr(a, "dtype", None) == b.dtype
+        if name == "device_put":
+            return same and _space(a) == _space(b)
+        if name == "reduce_precision":  # JAX's mark of a saved value
+            information = _float_bits(b.dtype)
+            return same and (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == information
+        return same and name in ("convert_element_type", "broadcast_in_dim", *VIEWS)
+
+    def _scan(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
+        params = equation.params
+        body, length = params["jaxpr"], int(params["length"])
+        fixed, carried = int(params["num_consts"]), int(params["num_carry"])
+        shared = [self.constant() for _ in body.consts]
+        carry = read[fixed : fixed + carried]
+        ran: list[list[Value]] = [[] for _ in range(length)]
+        for k in reversed(range(length)) if params["reverse"] else range(length):
+            sliced = [value.parts[k] if isinstance(value, Stack) else value for value in read[fixed + carried :]]
+            self._check(length)
+            written = self.run(body.jaxpr, shared, [*read[:fixed], *carry, *sliced], _joined(scope, f"scan_{k}"))
+            carry, ran[k] = written[:carried], written[carried:]
+        stacked = [Stack(tuple(row[i] for row in ran)) for i in range(len(equation.outvars) - carried)]
+        return [*carry, *stacked]
+
+    def _whole(self, value: Value, aval: Any, equation: Any, scope: str) -> Value:
+        """A value that an equation can read: what is stacked up is put together by an op of its own."""
+        if not isinstance(value, Stack):
+            return value
+        parts = [self._whole(part, None, equation, scope) for part in value.parts]
+        name = self._name("stack")
+        written = self._tensor(name, aval if aval is not None else equation.outvars[0].aval)
+        key: Key = ("stack", (), tuple(map(self._class, parts)), (str(aval),))
+        late = self._backward(scope, parts)
+        self._add(
+            TracedOp(name, Stacked(aval), _tensors(parts), (written,), scope, late, self._region, key, tuple(parts))
+        )
+        return written
+
+    # -- ops -------------------------------------------------------------------------------------------------------
+
+    def _op(self, equation: Any, read: list[Value], scope: str) -> list[Value]:
+        avals = tuple(str(v.aval) for v in equation.outvars)
+        classes = tuple(map(self._class, read))
+        key: Key = (equation.primitive.name, parameters_key(equation.params), classes, avals)
+        if not equation.effects and RECOMPUTED in scope:
+            before = [op for op in self._known.get(key, ()) if self.trace.ops[op].region != self._region]
+            if before:
+                return self._again(before, key, read)
+        name = self._name(equation.primitive.name)
+        single = len(equation.outvars) == 1
+        written = [self._tensor(name if single else f"{name}:{i}", v.aval) for i, v in enumerate(equation.outvars)]
+        inputs = _tensors(read)
+        outputs = tuple(written)
+        if equation.effects or not written:
+            inputs = (*inputs, *(() if self._token is None else (self._token,)))
+            self._token = self._tensor(f"{name}:done", None)
+            outputs = (*outputs, self._token)
+            self.trace.effects.append(name)
+        op = TracedOp(
+            name, equation, inputs, outputs, scope, self._backward(scope, read), self._region, key, tuple(read)
+        )
+        self._known.setdefault(key, []).append(self._add(op))
+        if equation.primitive.name == "device_put":
+            self.trace.remarks[OFFLOADED] = None
+        if any(True for _ in jaxprs_of(equation)):
+            self._remark(equation)
+        return list(written)
+
+    def _again(self, before: list[int], key: Key, read: list[Value]) -> list[Value]:
+        """A step that computes again what one of some ops did; which one is clear when its readers are known."""
+        first = self.trace.ops[before[0]]
+        outputs = list(first.outputs)
+        if len(before) > 1:
+            outputs = [self._tensor(f"{first.name} again", None) for _ in outputs]
+            self._classify(outputs, key)
+        self._repeated.append(_Repeated(len(self.trace.steps), before, tuple(outputs), tuple(read)))
+        self._step(before[0])
+        return outputs
+
+    def finish(self) -> Trace:
+        """Settle which of several ops that do the same each recomputation repeats: the one that its readers read."""
+        meant: dict[int, int] = {}
+        writer = {tensor: number for number, op in enumerate(self.trace.ops) for tensor in op.outputs}
+        for step in reversed(self._repeated):
+            op = step.candidates[0]
+            if len(step.candidates) > 1:
+                wanted = next((writer[meant[tensor]] for tensor in step.outputs if tensor in meant), None)
+                op = step.candidates[-1] if wanted not in step.candidates or wanted is None else wanted
+                for mine, real in zip(step.outputs, self.trace.ops[op].outputs, strict=True):
+                    meant.setdefault(mine, real)
+                self.trace.steps[step.place] = op
+            for mine, real in zip(step.read, self.trace.ops[op].read, strict=True):
+                if isinstance(mine, int) and mine >= 0 and mine not in writer:
+                    meant.setdefault(mine, real)
+        self.trace.ops = [
+            replace(op, inputs=_tensors([meant.get(t, t) for t in op.inputs]), read=_meant(op.read, meant))
+            for op in self.trace.ops
+        ]
+        self.meant = meant
+        return self.trace
+
+    def _classify(self, tensors: Sequence[int], key: Key) -> None:
+        number = self._numbers.setdefault(key, len(self._numbers))
+        self._classes.update((tensor, ("class", number, place)) for place, tensor in enumerate(tensors))
+
+    def _class(self, value: Value) -> object:
+        """The same for values that come about in the same way."""
+        return self._classes.get(value, value) if isinstance(value, int) else value
+
+    def _backward(self, scope: str, read: Sequence[Value]) -> bool:
+        if TRANSPOSED in scope and RECOMPUTED not in scope:
+            return True
+        return any(tensor in self._late for tensor in _tensors(read))
+
+    def _add(self, op: TracedOp) -> int:
+        self.trace.ops.append(op)
+        self._classify(op.outputs, op.key)
+        if op.is_backward:
+            self._late.update(op.outputs)
+        self._step(len(self.trace.ops) - 1)
+        return len(self.trace.ops) - 1
+
+    def _step(self, op: int) -> None:
+        self._check(1)
+        self.trace.steps.append(op)
+
+    def _check(self, more: int) -> None:
+        if len(self.trace.steps) + more > self.most:
+            raise CaptureError(f"more than {self.most:,} steps; loops that are not unrolled are one op each")
+
+    def _name(self, primitive: str) -> str:
+        self._counts[primitive] = self._counts.get(primitive, 0) + 1
+        return f"{primitive}.{self._counts[primitive]}"
+
+    def _tensor(self, name: str, aval: Any) -> int:
+        self.trace.tensors.append((name, aval))
+        return len(self.trace.tensors) - 1
+
+    def _remark(self, equation: Any) -> None:
+        name = equation.primitive.name
+        if name == "while":
+            self.trace.remarks["a while loop is one op, and costs one iteration: how often it runs is not known"] = None
+        elif name == "scan":
+            inside = any(
+                e.primitive.name in ("remat2", "checkpoint") for body in jaxprs_of(equation) for e in body.eqns
+            )
+            if inside:
+                text = "a scan recomputes inside of its op; with unroll=True each of its iterations has its own ops"
+                self.trace.remarks[text] = None
+        elif name not in ("cond", "sort", "argmax", "argmin") and not name.startswith(("reduce", "scatter", "cum")):
+            self.trace.remarks[f"{name} is one op, and costs what is inside of it once"] = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Repeated:
+    """A recomputation: its step, the ops that it may repeat, and what it writes and reads."""
+
+    place: int
+    candidates: list[int]
+    outputs: tuple[int, ...]
+    read: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Stands for an equation that puts together what an unrolled loop made."""
+
+    aval: Any
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def bytes_of(aval: Any) -> int:
+    """Bytes of a value of a shape and type; none for tokens, and for what is in the memory of the host.
+
+    Raises
+    ------
+    CaptureError
+        For extents that are not known.
+    """
+    shape = getattr(aval, "shape", None)
+    if shape is None or not hasattr(aval, "dtype"):
+        return 0
+    if not all(isinstance(extent, int) for extent in shape):
+        raise CaptureError(f"an array of shape {shape} has extents that are not known")
+    if "host" in _space(aval):
+        return 0
+    return int(math.prod(shape) * aval.dtype.itemsize)
+
+
+def _space(aval: Any) -> str:
+    return str(getattr(aval, "memory_space", "")).lower()
+
+
+def _float_bits(dtype: Any) -> tuple[int, int]:
+    from jax import numpy as jnp
+
+    information = jnp.finfo(dtype)
+    return information.nexp, information.nmant
+
+
+def _literal(literal: Any) -> tuple[str, str]:
+    return repr(literal.val), str(literal.aval)
+
+
+def _tensors(values: Sequence[Value]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(value for value in values if isinstance(value, int) and value >= 0))
+
+
+def _meant(values: Sequence[Value], meant: Mapping[int, int]) -> tuple[Value, ...]:
+    return tuple(meant.get(value, value) if isinstance(value, int) else value for value in values)
+
+
+def _joined(scope: str, part: str) -> str:
+    return f"{scope}/{part}" if scope else part
+
+
+def _place(equation: Any) -> str:
+    from remat.jax.sources import source_line
+
+    return source_line(equation) or "in a place that jax does not say"
