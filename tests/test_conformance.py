@@ -1,5 +1,6 @@
 """Every formulation on every backend keeps the contract, by the kit that plug-in authors use too."""
 
+import base64
 import json
 import os
 from dataclasses import replace
@@ -243,6 +244,19 @@ if find_spec("onnx"):  # a ReLU
         Sample(
             b'\x08\x08:6\n\x0f\n\x01x\x12\x01y\x1a\x01r"\x04Relu\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x04b\x0f\n\x01y'
             b"\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x04B\x04\n\x00\x10\x15"
+        )
+    ]
+
+if find_spec("tflite"):  # a ReLU, too
+    SAMPLES["tflite"] = [
+        Sample(
+            base64.b85decode(
+                b"7ytkOR7OlQ000gE6aWwa3;+lK000C44gdfE5C8xG6aWAK7ytkO0{{R30RR91`~Uy|0RR91Gynhq0RR913;+NC2mlNK3jhQF2mk;8"
+                b"2mk;80000J00000000gE7yuLi5C9AS2mk~C4gdfEH~;_u5C8xG6aWAK7ytkO8~^|S0RR91FaQ7m0RR910RR910RR91000000ssI2"
+                b"WB>pFFaQ7m00000000UA3;+NC2mk~C3IG5A2mk;83;+NC0RR910RR910RR9100000-"
+                b"2eao7ytkO000092mk;8000000RR911ONa40RR91c>n+a3;+-"
+                b"S3;+uN000C43;+NC7ytkO000092mk;8000000RR911ONa40RR91cmMzZ1ONm81ONa4"
+            )
         )
     ]
 

@@ -303,6 +303,9 @@ BROKEN = {
                          constants=[constant("i", np.int64(0))]), "'s' is no tensor but a sequence"),
     "huge": (model([node("Relu", ["x"], ["y"])], [value("x", [2**40, 2**40])], ["y"]), "'x' is larger than anything"),
     "many axes": (model([node("Relu", ["x"], ["y"])], [value("x", [1] * 40)], ["y"]), "'x' has 40 axes, more than 32"),
+    "no equation": (chain(node("Einsum", ["x"], ["y"], "bad", equation=".r.ik->...i")),
+                    "node 'bad' (Einsum): b'.r.ik->...i' is no equation"),
+    "no text": (network().replace(b"conv", b"\xff\xfe\xfd\xfc"), "model.graph.node.name is not UTF-8 text: b'\\xff"),
     "not a model": (b"\x08\x0a\x3a\x7f", "no ONNX model: "),
     "no graph": (b"\x08\x0a\x12\x01a", "no ONNX model: it has no graph"),
 }  # fmt: skip

@@ -75,6 +75,7 @@ def graph_from_onnx(
         raise FormatError(f"no ONNX model: {clipped(one_line(str(error)), 200)}") from None
     if not model.HasField("graph"):
         raise FormatError("no ONNX model: it has no graph")
+    _check_text(model, "model")
     try:
         network = Inference(expanded(model), Dimensions(dims or {}), control_flow).run()
         graph = Assembly(network, fold_views=views == "fold", remarks=notes).graph(
@@ -85,6 +86,23 @@ def graph_from_onnx(
     if model.training_info:
         notes.append("its training_info is not read: gradients that are ops of the graph are, others are not")
     return graph
+
+
+def _check_text(message: Any, where: str) -> None:
+    """Refuse names that are no text: the library gives bytes for them, and nobody else expects that."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        path = f"{where}.{field.name}"
+        for each in [value] if field.type == field.TYPE_STRING and isinstance(value, str | bytes) else _listed(value):
+            if isinstance(each, bytes):
+                raise FormatError(f"no ONNX model: {path} is not UTF-8 text: {short(each)}")
+            if not isinstance(each, str):
+                _check_text(each, path)
+
+
+def _listed(value: Any) -> Any:
+    return [value] if hasattr(value, "ListFields") else value
 
 
 def _source(model: Any) -> str:

@@ -7,6 +7,7 @@ stays bounded, faults have a name, and more is known: what small tensors contain
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ RANDOM = frozenset(
 #: Ops with graphs of their own.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _STANDARD = ("", "ai.onnx")
+_TERM = rb"[A-Za-z ]*+(?:\.\.\.)?+[A-Za-z ]*+"
+_EQUATION = re.compile(rb"%s(?:,%s)*(?:->%s)?" % (_TERM, _TERM, _TERM))
 _CONTENT_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -257,6 +260,11 @@ class Inference:
             if not domain:
                 raise FormatError(f"node {short(node.name)}: ONNX has no op {short(proto.op_type)}") from None
             return {}
+        if proto.op_type == "Einsum":
+            equation = node.attributes.get("equation")
+            if not isinstance(equation, bytes) or not _EQUATION.fullmatch(equation):
+                # ONNX's rule does not come back from one with a single dot
+                raise FormatError(f"node {short(node.name)} (Einsum): {short(equation)} is no equation")
         data = {
             name: self._onnx.numpy_helper.from_array(self.network.content[name], name)
             for name in node.inputs
@@ -310,7 +318,10 @@ class Inference:
         if node.type == "Size":
             content = np.array(self.network.values[node.inputs[0]].elements, dtype=np.int64)
         else:
-            content = np.array(shape[node.attributes.get("start", 0) : node.attributes.get("end")], dtype=np.int64)
+            first, last = node.attributes.get("start", 0), node.attributes.get("end")
+            if not isinstance(first, int) or not isinstance(last, int | None):
+                raise FormatError(f"node {short(node.name)} (Shape): start and end must be whole numbers")
+            content = np.array(shape[first:last], dtype=np.int64)
         self._keep(node.outputs[0], content)
         self.network.constant.add(node.outputs[0])
 

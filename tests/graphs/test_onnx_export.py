@@ -1,0 +1,101 @@
+"""ONNX models as PyTorch's exporter writes them: counts, bytes and FLOPs against formulas and published totals."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+
+from torch import nn  # noqa: E402
+
+from remat import read_graph  # noqa: E402
+from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+def exported(module: nn.Module, *inputs: torch.Tensor, optimize: bool = True, **options: object) -> bytes:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module.eval(), inputs, dynamo=True, optimize=optimize, verbose=False, **options)
+    assert program is not None
+    return bytes(program.model_proto.SerializeToString())
+
+
+def test_an_attention_layer_with_open_dimensions_has_the_same_products_optimized_or_not() -> None:
+    """For each of 3·7 tokens 2·(4·16² + 2·16·32) FLOPs in matrix products, and 4·7·16 in attention."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("seq")},)
+    for optimize in (True, False):
+        data = exported(layer, torch.randn(2, 5, 16), optimize=optimize, dynamic_shapes=shapes)
+        with pytest.raises(Exception, match=r"sizes of batch \(src\[0\]\); seq \(src\[1\]\) not given"):
+            graph_from_onnx(data)
+        graph = graph_from_onnx(data, dims={"batch": 3, "seq": 7})
+        products = sum(op.cost for op in graph.ops if op.type == "MatMul")
+        products += sum(op.cost // 33 * 32 if op.cost % 33 == 0 else op.cost for op in graph.ops if op.type == "Gemm")
+        assert products == 21 * (2 * (4 * 256 + 2 * 512) + 4 * 7 * 16)
+        assert set(graph.meta["modules"].values()) >= {"self_attn", "linear1", "linear2", "norm1", "norm2"}
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inside: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * width
+        self.body = nn.Sequential(
+            nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out),
+        )  # fmt: skip
+        self.side: nn.Module = nn.Identity()
+        if stride > 1 or inside != out:
+            self.side = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.side(x))
+
+
+def resnet50() -> nn.Module:
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    inside = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(count):
+            layers.append(Bottleneck(inside, width, stride if number == 0 else 1))
+            inside = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def test_resnet50_has_the_known_flops() -> None:
+    """4.09 G multiply-accumulates an image in convolutions and the last layer."""
+    graph = graph_from_onnx(exported(resnet50(), torch.randn(8, 3, 224, 224)))
+    products = sum(op.cost for op in graph.ops if op.type in ("Conv", "Gemm"))
+    assert 65.42e9 < products < 65.6e9
+    assert sum(op.type == "Conv" for op in graph.ops) == 53
+    assert products < graph.base_cost < 1.01 * products
+    assert 25.5e6 * 4 < graph.constant_memory < 25.7e6 * 4
+
+
+def test_bert_has_the_known_flops_and_its_file_is_read_without_its_weights(tmp_path: Path) -> None:
+    """12·(24·768² + 4·512·768) FLOPs for each of 8·512 tokens, and what goes element by element; 436 MB of weights."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(attn_implementation="eager")
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    path = tmp_path / "bert.onnx"
+    path.write_bytes(exported(model, torch.zeros(8, 512, dtype=torch.long)))
+    assert path.stat().st_size > 400_000_000
+    graph = read_graph(path)
+    path.unlink()
+    # the weights, and the embeddings of positions and token types, which do not depend on the tokens
+    assert 435e6 < graph.constant_memory < 460e6
+    products = sum(op.cost for op in graph.ops if op.type in ("MatMul", "Gemm"))
+    expected = 8 * 512 * 12 * (24 * 768**2 + 4 * 512 * 768)
+    assert expected <= products < 1.001 * expected
+    assert products < graph.base_cost < 1.01 * products
