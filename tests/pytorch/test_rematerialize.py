@@ -359,7 +359,10 @@ def test_verification_finds_a_difference(state) -> None:
             module.norm(x)
         return model(x, target)
 
-    for wrong, words in ((scaled, "gradient of 'first.bias' differs from eager by"), (twice, "buffer 'norm.running_mean' differs")):
+    for wrong, words in (
+        (scaled, "gradient of 'first.bias' differs from eager by"),
+        (twice, "buffer 'norm.running_mean' differs"),
+    ):
         before = copy.deepcopy(module.state_dict())
         with pytest.raises(VerificationError, match=words):
             verify(module, wrong, data(), {}, 10**9)
