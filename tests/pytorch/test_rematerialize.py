@@ -322,7 +322,8 @@ def test_a_schedule_can_be_given(state, tmp_path) -> None:
     module, model = state
     model.save_schedule(tmp_path / "schedule.json")
     x, target = data()
-    again = rematerialize(module, (x, target), schedule=tmp_path / "schedule.json")
+    # by other costs, as on another machine: the schedule is as good
+    again = rematerialize(module, (x, target), schedule=tmp_path / "schedule.json", costs="flops")
     assert again.schedule == model.schedule and again.report.result is None
     assert again.report.predicted_peak == model.report.predicted_peak
     with pytest.raises(ScheduleError, match="over the budget"):
