@@ -221,7 +221,6 @@ def _read(source: Source) -> ComputeGraph:
 FORMAT = GraphFormat(
     name="tflite",
     description="TensorFlow Lite models (read only)",
-    suffixes=(".tflite",),
     recognizes=_recognizes,
     read=_read,
     options=("subgraph", "views", "control_flow"),
