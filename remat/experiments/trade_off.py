@@ -37,6 +37,8 @@ class Point:
         Why there is no schedule, or why this one counts for nothing; empty where all is well.
     remarks : tuple of str
         What is not wrong by the graph's rules, and yet to be known.
+    bound : int or None
+        What the cost of no schedule within that peak can be below, where the maker proved something.
     """
 
     who: str
@@ -45,6 +47,7 @@ class Point:
     certificate: Certificate | None = field(repr=False)
     fault: str = ""
     remarks: tuple[str, ...] = ()
+    bound: int | None = None
 
     @classmethod
     def of(
@@ -56,11 +59,12 @@ class Point:
         *,
         rules: Rules | None = None,
         remarks: Iterable[str] = (),
+        bound: int | None = None,
     ) -> Point:
         """A schedule as it is, certified for `graph`; `who` is by default its source."""
         certificate = validate(graph, schedule, rules)
         fault = "" if certificate.first is None else str(certificate.first)
-        return cls(who or schedule.source or "schedule", knob, schedule, certificate, fault, tuple(remarks))
+        return cls(who or schedule.source or "schedule", knob, schedule, certificate, fault, tuple(remarks), bound)
 
     @classmethod
     def failed(cls, who: str, knob: str, fault: str) -> Point:
@@ -92,7 +96,8 @@ class Point:
         found = self.certificate
         return {
             "who": self.who, "knob": self.knob, "certified": self.certified, "peak": self.peak, "cost": self.cost,
-            "overhead_percent": self.overhead, "recomputations": None if found is None else found.recomputations,
+            "overhead_percent": self.overhead, "bound": self.bound,
+            "recomputations": None if found is None else found.recomputations,
             "fault": self.fault, "remarks": "; ".join(self.remarks),
         }  # fmt: skip
 

@@ -23,6 +23,7 @@ from remat.torch.peers import (  # noqa: E402
     default_partition_schedule,
     partitioner_schedule,
     schedule_of_saved_set,
+    schedule_of_trace,
     tagged_saved_set,
     tagged_schedule,
 )
@@ -205,6 +206,45 @@ def test_a_comparison_at_the_peaks_of_torch(step: Captured) -> None:
     assert pairs[-1].ratio == 0  # and what saves nothing is beaten by the reference order
     ours = sorted((point.peak, point.overhead) for point in found.by_maker()["greedy"])
     assert [over for _, over in ours] == sorted((over for _, over in ours), reverse=True)
+
+
+class Normed(Layers):
+    """With batch norm, whose statistics eager checkpointing updates twice."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers)
+        for layer in self.layers:
+            layer.append(torch.nn.BatchNorm1d(4))
+
+
+def traced(kind: type[Layers], x: torch.Tensor, *, checkpoints: bool, layers: int = 2) -> Captured:
+    with fake_tensors():
+        module = checkpointed(kind(layers)) if checkpoints else kind(layers)
+    return capture(module, (x,), route="make_fx", loss=lambda out: out, costs="flops")
+
+
+@pytest.mark.parametrize("kind", [Layers, Normed])
+def test_eager_checkpointing_is_a_schedule_of_the_step_without(kind: type[Layers]) -> None:
+    """As the trace has it, dropout by its arguments, and with the second update of statistics."""
+    x = torch.zeros(8, 4, 16)
+    base, trace = (traced(kind, x, checkpoints=each) for each in (False, True))
+    schedule = schedule_of_trace(base, trace)
+    point, own = Point.of(base.graph, schedule), Point.of(trace.graph, Schedule.reference(trace.graph))
+    assert (point.certified, point.cost, schedule.meta["dropped"]) == (True, own.cost, [])
+    assert len(trace.graph.ops) == schedule.num_computes > len(base.graph.ops)
+    assert again(schedule).intersection(base.random_ops)
+    if kind is Layers:
+        assert point.peak == own.peak < base.graph.reference_peak
+    else:
+        assert again(schedule).intersection(base.graph.meta["effects"])
+
+
+def test_a_trace_of_something_else_is_refused() -> None:
+    base, other = (traced(Layers, torch.zeros(batch, 4, 16), checkpoints=False, layers=1) for batch in (8, 4))
+    with pytest.raises(
+        ScheduleError, match=r"node 'view.*' .* of the trace is not 'view.*' of 'Layers': argument 16 is 32"
+    ):
+        schedule_of_trace(base, other)
 
 
 @pytest.mark.slow

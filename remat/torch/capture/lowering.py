@@ -190,9 +190,10 @@ def _behind(starts: set[torch.fx.Node], fx: torch.fx.Graph) -> set[torch.fx.Node
 
 def _homes_of(traced: Traced, storages: _Storages) -> Callable[..., tuple[str, ...]]:
     def homes(*kinds: str) -> tuple[str, ...]:
-        """Tensors that the results of these kinds live in."""
+        """Tensors that the results of these kinds live in, as far as they are computed by now."""
         nodes = [each.node for each in traced.results if each.kind in kinds and each.node is not None]
-        return tuple(dict.fromkeys(home for node in nodes for home in storages.homes[node] if home is not None))
+        # eager checkpointing updates buffers once more in the backward pass: those results come later
+        return tuple(dict.fromkeys(home for node in nodes for home in storages.homes.get(node, ()) if home is not None))
 
     return homes
 

@@ -38,7 +38,7 @@ def compare_peers(
     knobs: Sequence[float] = KNOBS,
     solvers: Sequence[Any] = ("dp",),
     others: Mapping[str, Schedule | Callable[[Captured], Schedule]] | None = None,
-    order: str | OrderRule = "fixed",
+    order: str | OrderRule = "free",
     least_peak: bool = False,
     stop: Stop = None,
     options: SolveOptions = DEFAULT_OPTIONS,
@@ -61,8 +61,8 @@ def compare_peers(
         Its solvers; see :data:`remat.torch.peers.SOLVERS`.
     others : mapping, optional
         More schedules of the captured step, or functions that make one of it, by the names of their makers.
-    order : {"fixed", "free"}
-        For this package's methods.
+    order : {"free", "fixed"}
+        For this package's methods; torch's own schedules are free.
     least_peak : bool
         Whether the methods are also asked for the least peak that they can reach.
     stop, options
@@ -155,7 +155,8 @@ def _ours(
                 why = str(cell.row["message"]) if cell.status == "failed" else f"no schedule: {cell.status}"
                 points.append(Point.failed(method.label, f"{cell.budget}", why))
             else:
-                points.append(Point.of(problem.graph, cell.schedule, method.label, f"{cell.budget}"))
+                bound = found.bound(cell) if cell.complete else None
+                points.append(Point.of(problem.graph, cell.schedule, method.label, f"{cell.budget}", bound=bound))
     return points
 
 
@@ -179,10 +180,13 @@ class EqualPeak:
     peer : Point
     ours : Point or None
         None where no other schedule has so small a peak.
+    bound : int or None
+        What no schedule within the peer's peak can cost less than, where somebody proved it.
     """
 
     peer: Point
     ours: Point | None
+    bound: int | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -190,6 +194,14 @@ class EqualPeak:
         if self.ours is None or self.ours.overhead is None or not self.peer.overhead:
             return None
         return self.ours.overhead / self.peer.overhead
+
+    @property
+    def least_ratio(self) -> float | None:
+        """What no schedule can bring the ratio below; None where it is unknown."""
+        base = 0 if self.peer.certificate is None else self.peer.certificate.base_cost
+        if self.bound is None or not base or not self.peer.overhead:
+            return None
+        return max(self.bound - base, 0) / base * 100 / self.peer.overhead
 
 
 def at_equal_peak(found: TradeOff, peer: str) -> list[EqualPeak]:
@@ -203,4 +215,10 @@ def at_equal_peak(found: TradeOff, peer: str) -> list[EqualPeak]:
     family = peer.split(" (", maxsplit=1)[0]
     ours = TradeOff(found.graph, tuple(point for point in found.points if not point.who.startswith(family)))
     valid = [point for point in found.points if point.who == peer and point.peak is not None]
-    return [EqualPeak(point, ours.best(point.peak or 0)) for point in valid]
+    proofs = [(int(point.knob), point.bound) for point in ours.points if point.bound is not None]
+    pairs = []
+    for point in valid:
+        # what is proved of a budget holds for every smaller one
+        bounds = [bound for budget, bound in proofs if budget >= (point.peak or 0)]
+        pairs.append(EqualPeak(point, ours.best(point.peak or 0), max(bounds, default=None)))
+    return pairs

@@ -1,0 +1,154 @@
+"""Peak against extra time: torch's partitioner at its budgets, and ours at the peaks that it reaches.
+
+One captured step, one table of costs, one validator for both. For each budget of torch's partitioner
+(``activation_memory_budget``) the method solves with torch's peak as its budget; then it is asked for its least peak.
+
+    python benchmarks/bench_torch_peers.py --models gpt2 resnet50 --size small --seconds 20
+    python benchmarks/bench_torch_peers.py --size full --seconds 60 --output results.json --plots pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
+
+from models import bert, encoder_decoder, gpt, resnet, unet
+
+from remat import SolveOptions
+from remat.experiments.trade_off import TradeOff
+from remat.experiments.trade_off_plots import save_trade_off_plot
+from remat.torch.capture import capture, fake_tensors
+from remat.torch.peers import at_equal_peak, compare_peers
+from remat.torch.peers.compare import KNOBS
+
+TORCH = "torch's partitioner (dp)"
+
+
+def hf_gpt2(**sizes: Any) -> Any:
+    """GPT-2 of transformers, with random weights; its loss is the first output."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    layers, width, length, batch = (sizes[key] for key in ("layers", "width", "length", "batch"))
+    config = GPT2Config(
+        n_layer=layers, n_embd=width, n_head=sizes["heads"], n_positions=length, vocab_size=sizes["vocabulary"]
+    )
+    config.use_cache = False
+    ids = torch.zeros(batch, length, dtype=torch.long)
+
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = GPT2LMHeadModel(config)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.model(input_ids=ids, labels=ids).loss
+
+    return Loss().train(), (ids,)
+
+
+#: Each model, and its arguments: small ones for a machine that is in a hurry, and the real ones.
+SMALL = {"layers": 4, "width": 128, "heads": 4, "vocabulary": 512, "length": 128, "batch": 4}
+MODELS: dict[str, tuple[Callable[..., Any], dict[str, dict[str, Any]]]] = {
+    "gpt2": (gpt, {
+        "small": SMALL,
+        "full": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
+    }),
+    "gpt2-hf": (hf_gpt2, {
+        "small": SMALL,
+        "full": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
+    }),
+    "bert": (bert, {
+        "small": SMALL,
+        "full": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 30522, "length": 512, "batch": 8},
+    }),
+    "encoder-decoder": (encoder_decoder, {
+        "small": {**SMALL, "layers": 2},
+        "full": {"layers": 6, "width": 512, "heads": 8, "vocabulary": 32000, "length": 256, "batch": 16},
+    }),
+    "resnet50": (resnet, {
+        "small": {"blocks": (2, 2, 2, 2), "width": 16, "image": 64, "classes": 10, "batch": 8},
+        "full": {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
+    }),
+    "unet": (unet, {
+        "small": {"levels": 4, "width": 8, "image": 64, "batch": 4},
+        "full": {"levels": 5, "width": 64, "image": 256, "batch": 4},
+    }),
+}  # fmt: skip
+
+
+def table(name: str, found: TradeOff) -> dict[str, Any]:
+    """Print a model's table; its rows and sums."""
+    graph = found.graph
+    print(f"\n{name}: {len(graph.ops)} ops, reference peak {graph.reference_peak / 1e6:.1f} MB, in {graph.cost_unit}")
+    print("budget   torch MB  share    torch extra   ours at that peak   ratio  at least   by")
+    pairs = at_equal_peak(found, TORCH)
+    rows = []
+    for pair in pairs:
+        theirs, ours = pair.peer, pair.ours
+        extra = "-" if ours is None else f"{ours.overhead:.2f} %"
+        ratio = "-" if pair.ratio is None else f"{pair.ratio:.2f}"
+        least = "-" if pair.least_ratio is None else f"{pair.least_ratio:.2f}"
+        print(
+            f"{theirs.knob:>6} {theirs.peak / 1e6:10.1f}  {100 * theirs.peak / graph.reference_peak:5.1f} %"
+            f"  {theirs.overhead:9.2f} %  {extra:>16}  {ratio:>6}  {least:>8}   {ours.schedule.source if ours else ''}"
+        )
+        rows.append({**theirs.row(), "ours": None if ours is None else ours.row(), "ratio": pair.ratio,
+                     "least_ratio": pair.least_ratio})  # fmt: skip
+    lowest = min(pair.peer.peak for pair in pairs)
+    mine = min(point.peak for point in found.points if point.who != TORCH and point.peak is not None)
+    ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
+    print(
+        f"worst ratio {max(ratios):.2f}; least peak: torch {lowest / 1e6:.1f} MB, ours {mine / 1e6:.1f} MB "
+        f"({100 * mine / lowest:.0f} % of torch's)"
+    )
+    return {"model": name, "rows": rows, "worst_ratio": max(ratios), "least_torch": lowest, "least_ours": mine}
+
+
+def main() -> None:
+    """Compare, print and write."""
+    read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    read.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "gpt2-hf"])
+    read.add_argument("--size", choices=("small", "full"), default="small")
+    read.add_argument("--costs", default="roofline", help="flops, roofline, roofline:DEVICE or measured")
+    read.add_argument("--method", default="auto")
+    read.add_argument("--order", choices=("fixed", "free"), default="free")
+    read.add_argument("--seconds", type=float, default=20, help="for each budget")
+    read.add_argument("--threads", type=int, default=1)
+    read.add_argument("--seed", type=int, default=0)
+    read.add_argument("--knobs", type=float, nargs="+", default=KNOBS)
+    read.add_argument("--output", type=Path, help="JSON file")
+    read.add_argument("--plots", type=Path, help="folder for a picture of each model")
+    asked = read.parse_args()
+    results = []
+    for name in asked.models:
+        build, sizes = MODELS[name]
+        began = time.perf_counter()
+        with fake_tensors():
+            module, args = build(**sizes[asked.size])
+        step = capture(module, args, route="joint", costs=asked.costs, name=f"{name} ({asked.size})")
+        captured = time.perf_counter() - began
+        found = compare_peers(
+            step, methods=[asked.method], knobs=asked.knobs, order=asked.order, least_peak=True, stop=asked.seconds,
+            options=SolveOptions(threads=asked.threads, seed=asked.seed),
+        )  # fmt: skip
+        results.append({**table(name, found), "capture_seconds": captured, "seconds": time.perf_counter() - began})
+        print(f"captured in {captured:.1f} s, all in {results[-1]['seconds']:.0f} s", flush=True)
+        if asked.plots is not None:
+            asked.plots.mkdir(parents=True, exist_ok=True)
+            save_trade_off_plot(found, asked.plots / f"torch-{name}.svg")
+        if asked.output is not None:
+            options = {key: str(value) for key, value in vars(asked).items()}
+            asked.output.write_text(json.dumps({"options": options, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A traced step that computes some ops again (eager checkpointing) as a schedule of the step that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from remat.errors import ScheduleError
+from remat.schedule import Schedule
+from remat.torch.captured import BEGIN_BACKWARD, Captured
+
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh_copy.default)
+
+
+def schedule_of_trace(base: Captured, traced: Captured, *, source: str = "eager checkpointing") -> Schedule:
+    """The order and the recomputations of `traced` as a schedule of `base`.
+
+    Both are captured by route ``"make_fx"`` from the same module and arguments, `base` without checkpointing and
+    `traced` with it: ``torch.utils.checkpoint`` runs its regions again while the trace records them. Results are
+    matched by what they are, and from there each node with its counterpart, argument by argument; so random ops need no
+    order, and ops that look the same stay apart. What only serves a second update of batch-norm statistics has no
+    counterpart but by its own arguments.
+
+    Parameters
+    ----------
+    base, traced : Captured
+    source : str
+
+    Raises
+    ------
+    ScheduleError
+        Naming the first node that differs, if these are not the same computation.
+    """
+    found = _Match(base, traced).nodes
+    ops = base.graph.op_index
+    computes: list[int] = []
+    for op in traced.graph.arrays.order.tolist():
+        node = traced.nodes[op]
+        if node is None:
+            computes.append(ops[BEGIN_BACKWARD])
+        elif node in found:
+            computes.append(ops[found[node].name])
+    dropped = [node.name for node in traced.nodes if node is not None and node not in found]
+    return Schedule.of_computes(base.graph, computes, source=source, meta={"dropped": dropped})
+
+
+class _Match:
+    """Which node of `base` each node of `traced` computes again, or for the first time."""
+
+    def __init__(self, base: Captured, traced: Captured) -> None:
+        self.base, self.traced = base, traced
+        self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.inputs = {each.node: (each.kind, each.name) for each in (*base.inputs, *traced.inputs)}
+        theirs = {(each.kind, each.name): each.node for each in traced.results}
+        waiting = [
+            (theirs[each.kind, each.name], each.node)
+            for each in base.results
+            if each.node is not None and theirs.get((each.kind, each.name)) is not None
+        ]
+        if not waiting:
+            raise ScheduleError(f"{traced.graph.name!r} has no result in common with {base.graph.name!r}")
+        while waiting:
+            waiting += self._pair(*waiting.pop())
+        self._by_arguments()
+
+    def _pair(self, node: torch.fx.Node, other: torch.fx.Node) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+        """Match two nodes; the pairs of their arguments that this entails."""
+        node, other = _plain(node), _plain(other)
+        known = self.nodes.get(node)
+        if known is other:
+            return []
+        if known is not None:
+            if _same(known, other, self.nodes):
+                return []
+            raise self._difference(node, other, f"it is {known.name!r}, too")
+        if other.op != "call_function":
+            # an update of statistics that reads those of the update before has an op where the base has the buffer
+            if node.op == "call_function" or self.inputs.get(node) == self.inputs.get(other):
+                return []
+            raise self._difference(node, other, "they are different inputs")
+        if node.op != "call_function" or node.target is not other.target:
+            raise self._difference(node, other, f"it is {other.target}")
+        mine, theirs = _leaves(node), _leaves(other)
+        if len(mine) != len(theirs):
+            raise self._difference(node, other, "they have different arguments")
+        pairs = []
+        for a, b in zip(mine, theirs, strict=True):
+            if isinstance(a, torch.fx.Node) and isinstance(b, torch.fx.Node):
+                pairs.append((a, b))
+            elif isinstance(a, torch.fx.Node) or isinstance(b, torch.fx.Node) or type(a) is not type(b) or a != b:
+                raise self._difference(node, other, f"argument {a!r} is {b!r} there")
+        self.nodes[node] = other
+        return pairs
+
+    def _by_arguments(self) -> None:
+        """Match what no result needs: by target and arguments, which have their counterparts already."""
+        known = {_key(node, {}): node for node in self.base.module.graph.nodes if node.op == "call_function"}
+        places = {self.inputs[each.node]: each.node for each in self.base.inputs}
+        constants = {each.node: places.get((each.kind, each.name), each.node) for each in self.traced.inputs}
+        for node in self.traced.module.graph.nodes:
+            if node.op == "call_function" and node not in self.nodes and node.target not in _ALIASES:
+                other = known.get(_key(node, {**constants, **self.nodes}))
+                if other is not None:
+                    self.nodes[node] = other
+
+    def _difference(self, node: torch.fx.Node, other: torch.fx.Node, why: str) -> ScheduleError:
+        return ScheduleError(
+            f"node {node.name!r} ({node.target}) of the trace is not {other.name!r} of {self.base.graph.name!r}: {why}"
+        )
+
+
+def _plain(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that an alias is an alias of."""
+    while node.op == "call_function" and node.target in _ALIASES and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _leaves(node: torch.fx.Node) -> list[Any]:
+    return pytree.tree_leaves((node.args, dict(node.kwargs)))
+
+
+def _same(node: torch.fx.Node, other: torch.fx.Node, found: Mapping[torch.fx.Node, torch.fx.Node]) -> bool:
+    """Whether two nodes of the base compute the same: the trace may have merged what the base has twice."""
+    return node.target is other.target and node.op == "call_function" and _key(node, {}) == _key(other, {})
+
+
+def _key(node: torch.fx.Node, found: Mapping[torch.fx.Node, torch.fx.Node]) -> Any:
+    """Target and arguments, aliases resolved and nodes replaced by their counterparts."""
+
+    def shown(leaf: Any) -> Any:
+        if isinstance(leaf, torch.fx.Node):
+            plain = _plain(leaf)
+            return found.get(plain, plain)
+        return repr(leaf)
+
+    return (node.target, tuple(shown(leaf) for leaf in _leaves(node)))
