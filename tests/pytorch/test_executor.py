@@ -16,7 +16,7 @@ from remat import Problem, solve  # noqa: E402
 from remat.errors import ExecutionError  # noqa: E402
 from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Schedule  # noqa: E402
-from remat.torch import Captured, Executor, capture, track_storages  # noqa: E402
+from remat.torch import Captured, Executor, capture, fake_tensors, track_storages  # noqa: E402
 
 SEED = 11
 SMALL: Mapping[str, Mapping[str, Any]] = {"gpt": {"layers": 1, "width": 8, "length": 8}, "resnet": {"blocks": (1,)}}
@@ -44,7 +44,7 @@ class Eager:
                 gradients += 1
                 assert torch.equal(expected.grad, found.grad), name
                 assert expected.grad.stride() == found.grad.stride(), name
-        assert gradients > 5
+        assert gradients > 3
         for (name, expected), (_, found) in zip(self.module.named_buffers(), module.named_buffers(), strict=True):
             assert torch.equal(expected, found), name
 
@@ -146,6 +146,15 @@ def test_a_loss_from_outside() -> None:
         executor.step(ours, *args, loss=lambda out: out["logits"].detach().zero_().sum() + loss(out))
 
 
+def test_values_that_a_kernel_leaves_out() -> None:
+    """A batch norm that comes first makes no gradient of its input, though its fake kernel does."""
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
+    args = (torch.randn(16, 8),)
+    captured = capture(module, args, route="make_fx", loss=lambda out: out.square().mean())
+    eager = Eager(module, args, lambda out: out.square().mean())
+    check_step(eager, Executor(captured, Schedule.reference(captured.graph)), module, args)
+
+
 def test_inference() -> None:
     module, args = seeded("unet", levels=2, loss=False)
     module.eval()
@@ -174,3 +183,30 @@ def test_all_models(name: str, route: str) -> None:
     assert max(max(Counter(schedule.computes()).values()) for schedule in schedules) > 4
     for schedule in (*schedules, pinned(graph, schedules[-1])):
         check_step(eager, Executor(captured, schedule), module, args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet", "unet", "gpt"])
+def test_full_size_without_memory(name: str) -> None:
+    """Under fake tensors the tracker sees what real ones would take: the models of the benchmark, to the byte."""
+    sizes = {
+        "resnet": {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
+        "unet": {"levels": 5, "width": 64, "image": 256, "batch": 4},
+        "gpt": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
+    }
+    with fake_tensors():
+        module, args = seeded(name, **sizes[name])
+        captured = capture(module, args)
+        assert captured.graph.reference_peak > 1_000_000_000
+        for schedule in (
+            Schedule.reference(captured.graph),
+            random_schedule(captured.graph, 1, drop=0.01),
+            pinned(captured.graph, random_schedule(captured.graph, 2, drop=0.02)),
+        ):
+            executor = Executor(captured, schedule)
+            with track_storages(constants=(module, args), timeline=True) as tracker:
+                held = Held(executor, tracker)
+                executor.step(module, *args, on_op=held)
+            assert not held.wrong
+            assert tracker.peak == executor.predicted_peak
+            module.zero_grad()

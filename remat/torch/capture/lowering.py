@@ -45,10 +45,11 @@ class _Storages:
         several = isinstance(val, tuple | list)
         new: list[str] = []
         homes: list[str | None] = []
+        made = _made(node)
         for position, value in enumerate(_values(node)):
             if isinstance(value, tuple | list):
                 raise CaptureError(f"node {node.name!r} ({node.target}) has nested values")
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or not made[position]:
                 homes.append(None)
                 continue
             key = _key(value)
@@ -173,6 +174,23 @@ def is_random(node: torch.fx.Node) -> bool:
 def _values(node: torch.fx.Node) -> tuple[Any, ...]:
     val = node.meta.get("val")
     return tuple(val) if isinstance(val, tuple | list) else (val,)
+
+
+def _argument(node: torch.fx.Node, name: str, default: Any) -> Any:
+    """An argument by its name; its own default, or `default` where the op has no such argument."""
+    schema = getattr(node.target, "_schema", None)
+    for position, argument in enumerate(() if schema is None else schema.arguments):
+        if argument.name == name:
+            given = node.args[position] if position < len(node.args) else argument.default_value
+            return node.kwargs.get(name, given)
+    return default
+
+
+def _made(node: torch.fx.Node) -> Sequence[bool]:
+    """Which values a node makes: kernels leave out those that its mask does, where fake ones may not (batch norm)."""
+    mask = _argument(node, "output_mask", None)
+    count = len(_values(node))
+    return mask if mask is not None and len(mask) == count else [True] * count
 
 
 def _key(value: torch.Tensor) -> int:

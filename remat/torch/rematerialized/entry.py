@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from remat.backends.choice import BackendLike
 from remat.errors import ExecutionError, ProblemError, ScheduleError
@@ -206,9 +205,7 @@ def _prepared(
             raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
         found = result.schedule
     else:
-        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
-        # the same step with other costs (another machine, other threads) has another digest; the validator judges
-        found = dataclasses.replace(found, graph=captured.graph.name, graph_digest=captured.graph.digest)
+        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule, captured.graph)
     counted = settings.constants == "included"
     rules = Rules(budget=problem.budget_bytes, count_constant_memory=counted)
     certificate = validate(captured.graph, found, rules)
@@ -255,20 +252,6 @@ def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Map
     found = run_verification(
         made.original, made, args, kwargs,
         report.predicted_peak - (report.constant_memory if report.constants_counted else 0),
-        tolerance=_rounding(plan.captured) if eager else max(1e-3, _rounding(plan.captured)), measure=eager,
+        tolerance=0.0 if eager else 1e-3, measure=eager,
     )  # fmt: skip
     plan.report = dataclasses.replace(report, verification=found)
-
-
-def _rounding(captured: Captured) -> float:
-    """How far gradients may be apart where types below 32 bits are in the graph; 0 elsewhere.
-
-    Eager dropout on a CPU multiplies by a mask that was rounded, captured dropout by a number: the same in 32 bits.
-    """
-    kinds = {
-        value.dtype
-        for node in captured.module.graph.nodes
-        for value in tree_leaves(node.meta.get("val"))
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
-    }
-    return 4 * max((torch.finfo(kind).eps for kind in kinds if torch.finfo(kind).bits < 32), default=0.0)
