@@ -15,7 +15,7 @@ from remat.io.limits import MAX_STEPS
 from remat.io.text import one_line
 from remat.jax.captured import Captured
 from remat.jax.costs import MOVES, cost_of, jaxprs_of
-from remat.jax.inlining import Inliner, Stack, Stacked, Trace, bytes_of
+from remat.jax.inlining import Inliner, Stack, Stacked, Trace, base_of, bytes_of, renamed
 from remat.jax.sources import source_line
 from remat.schedule import Schedule
 
@@ -96,7 +96,8 @@ def capture(
     leaves = (inliner.meant.get(tensor, tensor) for value in results for tensor in _leaves(value))
     outputs = list(dict.fromkeys(leaves))
     loss = next(iter(_leaves(results[0])), None) if mode == "training" and results else None
-    return _captured(_Found(trace, outputs, loss, kinds, closed, label, mode))
+    returned = tuple(_named(trace, inliner.meant, value) for value in results)
+    return _captured(_Found(trace, outputs, loss, kinds, closed, label, mode, returned))
 
 
 def _constant_bytes(closed: Any, args: Sequence[Any], chosen: set[int], mode: str) -> dict[str, int]:
@@ -115,8 +116,9 @@ def _constant_bytes(closed: Any, args: Sequence[Any], chosen: set[int], mode: st
 
 
 def _leaves(value: Any) -> list[int]:
-    if isinstance(value, Stack):
-        return [leaf for part in value.parts for leaf in _leaves(part)]
+    if isinstance(value, Stack | tuple):  # a tuple is a stack with names
+        return [leaf for part in (value.parts if isinstance(value, Stack) else value) for leaf in _leaves(part)]
+    value = base_of(value)
     return [value] if isinstance(value, int) and value >= 0 else []
 
 
@@ -146,6 +148,7 @@ class _Found:
     jaxpr: Any
     label: str
     mode: str
+    results: tuple[Any, ...]
 
 
 def _captured(found: _Found) -> Captured:
@@ -170,6 +173,7 @@ def _captured(found: _Found) -> Captured:
         jaxpr=found.jaxpr,
         boundary=boundary,
         keys=tuple(_key(trace, number) for number in kept),
+        results=found.results,
         values={trace.tensors[t][0]: trace.tensors[t][1] for number in kept for t in trace.ops[number].outputs},
         mode=found.mode,
         remarks=tuple(trace.remarks),
@@ -214,8 +218,13 @@ def _key(trace: Trace, number: int) -> tuple[Any, ...]:
     """What an op does, with tensors by their names."""
     primitive, parameters, _, results = trace.ops[number].key
     read = trace.ops[number].read
-    named = (trace.tensors[v][0] if isinstance(v, int) and v >= 0 else v for v in read)
-    return primitive, parameters, tuple(named), results
+    return primitive, parameters, tuple(_named(trace, {}, value) for value in read), results
+
+
+def _named(trace: Trace, meant: Mapping[int, int], value: Any) -> Any:
+    """A value with tensors by their names."""
+    settled = renamed(value, meant)
+    return renamed(settled, {t: trace.tensors[t][0] for t in _leaves(settled)})
 
 
 def _primitive(equation: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph
+from remat.jax.inlining import base_of, renamed
 from remat.schedule import Schedule, simulate
 
 
@@ -31,8 +32,12 @@ class Captured:
     boundary : int
         The step of `schedule` with which the backward pass begins; the number of steps, where there is none.
     keys : tuple of tuple
-        What each op does: primitive, parameters, what it reads (names of tensors, numbers of constants, literals), and
-        shapes and types of its results.
+        What each op does: primitive, parameters, what it reads, and shapes and types of its results. Of what it reads
+        it has names of tensors, −1, −2, … for the arguments in turn (then constants), and
+        :class:`~remat.jax.inlining.Number` for literals.
+    results : tuple
+        What the function returns, flat: the value and the gradients. Names of tensors, numbers of constants and
+        literals as in `keys`; of what an unrolled loop stacks up a tuple.
     values : mapping of str to aval
         Shape and type of each tensor.
     mode : str
@@ -47,6 +52,7 @@ class Captured:
     jaxpr: Any
     boundary: int
     keys: tuple[tuple[Any, ...], ...]
+    results: tuple[Any, ...]
     values: Mapping[str, Any]
     mode: str
     remarks: tuple[str, ...] = ()
@@ -116,7 +122,7 @@ class Captured:
             if names[name] in free[number]:
                 free[number].remove(names[name])
             theirs_read = base.keys[base.graph.op_index[names[name]]][2]
-            for tensor, other in zip(self.keys[place][2], theirs_read, strict=True):
+            for tensor, other in zip(map(base_of, self.keys[place][2]), map(base_of, theirs_read), strict=True):
                 if tensor in mine_of:
                     names.setdefault(mine_of[tensor], writer[other])
         order = [base.graph.op_index[names[name]] for name in self.schedule.computes()]
@@ -131,7 +137,7 @@ def _numbered(captured: Captured, known: dict[Any, int]) -> list[int]:
     numbers: list[int] = []
     written: dict[str, tuple[int, int]] = {}
     for op, (primitive, parameters, read, results) in zip(captured.graph.ops, captured.keys, strict=True):
-        inputs = tuple(written.get(value, value) if isinstance(value, str) else value for value in read)
+        inputs = tuple(renamed(value, written) for value in read)
         number = known.setdefault((primitive, parameters, inputs, results), len(known))
         numbers.append(number)
         written.update({tensor: (number, place) for place, tensor in enumerate(op.outputs)})

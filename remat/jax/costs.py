@@ -45,6 +45,9 @@ def cost_of(equation: Any) -> int:
     if name == "sort":
         length = equation.invars[0].aval.shape[equation.params["dimension"]]
         return written * max(1, math.ceil(math.log2(max(length, 2))))
+    if name == "fft":
+        length = math.prod(equation.params["fft_lengths"])
+        return 5 * written * max(1, math.ceil(math.log2(max(2, length))))
     if name.startswith(("reduce_window", "select_and_scatter")):
         return written * math.prod(equation.params.get("window_dimensions", (1,)))
     if name.startswith(_REDUCERS) and name != "reduce_precision":

@@ -41,6 +41,15 @@ Value = Any
 
 
 @dataclass(frozen=True)
+class Number:
+    """A literal of the program; two are the same if they say the same of the same type."""
+
+    text: str
+    aval: str
+    value: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Stack:
     """What an unrolled loop stacks up: one value per iteration."""
 
@@ -49,6 +58,22 @@ class Stack:
 
 #: What an equation does: primitive, parameters, the classes of values that it reads, shapes and types of its results.
 Key = tuple[str, object, tuple[Value, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One item of an array, by its first axis: a view of it, as an unrolled loop reads what it is mapped over."""
+
+    base: Value
+    index: int
+    shape: tuple[int, ...]
+
+
+def base_of(value: Value) -> Value:
+    """What a value is a part of, or the value itself."""
+    while isinstance(value, Part):
+        value = value.base
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +218,10 @@ class Inliner:
         carry = read[fixed : fixed + carried]
         ran: list[list[Value]] = [[] for _ in range(length)]
         for k in reversed(range(length)) if params["reverse"] else range(length):
-            sliced = [value.parts[k] if isinstance(value, Stack) else value for value in read[fixed + carried :]]
+            sliced = [
+                value.parts[k] if isinstance(value, Stack) else Part(value, k, tuple(v.aval.shape))
+                for value, v in zip(read[fixed + carried :], equation.invars[fixed + carried :], strict=True)
+            ]
             self._check(length)
             written = self.run(body.jaxpr, shared, [*read[:fixed], *carry, *sliced], _joined(scope, f"scan_{k}"))
             carry, ran[k] = written[:carried], written[carried:]
@@ -267,7 +295,7 @@ class Inliner:
                 for mine, real in zip(step.outputs, self.trace.ops[op].outputs, strict=True):
                     meant.setdefault(mine, real)
                 self.trace.steps[step.place] = op
-            for mine, real in zip(step.read, self.trace.ops[op].read, strict=True):
+            for mine, real in zip(map(base_of, step.read), map(base_of, self.trace.ops[op].read), strict=True):
                 if isinstance(mine, int) and mine >= 0 and mine not in writer:
                     meant.setdefault(mine, real)
         self.trace.ops = [
@@ -283,6 +311,8 @@ class Inliner:
 
     def _class(self, value: Value) -> object:
         """The same for values that come about in the same way."""
+        if isinstance(value, Part):
+            return "part", self._class(value.base), value.index
         return self._classes.get(value, value) if isinstance(value, int) else value
 
     def _backward(self, scope: str, read: Sequence[Value]) -> bool:
@@ -376,16 +406,25 @@ def _float_bits(dtype: Any) -> tuple[int, int]:
     return information.nexp, information.nmant
 
 
-def _literal(literal: Any) -> tuple[str, str]:
-    return repr(literal.val), str(literal.aval)
+def _literal(literal: Any) -> Number:
+    return Number(repr(literal.val), str(literal.aval), literal.val)
 
 
 def _tensors(values: Sequence[Value]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(value for value in values if isinstance(value, int) and value >= 0))
+    return tuple(dict.fromkeys(v for v in map(base_of, values) if isinstance(v, int) and v >= 0))
 
 
 def _meant(values: Sequence[Value], meant: Mapping[int, int]) -> tuple[Value, ...]:
-    return tuple(meant.get(value, value) if isinstance(value, int) else value for value in values)
+    return tuple(renamed(value, meant) for value in values)
+
+
+def renamed(value: Value, names: Mapping[Any, Any]) -> Value:
+    """A value with other numbers, or names, for its tensors."""
+    if isinstance(value, Stack | tuple):
+        return tuple(renamed(part, names) for part in (value.parts if isinstance(value, Stack) else value))
+    if isinstance(value, Part):
+        return replace(value, base=renamed(value.base, names))
+    return names.get(value, value) if isinstance(value, int | str) else value
 
 
 def _joined(scope: str, part: str) -> str:

@@ -412,6 +412,7 @@ def test_costs_of_the_rest():
     assert (
         cost(x, "z = f32[] constant(0)", "ROOT y = f32[6] reduce(x, z), to_apply=add, dimensions={1}", before=ADD) == 42
     )
+    assert cost("x = c64[6,8] parameter(0)", "ROOT y = c64[6,8] fft(x), fft_type=FFT, fft_length={8}") == 5 * 48 * 3
     fused = "fc {\n  p = f32[6,7] parameter(0)\n  q = f32[7,6] transpose(p)\n  r = f32[7,6] cosine(q)\n  ROOT s = f32[7,6] add(q, r)\n}"  # noqa: E501
     assert cost(x, "ROOT y = f32[7,6] fusion(x), kind=kLoop, calls=fc", before=fused) == 84
 

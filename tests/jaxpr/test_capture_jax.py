@@ -9,9 +9,11 @@ jax = pytest.importorskip("jax")
 from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 from jax.ad_checkpoint import checkpoint_name  # noqa: E402
+from jaxpr_interpreter import run  # noqa: E402
 
 from remat.errors import CaptureError  # noqa: E402
 from remat.jax import capture  # noqa: E402
+from remat.jax.inlining import Part  # noqa: E402
 from remat.schedule import Schedule, validate  # noqa: E402
 
 POLICIES = jax.checkpoint_policies
@@ -198,6 +200,55 @@ def test_costs_are_those_of_xla(base):
     assert kinds["product"] + kinds["arithmetic"] == pytest.approx(total["flops"], rel=0.01)
 
 
+# -- run by the graph alone ----------------------------------------------------------------------------------------
+
+
+def filled(shapes, key=0):
+    """Numbers in the place of shapes."""
+    leaves, tree = jax.tree_util.tree_flatten(shapes)
+    keys = jax.random.split(jax.random.key(key), len(leaves))
+    made = [
+        jax.random.normal(k, s.shape) * 0.3 if s.dtype == "float32" else jax.random.randint(k, s.shape, 0, 11)
+        for k, s in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(tree, made)
+
+
+def checkpointed(function):
+    return lambda p, t: function(p, t, jax.checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "options"),
+    [
+        pytest.param(checkpointed(gpt), PARAMETERS, {}, marks=pytest.mark.slow),
+        pytest.param(checkpointed(scanned), STACKED, {"unroll": True}, marks=pytest.mark.slow),
+        pytest.param(checkpointed(scanned), STACKED, {}, marks=pytest.mark.slow),
+        pytest.param(gpt, PARAMETERS, {"views": False}, marks=pytest.mark.slow),
+    ],
+)
+def test_what_the_graph_computes_is_what_the_function_computes(function, shapes, options):
+    """With every tensor held from its compute to its free only, and recomputed where the schedule says so."""
+    captured = capture(function, shapes, TOKENS, **options)
+    values = filled(shapes), filled(TOKENS)
+    wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(function))(*values))
+    for schedule in (captured.schedule, Schedule.reference(captured.graph)):
+        got = jax.jit(lambda *given, order=schedule: run(captured, order, *given))(*values)
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert mine.shape == theirs.shape
+            assert jnp.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_policy_runs_on_the_graph_of_another(base):
+    other = capture(checkpointed(gpt), PARAMETERS, TOKENS, views=False)
+    values = filled(PARAMETERS), filled(TOKENS)
+    got = jax.jit(lambda *given: run(base, other.schedule_on(base), *given))(*values)
+    wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(gpt))(*values))
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert jnp.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 # -- control flow --------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +269,26 @@ def test_a_scan_is_one_op_or_unrolled():
     assert "a scan recomputes inside of its op" in hidden.remarks[0]
 
 
+def test_parts_of_one_array_are_told_apart():
+    """Both iterations read the same array; what they make of their parts of it is not the same."""
+
+    def loss(w):
+        def body(x, v):
+            return jax.checkpoint(lambda x, v: jnp.sin(jnp.cos(v) * x))(x, v), None
+
+        return lax.scan(body, jnp.ones(3), w)[0].sum()
+
+    captured = capture(loss, f32(2, 3), unroll=True)
+    assert validate(captured.graph, captured.schedule).accepted
+    parts = [read for key in captured.keys for read in key[2] if isinstance(read, Part)]
+    assert sorted({part.index for part in parts}) == [0, 1]
+    values = jnp.arange(6.0).reshape(2, 3)
+    wanted = jax.value_and_grad(loss)(values)
+    got = run(captured, captured.schedule, values)
+    assert jnp.allclose(got[0], wanted[0])
+    assert jnp.allclose(got[1], wanted[1])
+
+
 def test_what_a_scan_stacks_up_is_put_together_for_others():
     def running(x):
         return lax.scan(lambda c, row: (c + row, c * row), jnp.zeros(4), x, reverse=True)
@@ -229,6 +300,12 @@ def test_what_a_scan_stacks_up_is_put_together_for_others():
     kept = capture(running, f32(3, 4), mode="inference", unroll=True)
     assert "stack" not in {op.type for op in kept.graph.ops}
     assert len(kept.graph.outputs) == 4
+
+
+def test_costs_of_transforms_and_sorts():
+    captured = capture(lambda x: jnp.sort(jnp.abs(jnp.fft.fft(x))), f32(6, 8), mode="inference")
+    costs = {op.type: op.cost for op in captured.graph.ops}
+    assert (costs["fft"], costs["sort"]) == (5 * 48 * 3, 48 * 3)
 
 
 def test_reshapes_are_views_unless_they_are_wanted():

@@ -75,6 +75,9 @@ class Costs:
             return 2 * elements * self._contracted(instruction, "lhs_contracting_dims")
         if opcode == "convolution":
             return 2 * self._convolution(instruction)
+        if opcode == "fft":
+            length = math.prod(min(n, MAX_TOTAL) for n in instruction.numbers("fft_length")[:3])
+            return 5 * elements * max(1, math.ceil(math.log2(max(2, length))))
         if opcode == "fusion":
             return max(elements, sum(self.of_computation(c, fused=True) for c in called))
         if opcode == "while":
