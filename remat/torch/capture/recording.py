@@ -104,8 +104,8 @@ def trace_make_fx(world: FakeWorld, *, training: bool = True) -> Traced:
                 tensors += [torch.empty_like(root, memory_format=torch.contiguous_format) for root in roots]
             recorder.tangents = len(roots)
             outputs = roots = []
-        # as torch.compile sees them: batch norm then says that it changes its statistics
-        stack.enter_context(enable_python_dispatcher())
+        if training:  # as torch.compile sees it: batch norm then says that it changes its statistics
+            stack.enter_context(enable_python_dispatcher())
         trace = _make_fx(recorder.step, record_stack_traces=True)
         recorded = trace(*tensors)
     _mirror(recorded.graph)
