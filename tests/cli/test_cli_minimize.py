@@ -108,20 +108,29 @@ class MySolver(Highs):
 
 
 def test_a_class_on_the_command_line_may_lie_in_the_current_folder(chain: str, tmp_path: Path) -> None:
-    """In a process of its own, as the program does it: the folder is not on the path there."""
+    """In a process of its own, as the program does it: the folder is not on the path there, before each of them."""
     (tmp_path / "mine_here.py").write_text(MINE)
-    for words, told in (
-        (["solve", chain, "-b", "5", "--method", "mine_here:Mine", "--json"], '"method": "mine"'),
-        (["solve", chain, "-b", "3", "-f", "checkmate", "--backend", "mine_here:MySolver", "--json"], "my-solver"),
-        (["compare", chain, "-b", "5", "-m", "mine_here:Mine", "-m", "checkmate/mine_here:MySolver"], "my-solver"),
-        (["minimize", chain, "--method", "mine_here:Mine", "--json"], '"method": "mine"'),
-    ):
-        code = "import sys; sys.path = [p for p in sys.path if p]; from remat.cli import main; sys.exit(main())"
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, *words, "-q"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+    lines = [
+        ["solve", chain, "-b", "5", "--method", "mine_here:Mine", "--json"],
+        ["solve", chain, "-b", "3", "-f", "checkmate", "--backend", "mine_here:MySolver", "--json"],
+        ["compare", chain, "-b", "5", "-m", "mine_here:Mine", "-m", "checkmate/mine_here:MySolver"],
+        ["minimize", chain, "--method", "mine_here:Mine", "--json"],
+    ]
+    code = f"""
+import sys
+from remat.cli import main
+path = [p for p in sys.path if p]
+for words in {lines!r}:
+    sys.path = list(path)
+    sys.modules.pop("mine_here", None)
+    assert main([*words, "-q"]) == 0, words
+    print("~~~", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.split("~~~")[:-1]
+    for told, out in zip(('"method": "mine"', "my-solver", "my-solver", '"method": "mine"'), shown, strict=True):
+        assert told in out
 
 
 def test_limits_of_minimize(chain: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

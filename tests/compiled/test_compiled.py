@@ -100,10 +100,10 @@ def test_each_function_is_compiled_once() -> None:
     for module in KERNELS.values():
         assert import_module(module).KERNELS.ready()
     for order in ("fixed", "free"):
-        problem = Problem(layered(60, 0.3, 5), "85%", order)
+        problem = Problem(layered(40, 0.3, 5), "85%", order)
         start = Drops().run(problem, HeuristicRun())
         Annealing(AnnealingOptions(moves=5000)).run(problem, HeuristicRun(start=start))
-        best_bound(problem, Deadline.after(2))
+        best_bound(problem, Deadline.after(1))
     chain = unit_chain(30_000)
     simulate(chain, Schedule.reference(chain))
     modules = [module for key, module in sys.modules.items() if key.startswith("remat.") and key.endswith("kernel")]

@@ -45,12 +45,22 @@ def problem_of(seed: int, order: str = "fixed") -> Problem:
     return Problem(graph, random_budget(graph, seed), order, [None, 2, 3][seed % 3])
 
 
-def test_memory_is_that_of_the_simulation() -> None:
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_memory_is_that_of_the_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted, too: compiling a function that changes one thing takes longer than all that is looked at."""
+    from remat.heuristics.drops import stages_kernel
     from remat.heuristics.drops.stages_kernel import ADD, BUDGET, EXCESS, TAKE, change
 
-    @kernel
-    def changed(net, state, op, stage, what):
-        change(net, state, op, stage, what)
+    if compiled:
+
+        @kernel
+        def changed(net, state, op, stage, what):
+            change(net, state, op, stage, what)
+    else:
+        for name, found in list(vars(stages_kernel).items()):
+            if hasattr(found, "py_func"):
+                monkeypatch.setattr(stages_kernel, name, found.py_func)
+        changed = stages_kernel.change
 
     for seed in SEEDS:
         problem = problem_of(seed)

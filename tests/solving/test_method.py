@@ -1,19 +1,21 @@
 """Everything that answers comes through one door, and one set of options goes to all that solves."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remat import Problem, SolveOptions, layered, solve
+from remat.backends.base import RawResult
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.backends.processes.isolated import Isolated
 from remat.deadline import Deadline
 from remat.errors import ProblemError, RematError
 from remat.formulations.checkmate import Checkmate
 from remat.graphs.families import unit_chain
 from remat.heuristics.drops import Drops
 from remat.heuristics.greedy import Greedy
-from remat.heuristics.lns import Lns
 from remat.schedule import OrderRule
 from remat.schedule.io import read_schedule, write_schedule
 from remat.scope import Restriction, Scope, covers, own_scope
@@ -89,15 +91,22 @@ def test_lns_solves_by_the_backend_asked_for_where_it_is_asked_to(
     method: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It used to run CP-SAT in this process, whatever was said."""
-    Lns().prepared(Deadline())  # compiling is not what is looked at here
+    asked: list[str] = []
+    apart = Isolated.solve
+
+    def noted(self: Isolated, *arguments: Any, **named: Any) -> RawResult:
+        asked.append(self.full_name)
+        return apart(self, *arguments, **named)
+
+    monkeypatch.setattr(Isolated, "solve", noted)
     monkeypatch.setattr(CpSat, "solve", refused)
     monkeypatch.setattr(Highs, "solve", refused)
-    options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
-    result = solve(
-        Problem(layered(16, seed=2), "80%"), method, backend, stop=AnyOf(60, FirstFeasible()), options=options
-    )
+    wasteful = solve(Problem(unit_chain(8), 5), "greedy").schedule
+    options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB", start=wasteful)
+    result = solve(CHAIN, method, backend, stop=AnyOf(2, TargetCost(21)), options=options)
     assert result.backend == backend
-    assert result.objective is not None
+    assert result.objective in (20, 21, 22)
+    assert set(asked) == {backend}
 
 
 def test_without_a_start_a_formulation_is_alone() -> None:

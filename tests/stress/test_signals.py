@@ -78,14 +78,14 @@ def _show(number: int, command: Command, ended: Ended, faults: list[str]) -> str
     return f"[{number}] {words} ended after {ended.seconds:.2f} s with {ended.code}: {'; '.join(faults)}"
 
 
-def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def run_signals(folder: Path, where: Path, number: int, capsys: pytest.CaptureFixture[str], runs: float = RUNS) -> None:
     wrong, late = [], []
     choice = random.Random(SEED)
     for turn, arguments in zip(turns(number, SECONDS), commands(where, choice, MORE_METHODS), strict=False):
         command = Command(folder / str(turn), *arguments)
         kind = choice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
         command.listens()
-        time.sleep(choice.random() * RUNS)
+        time.sleep(choice.random() * runs)
         ended = command.end(kind)
         codes = {0, 1} if ended.before else {0, 130} if kind == signal.SIGINT else {143}
         if kind == signal.SIGINT and command.arguments[0] not in ("solve", "improve", "minimize"):
@@ -147,5 +147,5 @@ def test_kills_at_random_instants(tmp_path: Path, where: Path, capsys: pytest.Ca
 
 
 def test_a_few_signals(tmp_path: Path, where: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sample, for every day."""
-    run_signals(tmp_path, where, count("FEW", 3), capsys)
+    """A sample, for every day, of commands that have just begun to search."""
+    run_signals(tmp_path, where, count("FEW", 3), capsys, runs=2.0)
