@@ -187,10 +187,13 @@ def _argument(node: torch.fx.Node, name: str, default: Any) -> Any:
 
 
 def _made(node: torch.fx.Node) -> Sequence[bool]:
-    """Which values a node makes: kernels leave out those that its mask does, where fake ones may not (batch norm)."""
-    mask = _argument(node, "output_mask", None)
-    count = len(_values(node))
-    return mask if mask is not None and len(mask) == count else [True] * count
+    """Which values a node makes: the kernel of batch norm leaves out those that its mask does, its fake one does not.
+
+    Other fake kernels agree with the real ones, some of which (grid samplers) make all values whatever the mask.
+    """
+    if node.target is torch.ops.aten.native_batch_norm_backward.default:
+        return _argument(node, "output_mask", (True,) * 3)
+    return (True,) * len(_values(node))
 
 
 def _key(value: torch.Tensor) -> int:
