@@ -121,6 +121,7 @@ def main() -> None:
     read.add_argument("--costs", default="roofline", help="flops, roofline, roofline:DEVICE or measured")
     read.add_argument("--method", default="auto")
     read.add_argument("--order", choices=("fixed", "free"), default="free")
+    read.add_argument("--from-torch", action="store_true", help="auto also begins with each of torch's schedules")
     read.add_argument("--seconds", type=float, default=20, help="for each budget")
     read.add_argument("--threads", type=int, default=1)
     read.add_argument("--seed", type=int, default=0)
@@ -137,7 +138,8 @@ def main() -> None:
         step = capture(module, args, route="joint", costs=asked.costs, name=f"{name} ({asked.size})")
         captured = time.perf_counter() - began
         found = compare_peers(
-            step, methods=[asked.method], knobs=asked.knobs, order=asked.order, least_peak=True, stop=asked.seconds,
+            step, methods=[asked.method], knobs=asked.knobs, order=asked.order, least_peak=True,
+            from_peers=asked.from_torch, stop=asked.seconds,
             options=SolveOptions(threads=asked.threads, seed=asked.seed),
         )  # fmt: skip
         results.append({**table(name, found), "capture_seconds": captured, "seconds": time.perf_counter() - began})
