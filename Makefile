@@ -8,12 +8,14 @@ PYTHON ?=
 # One more than the usual two cores: some tests wait for a deadline or a process, and another has the core meanwhile.
 WORKERS ?= 3
 PYTEST_ARGS ?=
+# The package index has gigabytes of CUDA in its PyTorch for Linux; the build for CPUs is a local version.
+TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 
 # Tests start hundreds of processes: without bytecode each of them would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup solvers demo test test-slow warm-up lint format schemas docs bench clean
+.PHONY: help setup solvers frameworks slow-models demo test test-slow warm-up lint format schemas docs bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -22,7 +24,7 @@ help:  ## show this list
 setup: $(STAMP)  ## create .venv with remat and its development tools
 
 $(STAMP): pyproject.toml
-	@rm -f $@
+	@rm -f $@ .venv/.no-torch
 	@python=; for candidate in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python; do \
 	  if [ -n "$$candidate" ] && "$$candidate" -c \
 	    'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
@@ -58,6 +60,27 @@ solvers:  ## install the minizinc program with apt, where that is possible
 	  echo "the minizinc program is not here and cannot be installed from here, so its tests will be skipped;" \
 	    "on Debian and Ubuntu: sudo apt-get install minizinc; elsewhere: the bundle of www.minizinc.org" >&2
 
+# By pip, since uv does not look where a local version is found; .no-torch keeps the search from being repeated.
+# --no-compile: bytecode of all its modules would take 30 s, and the first import makes what is needed.
+frameworks: $(STAMP)  ## install PyTorch for CPUs, where such a build is at hand
+	@$(BIN)/python -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' && exit 0; \
+	if [ "$$(cat .venv/.no-torch 2>/dev/null)" != "$(TORCH)" ]; then \
+	  echo "installing $(TORCH)"; \
+	  if log=$$($(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 \
+	    "$(TORCH)" 2>&1 && $(BIN)/python -c "import torch" 2>&1); then exit 0; fi; \
+	  case "$$log" in \
+	    *"No matching distribution found for torch"*) echo "$(TORCH)" > .venv/.no-torch ;; \
+	    *) echo "$$log" >&2; [ -z "$$REMAT_CI" ] || exit 1 ;; \
+	  esac; \
+	fi; \
+	echo "PyTorch is not here, so its tests will be skipped; to have them: make frameworks TORCH=..., with what pip shall" \
+	  "install (torch==2.13.0 is found everywhere; on Linux it brings CUDA, gigabytes)" >&2
+
+slow-models: frameworks  ## install transformers, whose models some slow tests capture
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(bool(u.find_spec("torch") and not u.find_spec("transformers")))' || \
+	  $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 "transformers>=5.23" || \
+	  echo "transformers cannot be installed from here, so tests of its models will be skipped" >&2
+
 demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, check and plot it (2 minutes)
 	@mkdir -p $(OUT)
 	$(BIN)/remat solve resnet50 --budget 80% --time-limit 60 \
@@ -67,10 +90,10 @@ demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, che
 	@echo "picture:  $(OUT)/resnet50.png"
 
 test: solvers $(STAMP)  ## all checks: style, types, documentation, tests (without the slow ones)
-	$(MAKE) -j2 warm-up lint docs
+	$(MAKE) -j2 frameworks warm-up lint docs
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-slow: $(STAMP)  ## the slow tests only
+test-slow: slow-models $(STAMP)  ## the slow tests only
 	$(BIN)/pytest -m "slow and not alone" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 	$(BIN)/pytest -m "slow and alone" $(PYTEST_ARGS)
 
