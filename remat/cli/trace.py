@@ -12,7 +12,7 @@ from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 
 CHROME, SNAPSHOT = ".json", ".pickle"
-_VIEWERS = {CHROME: "for ui.perfetto.dev and chrome://tracing", SNAPSHOT: "for pytorch.org/memory_viz"}
+_VIEWERS = {CHROME: "for ui.perfetto.dev", SNAPSHOT: "for pytorch.org/memory_viz"}
 
 
 def command(

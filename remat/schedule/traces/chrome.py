@@ -1,4 +1,4 @@
-"""A schedule in the trace format of Chrome, for ``ui.perfetto.dev`` and ``chrome://tracing``.
+"""A schedule in the trace format of Chrome, for ``ui.perfetto.dev`` and other viewers of it.
 
 It is the format that ``torch.profiler`` exports, too: the Trace Event Format, a JSON object with a list of events.
 """
