@@ -53,7 +53,7 @@ def _source(path: str | os.PathLike[str]) -> Source:
     suffix = Path(path).suffix.lower() if isinstance(path, str | os.PathLike) else ""
     if suffix and not is_standard_stream(path) and size_of_file(path) > MAX_BYTES:
         for each in graph_formats():
-            if each.abridge is not None and suffix in each.suffixes:
+            if each.abridge is not None and suffix in each.abridged_suffixes:
                 try:
                     return Source(str(path), read_stream(path, each.abridge))
                 except FormatError as error:

@@ -48,7 +48,9 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(FormatError, match="not a plain file"):
         read_graph(tmp_path)
     (tmp_path / "s.json").write_text('{"format": "remat-schedule"}')
-    with pytest.raises(FormatError, match=r"s\.json: not a graph .* \(remat-json, node-link\); .* 'remat-schedule'"):
+    with pytest.raises(
+        FormatError, match=r"s\.json: not a graph .* \(remat-json, node-link, onnx, tflite, hlo\); .* 'remat-schedule'"
+    ):
         read_graph(tmp_path / "s.json")
 
 

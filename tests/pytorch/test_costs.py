@@ -15,6 +15,7 @@ from torch._dynamo.functional_export import _dynamo_graph_capture_for_export  # 
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils.flop_counter import flop_registry, register_flop_formula  # noqa: E402
 
 from remat.errors import MeasurementError  # noqa: E402
 from remat.torch.costs import (  # noqa: E402
@@ -137,6 +138,11 @@ def test_what_nobody_knows_is_not_free_and_is_named() -> None:
         with pytest.warns(CostRemark, match=r"no formula for remat_costs\.strange\.default: counted one"):
             flops.remark_unknown([call, call])
         assert Roofline("A100").nanoseconds(call) >= 5000
+        register_flop_formula(call.packet)(lambda shape, **_: 7 * math.prod(shape))
+        try:
+            assert flops.count_flops(call) == 7 * 24, "a formula of the user's own"
+        finally:
+            del flop_registry[call.packet]
 
 
 #: For tests that are not slow: a transformer and a network with batch norm, pooling and concatenation.
@@ -234,8 +240,9 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     (file,) = tmp_path.rglob("costs-*.json")
     file.write_text("{damaged")
     machine._measured.cache_clear()
-    monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 5 + [100])
+    monkeypatch.setattr(machine, "_measure", lambda kind: [1e9] * 5 + [100, 1e6])
     assert Roofline().costs(nodes) == [2 * 64**3 + 100]
+    assert Roofline().costs(traced(lambda x: aten.native_dropout(x, 0.5, True), (6, 4)))[0] == 24_000 + 100
     machine._measured.cache_clear()
 
 

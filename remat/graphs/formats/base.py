@@ -40,7 +40,9 @@ class GraphFormat:
     options : tuple of str
         What a caller may say of how a file is to be read; the reader finds it in ``source.options``.
     abridge : callable, optional
-        What the reader needs of a file that is too large to be read whole and has one of `suffixes`, from its stream.
+        What the reader needs of a file that is too large to be read whole and has one of `abridged_suffixes`, from its
+        stream.
+    abridged_suffixes : tuple of str
     """
 
     name: str
@@ -51,6 +53,7 @@ class GraphFormat:
     write: Callable[[ComputeGraph], str] | None = None
     options: tuple[str, ...] = ()
     abridge: Callable[[BinaryIO], bytes] | None = None
+    abridged_suffixes: tuple[str, ...] = ()
 
 
 def graph_formats(faults: list[str] | None = None) -> Iterator[GraphFormat]:

@@ -17,6 +17,8 @@ PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 GPU_LAUNCH = 5_000
 #: The same on a CPU: a dispatch and an allocation.
 CPU_LAUNCH = 1_000
+#: Random numbers per second of a dropout on a CPU, whatever the threads; no data sheet either, measured on an AMD EPYC.
+CPU_RANDOM = 1e8
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Device:
         Bytes per second between memory and the device.
     launch : int
         Nanoseconds that an op takes whatever it does.
+    random : float or None
+        Random numbers per second, where they are made one after another (PyTorch's generator of a CPU). None: as fast
+        as the operations that they take.
     """
 
     name: str
@@ -41,12 +46,13 @@ class Device:
     vector: float
     bandwidth: float
     launch: int = GPU_LAUNCH
+    random: float | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "products", MappingProxyType(dict(self.products)))
         unknown = set(self.products) - set(PRECISIONS)
-        rates = (self.vector, self.bandwidth, *self.products.values())
+        rates = (self.vector, self.bandwidth, *self.products.values(), *([] if self.random is None else [self.random]))
         if unknown or not all(rate > 0 for rate in rates) or self.launch < 0:
             raise MeasurementError(f"device {self.name!r}: rates must be positive, of {', '.join(PRECISIONS)}")
 
@@ -74,7 +80,8 @@ def _device(
 ) -> Device:
     """Rates in TFLOP/s, bandwidth in GB/s."""
     rates = {kind: rate * 1e12 for kind, rate in products.items()}
-    return Device(name, rates, vector * 1e12, bandwidth * 1e9, launch, source)
+    random = CPU_RANDOM if launch == CPU_LAUNCH else None
+    return Device(name, rates, vector * 1e12, bandwidth * 1e9, launch, random, source)
 
 
 #: Dense rates (half of those that data sheets give "with sparsity"), 16-bit products with sums of 32 bits.

@@ -10,6 +10,14 @@ from __future__ import annotations
 #: A random number of a counter-based generator (Philox 4x32 with 10 rounds gives four of them): about ten.
 RANDOM = 10
 
+#: Operations per random number that is made.
+RANDOM_NUMBERS = {
+    "bernoulli": RANDOM, "exponential": RANDOM + 2, "native_dropout": RANDOM + 2, "_fused_dropout": RANDOM + 2,
+    "normal": RANDOM + 4, "normal_functional": RANDOM + 4, "rand": RANDOM, "rand_like": RANDOM, "randint": RANDOM,
+    "randint_like": RANDOM, "randn": RANDOM + 4, "randn_like": RANDOM + 4, "randperm": RANDOM, "uniform": RANDOM,
+    "rrelu_with_noise": RANDOM + 2,
+}  # fmt: skip
+
 #: Per element of the (first) output; other ops with PyTorch's tag ``pointwise`` count 1.
 PER_OUTPUT = {
     # activations, forward and backward
@@ -18,14 +26,12 @@ PER_OUTPUT = {
     "hardtanh_backward": 3, "leaky_relu": 2, "leaky_relu_backward": 2, "log_sigmoid_forward": 5,
     "log_sigmoid_backward": 6, "logit": 3, "logit_backward": 4, "mish": 5, "mish_backward": 10, "selu": 4,
     "sigmoid": 3, "sigmoid_backward": 3, "silu": 4, "silu_backward": 8, "softplus": 4, "softplus_backward": 4,
-    "tanh_backward": 3, "threshold_backward": 1, "rrelu_with_noise": RANDOM + 2, "prelu": 2, "_prelu_kernel": 2,
+    "tanh_backward": 3, "threshold_backward": 1, "prelu": 2, "_prelu_kernel": 2,
     "_prelu_kernel_backward": 4,
     # arithmetic of several steps
     "addcdiv": 3, "addcmul": 3, "lerp": 3, "logaddexp": 4, "xlogy": 2, "clamp": 2, "hypot": 4, "remainder": 3,
-    # random numbers
-    "bernoulli": RANDOM, "exponential": RANDOM + 2, "native_dropout": RANDOM + 2, "_fused_dropout": RANDOM + 2,
-    "normal": RANDOM + 4, "normal_functional": RANDOM + 4, "rand": RANDOM, "rand_like": RANDOM, "randint": RANDOM,
-    "randint_like": RANDOM, "randn": RANDOM + 4, "randn_like": RANDOM + 4, "randperm": RANDOM, "uniform": RANDOM,
+    "floor_divide": 2,
+    **RANDOM_NUMBERS,
     "native_dropout_backward": 2, "_masked_scale": 2,
     # losses without reduction of their own
     "mse_loss_backward": 3, "smooth_l1_loss_backward": 4, "huber_loss_backward": 4,

@@ -40,21 +40,21 @@ def this_machine(kind: str = "cpu") -> Device:
 @cache
 def _measured(kind: str, machine: str) -> Device:  # the machine changes with the number of threads
     store = Store(kind)
-    names = [f"machine {name}" for name in (*TYPES, "bandwidth", "launch")]
+    names = [f"machine {name}" for name in (*TYPES, "bandwidth", "launch", "random")]
     if not all(name in store for name in names):
         with alone(kind):
             measured = _measure(kind)
         for name, value in zip(names, measured, strict=True):
             store[name] = max(1, round(value))
         store.save()
-    *rates, bandwidth, launch = (store[name] for name in names)
+    *rates, bandwidth, launch, random = (store[name] for name in names)
     products = dict(zip(TYPES, rates, strict=True))
     # the units for 32-bit products are those for vectors, on a CPU and on a GPU without TF32
-    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, launch, machine)
+    return Device(THIS_MACHINE, products, products["fp32"], bandwidth, launch, random, machine)
 
 
 def _measure(kind: str) -> list[float]:
-    """Operations per second of products of each type, bytes per second, ns of an op on one number."""
+    """Products' operations per second by type, bytes per second, ns of a small op, random numbers per second."""
     found = []
     for dtype in TYPES.values():
         side = SIDES[kind] // (1 if kind == "cuda" or dtype.itemsize > 2 else 4)  # some CPUs have no 16-bit units
@@ -65,7 +65,10 @@ def _measure(kind: str) -> list[float]:
     y = torch.empty_like(x)
     bandwidth = 2 * x.nbytes / _best(partial(y.copy_, x), kind)
     tiny = torch.zeros(1, device=kind)
-    return [*found, bandwidth, 1e9 * _best(partial(torch.add, tiny, tiny), kind)]
+    launch = 1e9 * _best(partial(torch.add, tiny, tiny), kind)
+    few = x[: 1 << 16 if kind == "cpu" else COPIED]
+    random = few.numel() / _best(partial(torch.native_dropout, few, 0.5, True), kind)
+    return [*found, bandwidth, launch, random]
 
 
 def _best(call: Callable[[], object], kind: str) -> float:

@@ -10,6 +10,7 @@ from remat.errors import MeasurementError
 from remat.torch.costs.base import CostModel
 from remat.torch.costs.calls import Call, call_of
 from remat.torch.costs.devices import THIS_MACHINE, Device, find_device
+from remat.torch.costs.elementwise import RANDOM_NUMBERS
 from remat.torch.costs.flops import flops_or_elements, remark_unknown
 from remat.torch.costs.machine import this_machine
 from remat.torch.costs.matrix import is_product
@@ -20,7 +21,7 @@ class Roofline(CostModel):
     """``max(operations / rate, bytes / bandwidth) + launch``, in ns (Williams, Waterman and Patterson, 2009).
 
     Products run at the rate of the device for their type of numbers, everything else at that of its 32-bit vector
-    units. Views take no time.
+    units; random numbers at that of the generator, where a device has a rate for it. Views take no time.
 
     Parameters
     ----------
@@ -66,6 +67,8 @@ class Roofline(CostModel):
         device = self._device or this_machine(device_kind(call))
         rate = device.product_rate(_dtype(call), tf32=self.tf32) if is_product(call) else device.vector
         seconds = max(flops_or_elements(call) / rate, bytes_moved(call) / device.bandwidth)
+        if device.random is not None and call.key in RANDOM_NUMBERS:
+            seconds = max(seconds, call.outputs[0].numel() / device.random)
         return max(1, round(seconds * 1e9) + device.launch)
 
 

@@ -49,6 +49,7 @@ class Program:
         of_output = {positions[each.output]: number for number, each in enumerate(tangents) if each.output is not None}
         self.tangent_of = tuple(of_output.get(position) for position in self.outputs)
         """Per output: the tangent that its gradient is; None where it has none."""
+        _refuse_aliases(split)
         self.laid_out = tuple(_layout(each.node) for each in tangents)
         gradient_of = {captured.results[position].name: number for number, position in enumerate(split.gradients)}
         self.gradient_of = tuple(
@@ -110,6 +111,23 @@ class _Step(torch.autograd.Function):
         with torch._C._DisableAutocast():
             gradients = program.backward(values)
         return (None, *(None if i is None else gradients[i] for i in program.gradient_of))
+
+
+def _refuse_aliases(split: Split) -> None:
+    """Two outputs in one memory, of which one has no tangent: its gradient would be lost without a word."""
+    captured = split.captured
+    tied = {each.output for each in captured.inputs_of("tangent")}
+    place: dict[str, int] = {}
+    for number, each in enumerate(captured.results_of("output")):
+        for home in () if each.node is None else captured.homes[each.node]:
+            if home is None:
+                continue
+            other = place.setdefault(home, number)
+            if other != number and tied & {other, number} and not tied >= {other, number}:
+                raise ExecutionError(
+                    f"outputs {other} and {number} of the module share their memory, and only one of them can have a "
+                    "gradient: return a copy (.clone()) of the other"
+                )
 
 
 def _layout(node: torch.fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]]:

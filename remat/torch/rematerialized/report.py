@@ -90,7 +90,8 @@ class Report:
         cost, base = self.certificate.cost, self.certificate.base_cost
         rows.append(("extra cost", overhead_text(cost, base)))
         if self.result is not None:
-            rows.append(("found by", f"{self.result.source}: {self.result.status}"))
+            gap = "" if self.result.gap is None else f", gap {100 * self.result.gap:.4g} %"
+            rows.append(("found by", f"{self.result.source}: {self.result.status}{gap}"))
             rows.append(("scope", str(self.result.scope)))
         digests = f"graph {self.certificate.graph_digest[:12]}, schedule {self.certificate.schedule_digest[:12]}"
         rows.append(("certificate", f"{self.certificate.verdict}, {digests}"))

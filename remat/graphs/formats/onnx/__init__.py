@@ -120,9 +120,9 @@ def _read(source: Source) -> ComputeGraph:
 FORMAT = GraphFormat(
     name="onnx",
     description="ONNX models (read only)",
-    suffixes=(".onnx",),
     recognizes=_recognizes,
     read=_read,
     options=("dims", "views", "control_flow"),
     abridge=without_weights,
+    abridged_suffixes=(".onnx",),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.values import Dimensions, Value, value_of
-from remat.io.text import clipped, one_line, short
+from remat.io.text import clipped, one_line, printable, short
 
 #: Largest tensor whose content is worked out, in elements.
 MAX_CONTENT = 4096
@@ -205,7 +205,7 @@ class Inference:
 
     def _node(self, proto: Any, position: int) -> Node:
         domain = "" if proto.domain in _STANDARD else proto.domain
-        kind = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        kind = printable(f"{domain}.{proto.op_type}" if domain else proto.op_type)
         name = proto.name or f"{proto.op_type or 'node'}_{position}"
         if domain not in self._versions:
             raise FormatError(
@@ -223,7 +223,7 @@ class Inference:
             if self._control_flow != "op":
                 raise FormatError(
                     f"node {short(name)} ({kind}) has graphs of its own, which are not read; "
-                    'control_flow="op" takes it as one op (in the shell: --option control_flow=op)'
+                    'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)'
                 )
             inner: set[str] = set()
             for graph in graphs:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from remat.errors import FormatError
-from remat.io.text import short, together
+from remat.io.text import clipped, one_line, short, together
 
 #: Bits of an element by type, after the names of ``TensorProto.DataType``; text has no size of its own.
 BITS = {
@@ -96,17 +96,18 @@ class Dimensions:
                 name if name in places else f"{name} ({', '.join(places[:3])}{', ...' * (len(places) > 3)})"
                 for name, places in self.missing.items()
             ]
-            example = next(iter(self.missing))
+            example = clipped(one_line(next(iter(self.missing))), 60)
+            listed = clipped(one_line(together(names)), 500)
             raise FormatError(
-                f"{'sizes' if len(names) > 1 else 'the size'} of {together(names)} not given: "
-                f"dims={{{example!r}: ...}}, in the shell --dim {example}=..."
+                f"{'sizes' if len(names) > 1 else 'the size'} of {listed} not given: "
+                f"dims={{{example!r}: ...}}, in the shell: remat convert --dim {example}=..."
             )
 
     def refuse_unused(self) -> None:
         """Raise FormatError with the names in `given` that the model does not have, if there are such."""
         unknown = [name for name in self.given if name not in self.used]
         if unknown:
-            known = ", ".join(sorted(self.named)[:10]) or "none"
+            known = clipped(one_line(", ".join(sorted(self.named)[:10])), 300) or "none"
             raise FormatError(f"dims: {short(unknown[0])} is no open dimension of the model (named ones: {known})")
 
 

@@ -1,0 +1,77 @@
+"""Both graphs of a split, compiled by TorchInductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+from remat.errors import ExecutionError
+from remat.torch.partition import Split
+
+#: Runs a graph: takes one list, which it empties.
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+
+def _run_and_save(device: str, op: Any, *args: Any, **kwargs: Any) -> Any:
+    return run_and_save_rng_state(op, *args, **kwargs)
+
+
+def _run_with(device: str, state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    return run_with_rng_state(state, op, *args, **kwargs)
+
+
+#: Random ops as the operators of torch that the compiler knows.
+RANDOM_PAIR = (_run_and_save, _run_with)
+
+
+def compiled(split: Split) -> tuple[Compiled, Compiled]:
+    """The forward and the backward graph, compiled; they take and return what those of `split` do.
+
+    The split must have been made with :data:`RANDOM_PAIR`. Random ops stay those of eager PyTorch, so that they draw
+    the same numbers.
+
+    Raises
+    ------
+    ExecutionError
+        If the compiler fails, or there is none (a C++ compiler, or Triton for a GPU).
+    """
+    return _compiled(split, split.forward, backward=False), _compiled(split, split.backward, backward=True)
+
+
+def _compiled(split: Split, module: fx.GraphModule, *, backward: bool) -> Compiled:
+    from torch._dynamo.utils import detect_fake_mode
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner, record_original_output_strides
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.utils import BoxedBool
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    places = module.graph.find_nodes(op="placeholder")
+    values = [place.meta.get("val") for place in places]
+    mode = detect_fake_mode([each for each in values if each is not None])
+    sizes = {each.name: each.size for each in split.saved if each.kind == "state"}
+    with mode, torch.no_grad():
+        values = [
+            torch.empty(sizes[place.name], dtype=torch.uint8) if value is None else value.detach()
+            for place, value in zip(places, values, strict=True)
+        ]
+        graph = fx.Graph()  # without the boxed calling convention, which make_fx does not know
+        graph.output(graph.graph_copy(module.graph, {}))
+        plain = fx.GraphModule(module, graph)
+        lowered = make_fx(plain, decomposition_table=select_decomp_table(), tracing_mode="real")(*values)
+    output = lowered.graph.output_node()
+    record_original_output_strides(lowered)
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    try:
+        with tracing(TracingContext(mode)), config.patch(fallback_random=True):
+            made = compile_fx_inner(lowered, values, is_backward=backward, cudagraphs=BoxedBool(False))
+    except Exception as error:
+        first = str(error).strip().splitlines() or [""]
+        raise ExecutionError(f"TorchInductor cannot compile the step: {type(error).__name__}: {first[0]}") from error
+    run: Compiled = made
+    return run
