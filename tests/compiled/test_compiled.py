@@ -112,6 +112,41 @@ def test_each_function_is_compiled_once() -> None:
     assert not {f.__name__: list(f.overloads) for f in functions if len(f.overloads) > 1}
 
 
+#: A set of kernels that is compiled in tenths of a second: a function that calls another, and one beside it.
+SMALL = {
+    "small_kernel.py": """
+from remat.compiled import kernel
+from remat.compiled.decorators import inner
+
+@inner
+def double(value):
+    return 2 * value
+
+@kernel
+def total(values):
+    result = 0
+    for i in range(len(values)):
+        result += double(values[i])
+    return result
+
+@kernel
+def largest(values):
+    result = values[0]
+    for i in range(len(values)):
+        result = max(result, values[i])
+    return result
+""",
+    "small_set.py": """
+import numpy as np
+from remat.compiled import KernelSet
+
+def _example():
+    from small_kernel import largest, total
+    return total(np.arange(5)), largest(np.arange(5))
+
+KERNELS = KernelSet("small", __name__, _example)
+""",
+}
 COUNT = """
 import sys
 from remat.compiled import KernelSet, places
@@ -121,10 +156,20 @@ class Listener(event.Listener):
         print("compiling", event.data["dispatcher"].py_func.__name__)
     def on_end(self, event): pass
 event.register("numba:compile", Listener())
-import remat.bounds.flow
-assert remat.bounds.flow.KERNELS.ready()
+import small_set
+assert small_set.KERNELS.ready()
+assert small_set._example() == (20, 4)
 print(*(str(path) for path in places.readable()))
 """
+
+
+@pytest.fixture(autouse=True)
+def small_set(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a test starts can import the small set."""
+    folder = tmp_path_factory.mktemp("small")
+    for name, text in SMALL.items():
+        (folder / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
 
 
 def test_another_process_compiles_and_the_next_run_finds_it(tmp_path: Path) -> None:
@@ -134,20 +179,20 @@ def test_another_process_compiles_and_the_next_run_finds_it(tmp_path: Path) -> N
         assert str(tmp_path) in done.stdout, done.stderr
         assert not done.stderr
     (folder,) = tmp_path.glob("remat-*/kernels-*")
-    assert (folder / "flow.ready").exists()
+    assert (folder / "small.ready").exists()
     for path in folder.glob("*.nbc"):  # a broken file is compiled anew
         path.write_bytes(path.read_bytes()[:100])
     done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path))
-    assert "compiling increase_flow" in done.stdout, done.stderr
+    assert "compiling total" in done.stdout, done.stderr
     assert "compiling" not in run(COUNT, NUMBA_CACHE_DIR=str(tmp_path)).stdout
 
 
 def test_what_is_not_compiled_in_time_goes_on(tmp_path: Path) -> None:
     code = """
-import remat.bounds.flow
+import small_set
 from remat.deadline import Deadline
 told = []
-assert not remat.bounds.flow.KERNELS.ready(Deadline.after(0.1), lambda: told.append(1))
+assert not small_set.KERNELS.ready(Deadline.after(0.1), lambda: told.append(1))
 assert told == [1]
 """
     done = run(code, NUMBA_CACHE_DIR=str(tmp_path))
@@ -156,7 +201,7 @@ assert told == [1]
     assert "compiling" not in done.stdout, done.stderr
     (folder,) = tmp_path.glob("remat-*/kernels-*")
     kernels = sorted(path.name.split("-")[0] for path in folder.glob("*.nbi"))
-    assert kernels == ["flow_kernel.increase_flow", "flow_kernel.reached"], "each compiled once"
+    assert kernels == ["small_kernel.largest", "small_kernel.total"], "each compiled once"
 
 
 def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path) -> None:
@@ -164,7 +209,7 @@ def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path / "file" / "below"))
     assert done.returncode == 0, done.stderr
-    assert "compiling increase_flow" in done.stdout
+    assert "compiling total" in done.stdout
     assert done.stderr.count("compiled code can be kept nowhere") == 1
     assert "Traceback" not in done.stderr
     code = "import sys, remat.cli; sys.exit(remat.cli.main())"
@@ -180,7 +225,7 @@ def test_without_any_place_to_keep_it_there_is_one_remark(tmp_path: Path) -> Non
 def test_a_process_that_cannot_compile_does_not_stand_in_the_way(tmp_path: Path) -> None:
     done = run("import sys; sys.executable = '/bin/false'\n" + COUNT, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "compiling increase_flow" in done.stdout
+    assert "compiling total" in done.stdout
     assert "compiling" not in run(COUNT, NUMBA_CACHE_DIR=str(tmp_path)).stdout
 
 
@@ -208,88 +253,33 @@ def test_warm_up_compiles_everything_and_says_where(tmp_path: Path) -> None:
         assert {path.stem for path in folder.glob("*.ready")} == said
 
 
-# -- where ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The package cannot be written."""
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    candidates = places.candidates
-    monkeypatch.setattr(places, "candidates", lambda: (x for x in candidates() if places.PACKAGE not in x[0].parents))
-    return monkeypatch
-
-
-def test_the_users_cache_folder_is_used_where_the_package_cannot_be_written(
-    tmp_path: Path, outside: pytest.MonkeyPatch
-) -> None:
-    outside.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = places.writable()
-    assert folder is not None
-    assert folder.is_relative_to(tmp_path.resolve())
-    assert list(places.readable()) == [folder]
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
-def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, outside: pytest.MonkeyPatch, mode: int) -> None:
-    """But a folder in one where only owners may rename, such as /tmp, is."""
-    root = tmp_path / "root"
-    outside.setenv("XDG_CACHE_HOME", str(root))
-    outside.setattr(places, "_private", lambda user, group: False)
-    folder = places.writable()
-    assert folder is not None
-    root.chmod(mode)
-    assert (places.writable() == folder) is (mode == 0o1777)
-    assert (list(places.readable()) == [folder]) is (mode == 0o1777)
-    root.chmod(0o755)
-    assert places.writable() == folder
-    folder.chmod(mode)
-    assert places.writable() is None
-    assert not list(places.readable())
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, outside: pytest.MonkeyPatch) -> None:
-    outside.setenv("XDG_CACHE_HOME", str(tmp_path / "root"))
-    folder = places.writable()
-    assert folder is not None
-    os.chown(folder.parent, 65534, 65534)
-    assert places.writable() is None
-    assert not list(places.readable())
-
-
-def test_old_folders_are_swept(tmp_path: Path) -> None:
-    for number in range(6):
-        (tmp_path / f"kernels-x-{number}").mkdir()
-        os.utime(tmp_path / f"kernels-x-{number}", (number, number))
-    (tmp_path / "kernels-y-0").mkdir()
-    places.sweep(tmp_path / "kernels-x-0")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "kernels-x-0",
-        "kernels-x-4",
-        "kernels-x-5",
-        "kernels-y-0",
-    ]
-
-
 # -- threads and forks -----------------------------------------------------------------------------------------------
 
-THREADS = """
-import os, sys, threading
+SMALL_CALL = """
+import numpy as np
+import small_set
+def call():
+    assert small_set.KERNELS.ready()
+    return small_set._example()[0]
+"""
+FLOW_CALL = """
 import numpy as np
 from remat.bounds.flow import BoundaryNetwork
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
-errors, barrier = [], threading.Barrier(14)
 problem = Problem(unit_chain(8), 7)
+def call():
+    return BoundaryNetwork(problem).cut(5, np.ones(len(problem.graph.tensors), dtype=np.int64))
+"""
+THREADS = """
+import os, sys, threading
+errors, barrier = [], threading.Barrier(14)
 def fork():
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            value = BoundaryNetwork(problem).cut(5, np.ones(len(problem.graph.tensors), dtype=np.int64))
-            code = 0 if value >= 0 else 2
+            code = 0 if call() >= 0 else 2
         finally:
             os._exit(code)
     return pid
@@ -299,7 +289,7 @@ def work(number):
         if number == 13:
             children.append(fork())
             return
-        BoundaryNetwork(problem).cut(5, np.ones(len(problem.graph.tensors), dtype=np.int64))
+        call()
     except BaseException as error:
         errors.append(error)
 children = [fork()]
@@ -315,10 +305,11 @@ assert codes == [0, 0, 0], codes
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kept", [True, False])
-def test_fourteen_threads_and_forks_before_meanwhile_and_after(tmp_path: Path, kept: bool) -> None:
+@pytest.mark.parametrize("call", [SMALL_CALL, pytest.param(FLOW_CALL, marks=pytest.mark.slow)], ids=["small", "flow"])
+def test_fourteen_threads_and_forks_before_meanwhile_and_after(tmp_path: Path, call: str, kept: bool) -> None:
     """With nothing compiled yet; compiled by another process, or here where it cannot be kept."""
     (tmp_path / "file").write_text("")
-    done = run(THREADS, NUMBA_CACHE_DIR=str(tmp_path if kept else tmp_path / "file" / "below"))
+    done = run(call + THREADS, NUMBA_CACHE_DIR=str(tmp_path if kept else tmp_path / "file" / "below"))
     assert done.returncode == 0, done.stderr
 
 
