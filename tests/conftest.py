@@ -1,8 +1,10 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,21 @@ def pytest_configure() -> None:
     """Signals that are ignored stay so in all that tests start: in the background of a shell Ctrl-C is one of them."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: garbage is looked for among the rest only, and less often.
+
+    With all frameworks imported, looking through them takes half the time of collecting and a sixth of that of tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
