@@ -89,7 +89,7 @@ def test_every_kind_of_record_against_enumeration(kind, variant, cases):
         assert violations(tiny.model, raw.values) == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 40))])
 def test_cumulative_with_empty_and_absent_intervals(seed):
     """Intervals of length 0 use nothing, wherever they are: Gecode's own constraint gets this wrong."""
     rng = np.random.default_rng(seed)

@@ -107,7 +107,7 @@ def at_most(weak: Bound, strong: Bound) -> bool:
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", [*range(5), *(pytest.param(block, marks=pytest.mark.slow) for block in range(5, 10))])
 def test_never_above_the_optimum(block, order):
     for seed in range(12 * block, 12 * block + 12):
         check(seed, order)

@@ -201,9 +201,9 @@ def test_schedules_of_one_formulation_start_the_other(maker, taker, backend):
 @pytest.mark.parametrize(
     "name",
     [
-        "fcn8_static_65",
         "unet_profile_90",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("fcn8_static_80", "fcn8_static_90", "unet_profile_80")),
+        *(pytest.param(f"fcn8_static_{n}", marks=pytest.mark.slow) for n in (65, 80, 90)),
+        pytest.param("unet_profile_80", marks=pytest.mark.slow),
     ],
 )
 def test_published_checkmate_schedules_are_starts(shared, name):
