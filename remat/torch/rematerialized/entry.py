@@ -30,6 +30,7 @@ from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Plan, Rematerialized
 from remat.torch.rematerialized.program import Program
 from remat.torch.rematerialized.report import Report
+from remat.torch.rematerialized.start import torch_start
 from remat.torch.rematerialized.verify import verify as run_verification
 
 _log = logging.getLogger("remat.torch")
@@ -94,7 +95,8 @@ def rematerialize(
         TorchInductor, which fuses and reorders, so that memory is as predicted only roughly and results are equal only
         up to rounding. It needs a C++ compiler or Triton.
     time_limit : float or None
-        Seconds for the search; None: as long as it takes.
+        Seconds for the search; None: as long as it takes. With method ``"auto"`` up to a tenth
+        goes to torch's partitioner, from whose schedule within the budget the search starts: it never ends worse.
     costs : str or CostModel
         Costs of ops; see :mod:`remat.torch.costs`.
     constants : {"excluded", "included"}
@@ -198,9 +200,14 @@ def _prepared(
     result: Result | None = None
     if schedule is None:
         begun = time.monotonic()
+        limit, start = settings.time_limit, None
+        if settings.method == "auto":
+            start = torch_start(captured, problem, seconds["capture"], limit)
+            seconds["start"] = time.monotonic() - begun
         result = solve(
-            problem, settings.method, settings.backend, stop=settings.time_limit, method_options=settings.method_options
-        )
+            problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
+            stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
+        )  # fmt: skip
         seconds["solve"] = time.monotonic() - begun
         if result.schedule is None:
             raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")

@@ -48,7 +48,7 @@ class Report:
     result : Result or None
         The answer of the method; None where a schedule was given.
     seconds : mapping-like of str to float
-        Of capture and solving.
+        Of capture and solving; and of torch's partitioner (``"start"``, a part of solving), where it was asked.
     verification : Verification or None
     """
 

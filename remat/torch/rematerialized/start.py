@@ -1,0 +1,83 @@
+"""Where the search for a schedule starts: also from what torch's partitioner would do with the same step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+
+from remat.errors import RematError
+from remat.problem import Problem
+from remat.schedule import Schedule, validate
+from remat.schedule.saved_sets import schedule_of_saved
+from remat.torch.captured import Captured
+from remat.torch.peers.partitioner import partitioner_schedule
+
+_log = logging.getLogger("remat.torch")
+
+#: What of the time limit torch may take.
+SHARE = 0.1
+#: What torch takes for one budget, as a share of the time of the capture; it cannot be stopped.
+OF_CAPTURE = 1 / 3
+#: Its budgets in turn: first that of the least peak, mostly; then those of less time, or, if that did not fit, others.
+FIRST, CHEAPER, OTHERS = 0.4, (0.6, 0.8), (0.3, 0.2)
+
+
+def torch_start(captured: Captured, problem: Problem, capture_seconds: float, limit: float | None) -> Schedule | None:
+    """The cheapest schedule within the budget of a few that torch's partitioner makes, in the reference order.
+
+    None where there is none, the step is not of route ``"joint"``, the budget asks for nothing, torch fails, or there
+    is no time for it.
+
+    Parameters
+    ----------
+    captured : Captured
+    problem : Problem
+        Of its graph.
+    capture_seconds : float
+        How long the capture took: torch's partitioner takes about a quarter of it, longer for large graphs.
+    limit : float or None
+        Seconds for the whole search; torch gets a tenth of it.
+    """
+    budget = problem.budget_bytes
+    if captured.route != "joint" or captured.mode != "training" or budget is None or budget >= problem.reference_peak:
+        return None
+    begun, longest = time.monotonic(), capture_seconds * OF_CAPTURE
+    best: Schedule | None = None
+    least = 0
+    waiting = [FIRST]
+    while waiting:
+        spent = time.monotonic() - begun
+        if limit is not None and spent + longest > SHARE * limit:
+            break
+        knob = waiting.pop(0)
+        before = time.monotonic()
+        try:
+            schedule = in_reference_order(problem, partitioner_schedule(captured, knob))
+        except RematError as error:
+            _log.info("no start from torch's partitioner: %s", error)
+            break
+        longest = max(longest, time.monotonic() - before)
+        certificate = validate(captured.graph, schedule, problem.rules)
+        if certificate.accepted and (best is None or certificate.cost < least):
+            best, least = schedule, certificate.cost
+        if knob == FIRST:
+            waiting = list(OTHERS if best is None else CHEAPER)
+    return best
+
+
+def in_reference_order(problem: Problem, schedule: Schedule) -> Schedule:
+    """The same recomputations, each at its first need, with first computes in the reference order.
+
+    A schedule of torch has an order of its own in the backward pass, but random ops must draw their numbers in turn;
+    and it computes what the user holds again where that has a second output. What may be computed once is kept.
+    """
+    counts = Counter(schedule.computes())
+    limits = problem.compute_limits
+    kept = [
+        tensor
+        for place, op in enumerate(problem.graph.ops)
+        if op.phase != "backward" and (counts[op.name] < 2 or limits[place] == 1)
+        for tensor in op.outputs
+    ]
+    return schedule_of_saved(problem.graph, kept, source=schedule.source)

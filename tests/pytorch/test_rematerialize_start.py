@@ -1,0 +1,78 @@
+"""rematerialize() starts its search also from what torch's partitioner would do."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+
+from remat import Problem, validate  # noqa: E402
+from remat.errors import CaptureError  # noqa: E402
+from remat.schedule import OrderRule  # noqa: E402
+from remat.torch import capture, rematerialize  # noqa: E402
+from remat.torch.peers import partitioner_schedule  # noqa: E402
+from remat.torch.rematerialized import entry, start  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def step():
+    """A small U-Net: its loss has a second output, so that torch computes it again; at the peak of torch."""
+    torch.manual_seed(0)
+    module, args = models.unet(levels=2)
+    captured = capture(module, args, route="joint")
+    return module, args, captured, validate(captured.graph, partitioner_schedule(captured, 0.4))
+
+
+def test_the_result_is_never_worse_than_torch(step, monkeypatch) -> None:
+    module, args, _, peer = step
+    seen = []
+
+    def hurried(problem, *given, stop, warm_start, **options):
+        assert stop < 60
+        seen.append(validate(problem.graph, warm_start, problem.rules))
+        return solve(problem, *given, stop=0.1, warm_start=warm_start, **options)
+
+    solve = entry.solve
+    monkeypatch.setattr(entry, "solve", hurried)
+    report = rematerialize(module, args, peer.peak, time_limit=60).report
+    (begun,) = seen
+    assert begun.accepted
+    assert begun.recomputations
+    assert begun.overhead <= peer.overhead
+    assert report.certificate.cost <= begun.cost
+    assert report.predicted_peak <= peer.peak
+    assert {"capture", "start", "solve"} == set(report.seconds)
+    monkeypatch.setattr(entry, "torch_start", None)  # a method that is named does what it does
+    monkeypatch.setattr(entry, "solve", lambda *given, **options: solve(*given, **{**options, "stop": 5}))
+    assert "start" not in rematerialize(module, args, peer.peak, method="greedy").report.seconds
+
+
+def test_the_cheapest_of_a_few_within_the_budget(step, monkeypatch) -> None:
+    captured, peak = step[2], step[3].peak
+    asked = []
+
+    def counted(captured, knob):
+        asked.append(knob)
+        return partitioner_schedule(captured, knob)
+
+    monkeypatch.setattr(start, "partitioner_schedule", counted)
+    roomy = Problem(captured.graph, captured.graph.reference_peak - 1, OrderRule.FIXED)
+    found = validate(captured.graph, start.torch_start(captured, roomy, 0, None), roomy.rules)
+    assert asked == [0.4, 0.6, 0.8]
+    assert found.accepted
+    assert found.cost <= step[3].cost
+    tight = Problem(captured.graph, captured.graph.reference_peak // 4, OrderRule.FIXED)
+    assert start.torch_start(captured, tight, 0, None) is None
+    assert asked[3:] == [0.4, 0.3, 0.2]
+    at_peak = Problem(captured.graph, peak, OrderRule.FIXED)
+    # no time, nothing to do, or a torch that fails: no start, and no error
+    assert start.torch_start(captured, at_peak, 3.1, 10) is None
+    assert start.torch_start(captured, Problem(captured.graph, "100%", OrderRule.FIXED), 0, None) is None
+    assert start.torch_start(captured, Problem(captured.graph), 0, None) is None
+    assert len(asked) == 6
+
+    def broken(captured, knob):
+        raise CaptureError("no luck")
+
+    monkeypatch.setattr(start, "partitioner_schedule", broken)
+    assert start.torch_start(captured, at_peak, 0, None) is None
