@@ -309,7 +309,7 @@ def test_the_artefact_of_the_partitioner_is_its_schedule(
 
 SCRIPT = """
 import sys
-import torch
+import torch, torch._functorch.config
 sys.path.insert(0, sys.argv[1])
 from models import MODELS
 torch._functorch.config.activation_memory_budget = 0.4
