@@ -113,6 +113,7 @@ class AutoMethod(Method):
             MinPeakSearch(session).run()
             return
         assert session.solver is not None
+        session.any_method = True
         Auto(session, session.solver, session.warm_start).run()
         session.conclude()
 

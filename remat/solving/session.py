@@ -82,6 +82,8 @@ class Session:
     """Variables and constraints of the model, where there is one."""
     states: int | None = None
     """How many states searches for an order have looked at."""
+    any_method: bool = False
+    """Whether a schedule is an answer whoever found it: nobody in particular was asked."""
     begun: float = field(default_factory=time.monotonic)
     bound_kind: str = ""
     bound_cause: str = ""
@@ -237,9 +239,10 @@ class Session:
         """Everything that is known, the best schedule validated once more."""
         if interrupted() and not self.enough:
             self.stop = StopReason.INTERRUPTED
-        best, base = self.incumbents.best, self.problem.graph.base_cost
         if self.reached is not None and self.stop is not StopReason.INTERRUPTED:
             self.stop = self.reached.reason
+        lowest = self._look_for_least() if self.best is None else None
+        best, base = self.best, self.problem.graph.base_cost
         status = Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
         schedule = certificate = over = None
         assert self.incumbents.least_peak is not None
@@ -263,7 +266,8 @@ class Session:
                 self.cost_bound = base
                 self.scope = self.scope if self.asks_peak else EVERY_SCHEDULE
         else:
-            over, least = self.incumbents.least_peak, self._look_for_least()
+            assert lowest is not None
+            over, least = self.incumbents.least_peak, lowest
             self.notes.insert(0, f"{self._why_none()}; {self._suffices(least)}")
         self.timings["total"] = time.monotonic() - self.begun
         return Result(
@@ -315,7 +319,8 @@ class Session:
             return known
         seconds = min(LEAST_SECONDS, max(LATE_SECONDS, self.call.deadline.remaining))
         found = least_known_budget(self.problem, seconds, self.call.seed)
-        other = Incumbents(self.problem)  # a schedule by another method than the one that was asked is no answer
+        # A schedule by another method than the one that was asked is no answer.
+        other = self.incumbents if self.any_method else Incumbents(self.problem)
         if other.see(found.schedule, found.source).fits and self.infeasible and covers(self.scope, self.problem):
             raise BackendError(f"it is claimed that no schedule exists{self.proof}, but {found.source} found one")
         return min(known, found.certificate.peak)

@@ -212,7 +212,10 @@ def pair():
     torch.manual_seed(0)
     module = Net()
     x, target = data()
-    return module, rematerialize(module, (x, target), "70%", verify=True, **QUICK)
+    told = []
+    model = rematerialize(module, (x, target), "70%", verify=True, on_progress=told.append, **QUICK)
+    assert told
+    return module, model
 
 
 @pytest.fixture

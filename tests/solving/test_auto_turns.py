@@ -8,7 +8,7 @@ import pytest
 import remat.solving.auto
 import remat.solving.chain_starts
 from remat import Problem, layered, solve
-from remat.backends.base import SolveOptions, StopReason
+from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.deadline import Deadline
 from remat.graphs.zoo.convolutional import resnet_ops
@@ -160,3 +160,13 @@ def test_lower_sets_are_a_start_of_training_graphs_alone(monkeypatch: pytest.Mon
     assert result.objective is not None
     assert result.objective <= problem.graph.base_cost * 6 // 5
     assert "lower-sets" not in {step.name for step in solve(Problem(layered(200, seed=1), "80%"), stop=1).steps}
+
+
+def test_a_schedule_known_to_fit_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all steps come to nothing in time, the look for a budget that suffices may find one within the budget."""
+    monkeypatch.setattr(Auto, "run", lambda _: None)
+    result = solve(Problem(layered(40, seed=1), "90%"), stop=5, options=ONE)
+    assert result.status is Status.FEASIBLE
+    assert result.certificate is not None
+    assert result.certificate.accepted
+    assert solve(Problem(layered(40, seed=1), "90%"), "annealing", stop=Deadline(0.0), options=ONE).schedule is None

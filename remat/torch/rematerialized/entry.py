@@ -21,6 +21,7 @@ from remat.problem import Problem
 from remat.schedule import OrderRule, Rules, Schedule, Verdict, validate
 from remat.schedule.io import read_schedule
 from remat.solving.method import MethodLike
+from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.torch.capture import capture
@@ -52,6 +53,7 @@ class _Settings:
     costs: Any
     constants: str
     method_options: Any
+    on_progress: OnProgress | None
 
 
 def rematerialize(
@@ -70,6 +72,7 @@ def rematerialize(
     verify: bool = False,
     other_shapes: str = "error",
     method_options: Any = None,
+    on_progress: OnProgress | None = None,
 ) -> Rematerialized:
     """A module like `module` whose training steps keep a memory budget, by computing again what it does not keep.
 
@@ -88,8 +91,8 @@ def rematerialize(
         Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
         :class:`~remat.torch.rematerialized.report.Report` for what counts. None: only with `schedule`.
     sample_kwargs : mapping, optional
-    method, backend, method_options
-        As of :func:`remat.solve`.
+    method, backend, method_options, on_progress
+        As of :func:`remat.solve`. Ctrl-C ends the search; the best schedule found is taken.
     engine : {"eager", "inductor"}
         What runs the two graphs: the kernels of eager PyTorch, one by one, in exactly the scheduled order; or
         TorchInductor, which fuses and reorders, so that memory is as predicted only roughly and results are equal only
@@ -147,7 +150,7 @@ def rematerialize(
             raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}")
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule')
-    settings = _Settings(budget, method, backend, engine, time_limit, costs, constants, method_options)
+    settings = _Settings(budget, method, backend, engine, time_limit, costs, constants, method_options, on_progress)
 
     def prepare(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
         return _prepared(module, args, kwargs, settings, None)
@@ -206,6 +209,7 @@ def _prepared(
             seconds["start"] = time.monotonic() - begun
         result = solve(
             problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
+            on_progress=settings.on_progress,
             stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
         )  # fmt: skip
         seconds["solve"] = time.monotonic() - begun
