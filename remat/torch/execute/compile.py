@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remat.schedule import Schedule, with_frees
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.execute.batch_norm import without_statistics
+from remat.torch.execute import batch_norm
 from remat.torch.execute.program import Layout, OpCall
 
 
@@ -88,7 +88,7 @@ def program(captured: Captured, layout: Layout, schedule: Schedule) -> tuple[Sch
         else:
             if name not in calls:
                 whole = layout.call(captured.node_of(name))
-                calls[name] = whole, without_statistics(layout, whole)
+                calls[name] = whole, batch_norm.again(layout, whole)
             call, lean = calls[name]
             if number and lean is not None and live.issuperset(outputs[len(lean.items) :]):
                 call = lean

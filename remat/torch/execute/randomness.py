@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from remat.torch.effects import random_state, set_random_state
+
 #: The state of the generator of each device.
 States = Mapping[torch.device, Any]
 
@@ -24,7 +26,7 @@ def devices_of(node: torch.fx.Node) -> tuple[torch.device, ...]:
 
 def states(devices: tuple[torch.device, ...]) -> dict[torch.device, Any]:
     """The present states (5 kB on a CPU, 16 bytes on a CUDA device)."""
-    return {device: _get(device) for device in devices}
+    return {device: random_state(device) for device in devices}
 
 
 @contextmanager
@@ -38,15 +40,6 @@ def replayed(past: States) -> Iterator[None]:
         _set(present)
 
 
-def _get(device: torch.device) -> Any:
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.get_device_module(device.type).get_rng_state(device)
-
-
 def _set(values: States) -> None:
     for device, state in values.items():
-        if device.type == "cpu":
-            torch.set_rng_state(state)
-        else:
-            torch.get_device_module(device.type).set_rng_state(state, device)
+        set_random_state(device, state)

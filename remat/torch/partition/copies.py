@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
 from remat.torch.captured import Captured
-from remat.torch.partition.effects import state_bytes, without_statistics
+from remat.torch.effects import state_bytes, without_statistics
 
 #: A value of a node: the node, and the position of the value where it has several (0 otherwise).
 Value = tuple[fx.Node, int]

@@ -14,8 +14,8 @@ from remat.errors import ScheduleError
 from remat.schedule import Schedule
 from remat.schedule.early_frees import running
 from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.effects import plain_random_pair
 from remat.torch.partition.copies import Copies
-from remat.torch.partition.effects import plain_random_pair
 
 #: How a random op runs that is computed again: (run and save the state, run with a saved state).
 RandomPair = tuple[Callable[..., Any], Callable[..., Any]]

@@ -11,20 +11,22 @@ from torch import fx
 aten = torch.ops.aten
 
 
-def random_state(device: str) -> torch.Tensor:
-    """The state of the random number generator of a kind of device (a copy)."""
-    if device == "cpu":
+def random_state(device: torch.device | str) -> torch.Tensor:
+    """The state of the random number generator of a device, or of the present one of a kind (a copy)."""
+    device = torch.device(device)
+    if device.type == "cpu":
         return torch.get_rng_state()
-    state: torch.Tensor = getattr(torch, device).get_rng_state()
+    state: torch.Tensor = torch.get_device_module(device.type).get_rng_state(device)
     return state
 
 
-def set_random_state(device: str, state: torch.Tensor) -> None:
+def set_random_state(device: torch.device | str, state: torch.Tensor) -> None:
     """Go on with the numbers that follow `state`."""
-    if device == "cpu":
+    device = torch.device(device)
+    if device.type == "cpu":
         torch.set_rng_state(state)
     else:
-        getattr(torch, device).set_rng_state(state)
+        torch.get_device_module(device.type).set_rng_state(state, device)
 
 
 def run_and_save_state(device: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
