@@ -5,7 +5,7 @@ A module called with targets returns the loss (a scalar), without them its logit
 ``resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, batch=32)``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -204,55 +204,31 @@ class Unet(nn.Module):
         return logits if targets is None else functional.cross_entropy(logits, targets)
 
 
-def gpt(
-    *,
-    layers: int = 2,
-    width: int = 32,
-    heads: int = 2,
-    vocabulary: int = 64,
-    length: int = 16,
-    batch: int = 2,
-    dropout: float = 0.1,
-    loss: bool = True,
-) -> Sample:
-    """Sample arguments: ids and, with `loss`, targets."""
-    return Gpt(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout), ids(
-        vocabulary, length, batch, 1 + loss
-    )
+def transformer(kind: Callable[..., nn.Module], sequences: int) -> Callable[..., Sample]:
+    """A maker of transformers, whose sample arguments are `sequences` of ids and, with `loss`, targets."""
+
+    def make(
+        *,
+        layers: int = 2,
+        width: int = 32,
+        heads: int = 2,
+        vocabulary: int = 64,
+        length: int = 16,
+        batch: int = 2,
+        dropout: float = 0.1,
+        loss: bool = True,
+    ) -> Sample:
+        module = kind(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout)
+        return module, ids(vocabulary, length, batch, sequences + loss)
+
+    return make
 
 
-def bert(
-    *,
-    layers: int = 2,
-    width: int = 32,
-    heads: int = 2,
-    vocabulary: int = 64,
-    length: int = 16,
-    batch: int = 2,
-    dropout: float = 0.1,
-    loss: bool = True,
-) -> Sample:
-    """Sample arguments: ids and, with `loss`, targets; without them the module returns a dictionary."""
-    return Bert(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout), ids(
-        vocabulary, length, batch, 1 + loss
-    )
-
-
-def encoder_decoder(
-    *,
-    layers: int = 2,
-    width: int = 32,
-    heads: int = 2,
-    vocabulary: int = 64,
-    length: int = 16,
-    batch: int = 2,
-    dropout: float = 0.1,
-    loss: bool = True,
-) -> Sample:
-    """Sample arguments: source ids, ids and, with `loss`, targets."""
-    return EncoderDecoder(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout), ids(
-        vocabulary, length, batch, 2 + loss
-    )
+gpt = transformer(Gpt, 1)
+#: Without `loss` the module returns a dictionary.
+bert = transformer(Bert, 1)
+#: The first sequence is the encoder's.
+encoder_decoder = transformer(EncoderDecoder, 2)
 
 
 def resnet(

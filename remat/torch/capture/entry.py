@@ -11,13 +11,13 @@ from torch.utils import _pytree as pytree
 from remat.errors import CaptureError
 from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld
-from remat.torch.capture.joint import trace_joint
 from remat.torch.capture.loss import WITHOUT, WithLoss, names_without
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.recording import trace_make_fx
 from remat.torch.capture.traced import Traced
 from remat.torch.captured import Captured
 from remat.torch.costs import CostModel, cost_model, measured_workspaces
+from remat.torch.modes import kept_modes
 
 ROUTES = ("joint", "make_fx")
 MODES = ("training", "inference")
@@ -112,6 +112,8 @@ def capture(
 def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
     """The traced step; where the first of two routes failed, `meta` says why."""
     if route != "make_fx":
+        from remat.torch.capture.joint import trace_joint  # with Dynamo, which takes two seconds
+
         try:
             return trace_joint(world)
         except Exception as error:
@@ -129,15 +131,12 @@ def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
 
 def _inference(world: FakeWorld) -> Traced:
     """The forward pass of the module in evaluation mode; its parts are then as they were."""
-    training = {part: part.training for part in world.module.modules()}
-    try:
+    with kept_modes(world.module):
         world.module.eval()
-        return trace_make_fx(world, training=False)
-    except Exception as error:
-        raise explained(world.module, error) from error
-    finally:
-        for part, flag in training.items():
-            part.training = flag
+        try:
+            return trace_make_fx(world, training=False)
+        except Exception as error:
+            raise explained(world.module, error) from error
 
 
 def _check_gradients(module: torch.nn.Module, world: FakeWorld) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -23,6 +22,8 @@ _LOUD = "torch._subclasses.fake_tensor"
 
 def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
     """The error of a route as one of ours."""
+    from torch._dynamo.exc import TorchDynamoException  # here, since Dynamo takes two seconds
+
     name = type(module).__name__
     if isinstance(error, CaptureError):
         return error

@@ -26,6 +26,7 @@ from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
+from remat.torch.modes import kept_modes
 from remat.torch.partition import split
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Plan, Rematerialized
@@ -178,14 +179,10 @@ def _check_module(module: Any) -> None:
 @contextmanager
 def _training(module: nn.Module) -> Any:
     """A module that is in evaluation mode as a whole is in training mode within; others stay as they are."""
-    modes = [(each, each.training) for each in module.modules()]
-    if not module.training:
-        module.train()
-    try:
+    with kept_modes(module):
+        if not module.training:
+            module.train()
         yield
-    finally:
-        for each, mode in modes:
-            each.training = mode
 
 
 def _prepared(
