@@ -47,6 +47,8 @@ class Turns:
     ----------
     shares : mapping of str to float
         By name; ties go to the first.
+    spent : mapping of str to float, optional
+        What some of them have had before, in the same units of time.
 
     Examples
     --------
@@ -64,8 +66,9 @@ class Turns:
     'ababbabbabba'
     """
 
-    def __init__(self, shares: Mapping[str, float]) -> None:
-        self.arms = {name: Arm(share) for name, share in shares.items()}
+    def __init__(self, shares: Mapping[str, float], spent: Mapping[str, float] | None = None) -> None:
+        before = spent or {}
+        self.arms = {name: Arm(share, before.get(name, 0.0) / share) for name, share in shares.items()}
 
     def next(self, among: Collection[str] | None = None) -> str:
         """Whose turn it is, of all or of some."""

@@ -103,6 +103,10 @@ class Auto:
         self.kept: dict[str, Heuristic] = {}
         """Heuristics that ran before, or are still being compiled."""
         self.waiting: list[str] = []
+        self.spent = dict.fromkeys(SHARES, 0.0)
+        """Seconds that those who take turns have had."""
+        self.last_bounds = 0.0
+        """Of these, what bounds had when they were last asked."""
         self.order = OrderStart(session)
 
     def run(self) -> None:
@@ -168,12 +172,17 @@ class Auto:
 
     def _in_turns(self) -> None:
         """Give turns to those that bring the most, until time is up."""
-        turns, session = Turns(SHARES), self.session
+        turns, session = Turns(SHARES, self.spent), self.session
         while not self._over() and turns.arms:
             self._try_again()
             ready = [name for name in turns.arms if self._loaded(name)]
+            again = GROWTH * self.last_bounds  # in less time than before, bounds would say the same once more
+            if again > self.clock.remaining and ready != ["bounds"]:
+                ready = [name for name in ready if name != "bounds"]
             name = turns.next(ready or None)
             seconds = max(1.0, min(TURN, TURN_SHARE * self.clock.remaining)) * GROWTH ** turns.arms[name].idle
+            if name == "bounds":
+                seconds = max(seconds, again)
             cost, bound, began = session.cost, session.bound, self.clock.elapsed
             deadline = self._share(1.0, seconds)
             if name == "bounds":
@@ -241,12 +250,15 @@ class Auto:
             session.enter(name)
             # What loading took is not taken from the turn.
             deadline = self.clock.earlier(deadline.remaining + self.clock.elapsed - began)
+            began = self.clock.elapsed
             try:
                 session.improve(heuristic, deadline, best, self.seeds, self.clock)
                 self.seeds += 1  # another turn is another seed
             except (ProblemError, BackendError) as error:
                 session.note(f"{name} was left out: {error}")
                 return False
+            if name in self.spent:
+                self.spent[name] += self.clock.elapsed - began
         return True
 
     def _try_again(self) -> None:
@@ -278,7 +290,10 @@ class Auto:
         """Raise the bound on all schedules; whether there was anything to do."""
         if self._over() or self.problem.budget_bytes is None:
             return False
+        began = self.clock.elapsed
         raise_bounds(self.session, deadline)
+        self.last_bounds = self.clock.elapsed - began
+        self.spent["bounds"] += self.last_bounds
         return True
 
     def _exhaust(self, deadline: Deadline) -> None:

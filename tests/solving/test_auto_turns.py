@@ -1,5 +1,6 @@
 """How the default method shares its time: drops first, what is not loaded later, and never far behind its best step."""
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -109,17 +110,45 @@ def test_a_model_ends_as_soon_as_annealing_is_compiled_and_is_solved_anew_after_
     assert time.monotonic() - began < 10
 
 
+def test_what_bounds_had_before_counts_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were asked again at once, in less time than before, and said the same."""
+    asked: list[float] = []
+
+    def raise_bounds(session: Session, deadline: Deadline) -> None:
+        asked.append(deadline.remaining)
+        time.sleep(max(0.0, deadline.remaining))
+
+    def improve(self: Session, heuristic: Heuristic, deadline: Deadline, *rest: object) -> None:
+        time.sleep(min(0.1, max(0.0, deadline.remaining)))
+
+    monkeypatch.setattr(remat.solving.auto, "raise_bounds", raise_bounds)
+    monkeypatch.setattr(Session, "improve", improve)
+    session = Session(
+        Problem(layered(700, seed=1), "70%"), SolveOptions(deadline=Deadline.after(2.5), threads=1), "auto"
+    )
+    Auto(session, CpSat(), None).run()
+    assert session.call.deadline.expired
+    assert len(asked) == 1, asked
+
+
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(
-    ("ops", "budget", "order"), [(100, "70%", "fixed"), (1000, "80%", "free"), (3000, "90%", "fixed")]
+    ("ops", "budget", "order", "seeds"), [(100, "70%", "fixed", 1), (1000, "80%", "free", 5), (3000, "90%", "fixed", 1)]
 )
-def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: str) -> None:
-    """Given the whole time: within 10 % of the overhead, and as much again for one seed of a noisy search."""
+def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: str, seeds: int) -> None:
+    """Given the whole time: within 10 % of the overhead, and as much again for the noise of a search.
+
+    With the free order one seed says little: ten seconds of annealing give 0.76 to 1.34 %, so medians are compared.
+    """
     problem = Problem(layered(ops, seed=1), budget, order)
     found = {}
     for name in ("auto", "drops", "annealing"):
-        certificate = solve(problem, name, stop=10, options=ONE).certificate
-        found[name] = float("inf") if certificate is None else certificate.overhead
+        overheads = []
+        for seed in range(seeds):
+            certificate = solve(problem, name, stop=10, options=SolveOptions(threads=1, seed=seed)).certificate
+            overheads.append(float("inf") if certificate is None else certificate.overhead)
+        found[name] = statistics.median(overheads)
     assert found["auto"] <= 1.2 * min(found.values()) + 1e-3, found
     assert found["auto"] < float("inf")
 
