@@ -13,9 +13,9 @@ from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.options import check_types
-from remat.heuristics.turns import Turns
 from remat.hierarchy.choosing import Worth, choose
 from remat.hierarchy.options import Budgets, Effort
+from remat.hierarchy.polish import polish
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.starts import least_peaks, schedules
 from remat.hierarchy.store import Store
@@ -35,12 +35,8 @@ PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3
 PEAK_SHARE = 0.3
 #: Share of the time left in which what solves groups is loaded.
 PREPARE_SHARE = 0.3
-#: Seconds for options where there is no deadline, and for each turn of what polishes.
-NO_DEADLINE, TURN, GROWTH = 600.0, 5.0, 1.5
-#: Ops up to which bounds and neighbourhoods fit into memory.
-BOUND_OPS = 5_000
-#: Who polishes, by shares of the time.
-POLISH = {"annealing": 0.7, "lns": 0.3}
+#: Seconds for options where there is no deadline.
+NO_DEADLINE = 600.0
 
 
 @dataclass(frozen=True)
@@ -168,18 +164,19 @@ class _Run:
     def __init__(self, session: Session, options: HierarchicalOptions, executor: Executor | None) -> None:
         self.session, self.options, self.executor = session, options, executor
         self.problem, self.clock = session.problem, session.call.deadline
-        self.seeds = 0
 
     def least_cost(self) -> None:
         """Steps 1 to 4."""
-        schedules(self.session, self._known(self.options.top_methods), self._answer)
+        session = self.session
+        schedules(session, self._known(self.options.top_methods), self._answer)
         composites = self._composites()
         self._formulations(composites)
         self._flat_methods()
         if self.options.polish:
-            self._bounds()
-            self._polish()
-        self.session.conclude()
+            if not (session.enough or self.clock.expired):
+                raise_bounds(session, self._share(BOUND_SHARE, NO_DEADLINE))
+            polish(session, self.clock)
+        session.conclude()
 
     def least_peak(self) -> None:
         """Heuristics by descent on the budget, formulations that can be asked for a peak, then the flat search."""
@@ -341,37 +338,6 @@ class _Run:
                 session.note(remark)
             if covers(part.scope, self.problem):
                 session.raise_bound(part.bound, part.scope)
-
-    def _bounds(self) -> None:
-        too_many = len(self.problem.graph.ops) > BOUND_OPS
-        if not (self.session.enough or self.clock.expired or too_many):
-            raise_bounds(self.session, self._share(BOUND_SHARE, NO_DEADLINE))
-
-    def _polish(self) -> None:
-        """Step 4: flat search from the best schedule, in turns."""
-        session = self.session
-        names = {name: share for name, share in POLISH.items() if name in registry.heuristics()}
-        if len(self.problem.graph.ops) > BOUND_OPS:
-            names.pop("lns", None)
-        turns = Turns(names)
-        kept = {name: registry.make("heuristics", name) for name in names}
-        while turns.arms and not (session.enough or self.clock.expired):
-            name = turns.next()
-            cost, began = session.cost, self.clock.elapsed
-            deadline = self.clock.earlier(TURN * GROWTH ** turns.arms[name].idle)
-            with session.step(name):
-                try:
-                    best = None if session.best is None else session.best.schedule
-                    session.improve(kept[name], deadline, best, self.seeds, self.clock)
-                    self.seeds += 1
-                except (ProblemError, BackendError) as error:
-                    session.note(f"{name} was left out: {error}")
-                    del turns.arms[name]
-                    continue
-            gain = (cost or 2 * self.problem.graph.base_cost) - (session.cost or 2 * self.problem.graph.base_cost)
-            turns.add(name, max(self.clock.elapsed - began, 0.01), max(0, gain))
-            if math.isinf(self.clock.seconds) and turns.arms[name].idle:
-                return
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
         """A deadline after a share of the time left; after `most` seconds where there is none."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
+from remat.hierarchy.identical import Forms
 from remat.hierarchy.options import (
     Budgets,
     Effort,
@@ -24,7 +26,7 @@ from remat.hierarchy.options import (
     undominated,
 )
 from remat.hierarchy.store import Store
-from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.subproblem import SubProblem, numbers
 from remat.hierarchy.tasks import Sequences, Task, alone, as_options, run_elsewhere, run_here
 from remat.hierarchy.tree import Group, Hierarchy, Int
 from remat.problem import Problem
@@ -106,8 +108,8 @@ class Recursion:
 
     def __post_init__(self) -> None:
         self._found: dict[str, list[Measured]] = {}
-        self._parts: dict[int, tuple[SubProblem, str]] = {}
-        """Sub-problem and class of each group that can be run alone, by its identity."""
+        self._key: dict[int, str] = {}
+        """The task that gives the options of each group that can be run alone, by the group's identity."""
         self._late = LATE_OPS
 
     def run(self) -> list[Composite]:
@@ -131,7 +133,7 @@ class Recursion:
     def composites(self, group: Group, part: SubProblem | None) -> list[Composite]:
         """The groups in a group as composites, in the numbers of its sub-problem, or else of the graph."""
         problem = self.hierarchy.problem if part is None else part.problem
-        children = [child for child in group.children if id(child) in self._parts and len(child.forward)]
+        children = [child for child in group.children if id(child) in self._key and len(child.forward)]
         counts = shared_out(self.knobs.total, [child.num_ops for child in children])
         place: np.ndarray | None = None
         if part is not None:
@@ -140,9 +142,8 @@ class Recursion:
             place[part.ops[inside]] = inside
         made = []
         for child, count in zip(children, counts, strict=True):
-            below, key = self._parts[id(child)]
-            options = farthest_first(self._found[key], min(count, self.knobs.options))
-            to_flat = below.ops
+            options = farthest_first(self._found[self._key[id(child)]], min(count, self.knobs.options))
+            to_flat = numbers(child)
 
             def moved(option: Option, to_flat: np.ndarray = to_flat) -> Option:
                 flat = translated(option, to_flat)
@@ -160,6 +161,7 @@ class Recursion:
     # -- one level ---------------------------------------------------------------------------------------------------
 
     def _level(self, groups: list[Group], title: str, deadline: Deadline) -> None:
+        classes: dict[Hashable, Task | None] = {}  # groups that are the same, with the same options of those inside
         tasks: dict[str, Task] = {}
         members: dict[str, int] = {}
         for group in groups:
@@ -168,17 +170,14 @@ class Recursion:
                 if self._late < 0:
                     self.on_note("the time was over before each group had options; the ops of some stand alone")
                     break
-            try:
-                part = SubProblem.of(self.hierarchy.problem, group)
-            except ProblemError as error:
-                self.on_note(f"{error}; its ops stand alone")
-                continue
-            composites = tuple(self.composites(group, part)) if group.children else ()
-            effort = self.knobs.upper if group.children else self.knobs.leaf
-            task = Task(alone(part), self.knobs.budgets, effort, composites)
-            self._parts[id(group)] = part, task.key
-            members[task.key] = members.get(task.key, 0) + 1
-            tasks.setdefault(task.key, task)
+            kind = (self._forms.of(group), *(self._key.get(id(child)) for child in group.children))
+            if kind not in classes:
+                classes[kind] = self._task(group)
+            task = classes[kind]
+            if task is not None:
+                self._key[id(group)] = task.key
+                members[task.key] = members.get(task.key, 0) + 1
+                tasks.setdefault(task.key, task)
         new = {key: task for key, task in tasks.items() if key not in self._found}
         done = 0
 
@@ -202,6 +201,21 @@ class Recursion:
             if self.store is not None and not self.deadline.expired:
                 self.store.write(key, found)
             tell(key)
+
+    def _task(self, group: Group) -> Task | None:
+        """What is to be solved for a group; None where it cannot be run alone."""
+        try:
+            part = SubProblem.of(self.hierarchy.problem, group)
+        except ProblemError as error:
+            self.on_note(f"{error}; its ops stand alone")
+            return None
+        composites = tuple(self.composites(group, part)) if group.children else ()
+        effort = self.knobs.upper if group.children else self.knobs.leaf
+        return Task(alone(part), self.knobs.budgets, effort, composites)
+
+    @cached_property
+    def _forms(self) -> Forms:
+        return Forms(self.hierarchy.problem)
 
     def _take(self, key: str, task: Task, found: list[Sequences]) -> None:
         """Options from elsewhere, measured anew: what is no option of the group falls away."""

@@ -11,7 +11,7 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Option
 from remat.graphs import ComputeGraph, Op, Tensor
-from remat.hierarchy.tree import Group, Int
+from remat.hierarchy.tree import NONE, Group, Int
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 
@@ -68,7 +68,7 @@ class SubProblem:
         ProblemError
             If ops outside the group contribute to a buffer that its forward part reads: it cannot be run alone.
         """
-        return cls(whole, group, *_Cut(whole, group).made())
+        return cls(whole, group, _Cut(whole, group).made(), numbers(group))
 
     @cached_property
     def outside(self) -> int | None:
@@ -138,6 +138,18 @@ class SubProblem:
         return Schedule.of_computes((problem or self.problem).graph, computes)
 
 
+def numbers(group: Group) -> Int:
+    """The op of the whole graph that each op of the group's sub-problem is; -1 for `outside`.
+
+    Examples
+    --------
+    >>> numbers(Group("middle", np.array([1, 2]), np.array([6, 7]))).tolist()
+    [1, 2, -1, 6, 7]
+    """
+    tied = len(group.forward) and len(group.backward)
+    return np.concatenate([group.forward, [-1] if tied else NONE, group.backward]).astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class _Cut:
     """Makes the sub-graph of a group."""
@@ -145,7 +157,7 @@ class _Cut:
     whole: Problem
     group: Group
 
-    def made(self) -> tuple[Problem, Int]:
+    def made(self) -> Problem:
         whole, group = self.whole, self.group
         graph, arrays = whole.graph, whole.graph.arrays
         forward, backward = group.forward.tolist(), group.backward.tolist()
@@ -182,7 +194,6 @@ class _Cut:
         names, taken = graph.tensor_names, {graph.ops[op].name for op in part}
         ops = [replace(graph.ops[op], phase="forward" if tied else "") for op in forward]
         tensors = [Tensor(names[tensor], int(arrays.size[tensor])) for tensor in touched]
-        numbers = [*forward]
         if tied:
             after = _unused(AFTER, {names[tensor] for tensor in touched})
             tensors.append(Tensor(after, 0))
@@ -191,7 +202,6 @@ class _Cut:
             ops.append(
                 Op(_unused(OUTSIDE, taken), reads, (*writes, after), type=OUTSIDE, phase="loss", recomputable=False)
             )
-            numbers.append(-1)
             here, late = set(backward), set(written_outside)
             for op in backward:
                 waits = any(t in late or here.intersection(arrays.producers[t].tolist()) for t in arrays.op_inputs[op])
@@ -199,7 +209,6 @@ class _Cut:
                 ops.append(replace(graph.ops[op], phase="backward", inputs=inputs if waits else (*inputs, after)))
         else:
             ops += [replace(graph.ops[op], phase="") for op in backward]
-        numbers += backward
         sub_graph = ComputeGraph(
             f"{graph.name}: {group.name}", tensors, ops, [names[t] for t in given], [names[t] for t in kept],
             cost_unit=graph.cost_unit,
@@ -208,7 +217,7 @@ class _Cut:
             graph.ops[op].name: limit for op in part
             if (limit := whole.compute_limits[op]) is not None and graph.ops[op].recomputable
         }  # fmt: skip
-        return Problem(sub_graph, order=OrderRule.FIXED, max_computes=limits or None), np.array(numbers, dtype=np.int64)
+        return Problem(sub_graph, order=OrderRule.FIXED, max_computes=limits or None)
 
 
 def _unused(name: str, taken: set[str]) -> str:

@@ -21,7 +21,7 @@ from remat.graphs.zoo.gpt import gpt
 from remat.heuristics import HeuristicRun
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.hierarchy.blocks import BlockCheckpointing, BlockOptions
-from remat.hierarchy.blocks.cuts import all_cuts, crossing_bytes, valleys
+from remat.hierarchy.blocks.cuts import all_cuts, valleys
 from remat.hierarchy.blocks.heuristic import Measure
 from remat.hierarchy.blocks.plans import FAMILIES, Plan, few, spread
 from remat.problem import Problem
@@ -153,7 +153,7 @@ def test_sources_of_blocks():
     residuals = {k for k, name in enumerate(names[: step.num_forward]) if "residual" in name}
     assert residuals <= {cut for cuts in all_cuts(step, "valleys") for cut in cuts}
     assert residuals <= set(all_cuts(step, "articulation")[0])
-    traffic = crossing_bytes(step)
+    traffic = step.crossing(step.problem.graph.arrays.size)
     assert traffic.min() >= 0 and traffic[-1] == 0 and valleys(traffic, 1.0)
 
 

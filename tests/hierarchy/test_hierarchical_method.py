@@ -58,6 +58,18 @@ def listed(recursion: Recursion) -> list[Any]:
     ]  # fmt: skip
 
 
+def cut_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of ops of the groups that sub-problems are made of from now on."""
+    made, original = list[int](), SubProblem.of
+
+    def counted(problem: Problem, group: Group) -> SubProblem:
+        made.append(group.num_ops)
+        return original(problem, group)
+
+    monkeypatch.setattr(SubProblem, "of", counted)
+    return made
+
+
 def test_levels_are_solved_from_below_and_progress_counts_groups() -> None:
     told: list[str] = []
     recursion = Recursion(three_levels(), knobs(), workers=1, on_progress=told.append)
@@ -66,6 +78,27 @@ def test_levels_are_solved_from_below_and_progress_counts_groups() -> None:
     assert told[-1] == "level 2 of 2, 2 of 2 groups"
     assert "level 1 of 2, 4 of 4 groups" in told
     assert recursion.classes < 6  # the two in the middle are one problem
+
+
+def test_a_sub_problem_is_made_for_each_class_of_identical_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four equal pairs of blocks in a chain with its ends outside; each member has the options in its own ops."""
+    problem = Problem(unit_chain(10), 8)
+    parts = tuple(Group(str(k), np.arange(k, k + 2), np.arange(19 - k, 21 - k)) for k in (1, 3, 5, 7))
+    made = cut_out(monkeypatch)
+    hierarchy = Hierarchy(problem, Group("all", np.arange(11), np.arange(11, 21), parts))
+    solved = Recursion(hierarchy, knobs(), workers=1)
+
+    def shifted(ops: Any, k: int) -> list[int] | None:
+        """Op f_k as 0 and its gradient as -1, and so on."""
+        return None if ops is None else [op - k if op <= 10 else op + k - 21 for op in ops.tolist()]
+
+    found = [
+        [(shifted(o.forward, k), shifted(o.backward, k)) for o in each.options]
+        for k, each in zip((1, 3, 5, 7), solved.run(), strict=True)
+    ]
+    assert len(made) == solved.classes == 1
+    assert len(found[0]) > 3
+    assert all(each == found[0] for each in found)
 
 
 def test_an_executor_gives_what_is_found_here() -> None:
@@ -103,13 +136,7 @@ def test_after_the_deadline_there_are_the_options_that_need_no_search() -> None:
 
 def test_after_the_deadline_few_groups_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sub-problems of 20,000 ops take more than a second: the ops of the other groups stand alone."""
-    made, original = [], SubProblem.of
-
-    def counted(problem: Problem, group: Group) -> SubProblem:
-        made.append(group.num_ops)
-        return original(problem, group)
-
-    monkeypatch.setattr(SubProblem, "of", counted)
+    made = cut_out(monkeypatch)
     monkeypatch.setattr(recursion, "LATE_OPS", 8)
     notes: list[str] = []
     listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1, on_note=notes.append))

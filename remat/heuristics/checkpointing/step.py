@@ -127,6 +127,31 @@ class TrainingStep:
         np.minimum.at(first, arrays.consumers.rows[late], at[late])
         return first
 
+    def crossing(self, sizes: Int) -> Int:
+        """Bytes made up to each position of forward and loss that a later op there reads; shape (first_backward,).
+
+        Parameters
+        ----------
+        sizes : int64 array, shape (tensors,)
+            What each tensor counts for; graph inputs count for nothing.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> step = TrainingStep.of(Problem(unit_chain(3)))
+        >>> step.crossing(step.problem.graph.arrays.size).tolist()
+        [1, 1, 1, 0]
+        """
+        arrays, end = self.problem.graph.arrays, self.first_backward
+        first = np.full(len(sizes), end, dtype=np.int64)
+        np.minimum.at(first, arrays.producers.rows, arrays.position[arrays.producers.indices])
+        last = self.last_forward_reads
+        crosses = last > first
+        change = np.zeros(end + 1, dtype=np.int64)
+        np.add.at(change, first[crosses], sizes[crosses])
+        np.subtract.at(change, last[crosses], sizes[crosses])
+        return np.cumsum(change)[:end]
+
     @cached_property
     def is_chain(self) -> bool:
         """Whether every forward op reads the forward op before it, and no other."""

@@ -21,28 +21,6 @@ ARTICULATION_OPS = 20_000
 FEW = 130
 
 
-def crossing_bytes(step: TrainingStep) -> Int:
-    """Bytes made up to each position of forward and loss that a later op there reads; shape (first backward,).
-
-    Examples
-    --------
-    >>> from remat.graphs.families import unit_chain
-    >>> from remat.problem import Problem
-    >>> crossing_bytes(TrainingStep.of(Problem(unit_chain(3)))).tolist()
-    [1, 1, 1, 0]
-    """
-    arrays, end = step.problem.graph.arrays, step.first_backward
-    first = np.full(len(arrays.size), end, dtype=np.int64)
-    rows = arrays.producers.rows
-    np.minimum.at(first, rows, arrays.position[arrays.producers.indices])
-    last = step.last_forward_reads
-    crosses = (last > first) & ~arrays.is_input
-    change = np.zeros(end + 1, dtype=np.int64)
-    np.add.at(change, first[crosses], arrays.size[crosses])
-    np.subtract.at(change, last[crosses], arrays.size[crosses])
-    return np.cumsum(change)[:end]
-
-
 def valleys(traffic: Int, rise: float) -> list[int]:
     """Positions of least traffic between rises by the share `rise`; the first of equals.
 
@@ -101,7 +79,7 @@ def _ends_of_runs(paths: list[list[str]]) -> Iterator[list[int]]:
 
 def valley_cuts(step: TrainingStep) -> Iterator[list[int]]:
     """Where few bytes cross, for each of :data:`RISES`; works on any training graph."""
-    traffic = crossing_bytes(step)
+    traffic = step.crossing(step.problem.graph.arrays.size)
     for rise in RISES:
         yield valleys(traffic, rise)
 

@@ -81,12 +81,7 @@ class Reads:
 
         Shape (num_forward + 1,).
         """
-        change = np.zeros(self.step.num_forward + 2, dtype=np.int64)
-        passing = self.is_forward & (self.last_forward_read > self.first_write)
-        np.add.at(change, self.first_write[passing] + 1, self.size[passing])
-        end = np.minimum(self.last_forward_read[passing], self.step.num_forward)
-        np.add.at(change, end + 1, -self.size[passing])
-        return np.cumsum(change)[: self.step.num_forward + 1]
+        return np.append(0, self.step.crossing(self.size)[: self.step.num_forward])
 
 
 def levels(reads: Reads, most_blocks: int) -> list[Int]:
