@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+import contextlib
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,6 +37,7 @@ from remat.schedule import OrderRule
 PAYS = 6.0
 #: Ops in groups that are looked at after the deadline, for options that need no search: some tenths of a second.
 LATE_OPS = 2_000
+OVER = "the time was over before each group had options; the ops of some stand alone"
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,12 @@ class Recursion:
         classes: dict[Hashable, Task | None] = {}  # groups that are the same, with the same options of those inside
         tasks: dict[str, Task] = {}
         members: dict[str, int] = {}
+        late = self._late
         for group in groups:
             if self.deadline.expired:  # what needs no search is made for some groups still
-                self._late -= group.num_ops
-                if self._late < 0:
-                    self.on_note("the time was over before each group had options; the ops of some stand alone")
+                late -= group.num_ops
+                if late < 0:
+                    self.on_note(OVER)
                     break
             kind = (self._forms.of(group), *(self._key.get(id(child)) for child in group.children))
             if kind not in classes:
@@ -195,12 +198,20 @@ class Recursion:
                 del new[key]
                 tell(key)
         keys = list(new)
-        for number, found in self._run([new[key] for key in keys], deadline):
-            key = keys[number]
-            self._take(key, new[key], found)
-            if self.store is not None and not self.deadline.expired:
-                self.store.write(key, found)
-            tell(key)
+        with contextlib.closing(self._run([new[key] for key in keys], deadline)) as answers:
+            for number, found in answers:
+                key = keys[number]
+                self._take(key, new[key], found)
+                if self.store is not None and not self.deadline.expired:
+                    self.store.write(key, found)
+                tell(key)
+                self._late -= int((new[key].part.ops >= 0).sum()) if self.deadline.expired else 0
+                if self._late < 0:
+                    self.on_note(OVER)
+                    break
+        for group in groups:
+            if self._key.get(id(group)) not in self._found:
+                self._key.pop(id(group), None)
 
     def _task(self, group: Group) -> Task | None:
         """What is to be solved for a group; None where it cannot be run alone."""
@@ -222,7 +233,7 @@ class Recursion:
         self._found[key] = undominated(measured(task.part, as_options(found)))
         self.classes += 1
 
-    def _run(self, tasks: list[Task], deadline: Deadline) -> Iterator[tuple[int, list[Sequences]]]:
+    def _run(self, tasks: list[Task], deadline: Deadline) -> Generator[tuple[int, list[Sequences]]]:
         """The answers of tasks, here or elsewhere."""
         workers = self.workers or available_cpus()
         if self.executor is not None and len(tasks) > 1:

@@ -144,6 +144,18 @@ def test_after_the_deadline_few_groups_are_looked_at(monkeypatch: pytest.MonkeyP
     assert any("stand alone" in note for note in notes)
 
 
+def test_groups_whose_turn_comes_after_the_deadline_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of groups even the options that need no search take minutes."""
+    monkeypatch.setattr(recursion, "LATE_OPS", 4)
+    told: list[str] = []
+    notes: list[str] = []
+    over = Deadline.after(60).until(lambda: bool(told))  # as soon as the first group has its options
+    run = Recursion(three_levels(), knobs(), over, workers=1, on_progress=told.append, on_note=notes.append)
+    assert listed(run) == []
+    assert run.classes == 2  # the second one in what is allowed to be late
+    assert len(notes) > 1 and set(notes) == {recursion.OVER}
+
+
 def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
     files = sorted(tmp_path.iterdir())
@@ -180,7 +192,7 @@ def test_a_stored_option_that_is_none_falls_away_and_a_broken_file_is_named(tmp_
 
 def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went() -> None:
     told: list[Progress] = []
-    results = [solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), stop=60, on_progress=told.append) for _ in "ab"]
+    results = [solve(Problem(unit_chain(14), 8), Hierarchical(QUICK), on_progress=told.append) for _ in "ab"]
     assert results[0].schedule == results[1].schedule
     assert results[0].certificate is not None and results[0].certificate.accepted
     assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options (blocks)"]
