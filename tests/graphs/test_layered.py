@@ -6,7 +6,6 @@ from statistics import mean, stdev
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import kstest, norm
 
 from remat.errors import GraphError
 from remat.graphs import layered
@@ -125,6 +124,8 @@ def test_rules_hold_on_every_graph(n, width, seed):
 
 
 def test_distributions():
+    from scipy.stats import kstest, norm  # two seconds, which every process that collects tests would spend
+
     found = [layered(400, 0.3, seed) for seed in range(5)]
     costs = [o.cost for g in found for o in g.ops[2:]]
     assert kstest(costs, lambda x: (x + 1) / 1000).pvalue > 0.01

@@ -7,7 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
-pytest.importorskip("onnxscript")
 
 from torch import nn  # noqa: E402
 
@@ -18,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def exported(module: nn.Module, *inputs: torch.Tensor, optimize: bool = True, **options: object) -> bytes:
+    pytest.importorskip("onnxscript")  # a second, which every process that collects tests would spend
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(module.eval(), inputs, dynamo=True, optimize=optimize, verbose=False, **options)

@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from models import MODELS, bert, gpt, resnet, unet  # noqa: E402
-from torch._dynamo.functional_export import _dynamo_graph_capture_for_export  # noqa: E402
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -51,6 +50,8 @@ def traced(function, *shapes, dtype=torch.float32) -> list:
 
 
 def joint_nodes(build, **sizes) -> list:
+    from torch._dynamo.functional_export import _dynamo_graph_capture_for_export  # a second, and not all need it
+
     with FakeTensorMode():
         module, arguments = build(**sizes)
         graph = _dynamo_graph_capture_for_export(module)(*arguments)

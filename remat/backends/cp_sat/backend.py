@@ -49,7 +49,7 @@ class CpSat(Backend):
     name = "cp-sat"
     native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent, NoOverlap2D})
     nonzero_bytes = 600
-    preload = (__name__, "remat.backends.cp_sat.translation", "ortools.sat.python.cp_model")
+    preload = (__name__, "remat.backends.cp_sat.translation", "remat.backends.cp_sat_engine")
 
     @classmethod
     def availability(cls) -> Availability:
@@ -95,28 +95,21 @@ class _Run:
     def __init__(
         self, compiled: CpSatModel, options: SolveOptions, on_incumbent: OnIncumbent | None, on_bound: OnBound | None
     ) -> None:
-        from ortools.sat.python import cp_model
+        from remat.backends.cp_sat_engine import Solver
 
         self.compiled, self.options = compiled, options
-        self.solver = cp_model.CpSolver()
+        self.solver = Solver()
         self.books = Bookkeeping("CP-SAT", compiled.model, options.deadline, on_incumbent, on_bound, self.stop)
         self.stopped = False
         self.status: Any = None
         self._set_parameters()
-        outer = self
-
-        class Callback(cp_model.CpSolverSolutionCallback):
-            def on_solution_callback(self) -> None:
-                outer.new_solution(self.response_proto)
-
-        self.callback = Callback()
-        self.solver.best_bound_callback = self.new_bound
+        self.solver.on_bound = self.new_bound
 
     def _set_parameters(self) -> None:
         _common(self.solver.parameters, self.options)
         if self.options.log is not None:
             self.solver.parameters.log_to_stdout = False
-            self.solver.log_callback = self.options.log
+            self.solver.on_log = self.options.log
 
     def start_from(self, hint: Values) -> None:
         """Suggest `hint`; one that satisfies the model must survive even if the solver never comes to look at it."""
@@ -127,11 +120,11 @@ class _Run:
     def work(self) -> None:
         if math.isfinite(self.options.deadline.seconds):
             self.solver.parameters.max_time_in_seconds = self.options.deadline.remaining
-        self.status = self.solver.solve(self.compiled.cp_model, self.callback)
+        self.status = self.solver.solve(self.compiled.proto, self.new_solution)
 
     def stop(self) -> None:
         self.stopped = self.stopped or not self.options.deadline.expired
-        self.solver.stop_search()
+        self.solver.stop()
 
     def new_solution(self, response: Any) -> None:
         self.books.raise_bound(self.compiled.bound(response.best_objective_bound), tell=False)
@@ -141,17 +134,18 @@ class _Run:
         self.books.raise_bound(self.compiled.bound(bound))
 
     def result(self, interrupted: bool, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
-        from ortools.sat.python import cp_model
+        from remat.backends.cp_sat_engine import Status as Said
+        from remat.backends.cp_sat_engine import fault
 
-        if self.books.failure is None and self.status == cp_model.MODEL_INVALID:
-            raise BackendError(f"CP-SAT refuses the model: {self.compiled.cp_model.validate()[:300]}")
+        if self.books.failure is None and self.status == Said.MODEL_INVALID:
+            raise BackendError(f"CP-SAT refuses the model: {fault(self.compiled.proto)[:300]}")
         said = {
-            cp_model.OPTIMAL: Status.OPTIMAL,
-            cp_model.FEASIBLE: Status.FEASIBLE,
-            cp_model.INFEASIBLE: Status.INFEASIBLE,
+            Said.OPTIMAL: Status.OPTIMAL,
+            Said.FEASIBLE: Status.FEASIBLE,
+            Said.INFEASIBLE: Status.INFEASIBLE,
         }.get(self.status, Status.UNKNOWN)
         if said in (Status.OPTIMAL, Status.FEASIBLE):
-            self.new_solution(self.solver.response_proto)
+            self.new_solution(self.solver.response)
         if interrupted or self.stopped:
             stop = StopReason.INTERRUPTED
         else:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
 
 from remat.backends.base import Values
+from remat.backends.cp_sat_engine import Proto
 from remat.deadline import Deadline
 from remat.errors import ModelError
 from remat.modeling import (
@@ -58,8 +58,7 @@ class CpSatModel:
 
     def __init__(self, model: Model, deadline: Deadline | None = None) -> None:
         self.model, self._clock = model, deadline or Deadline()
-        self.cp_model = cp_model.CpModel()
-        self.proto = self.cp_model.proto
+        self.proto: Any = Proto()
         self.lengths: list[tuple[int, int, int]] = []  # (length, start, end) variables, for the hint
         self.negations: dict[int, int] = {}  # variable -> the one that is its negation
         self.always: int | None = None

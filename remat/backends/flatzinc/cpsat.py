@@ -25,8 +25,7 @@ class CpSatSearch:
     """One run of CP-SAT on a FlatZinc model."""
 
     def __init__(self, model: FlatZinc, options: Options, printer: Printer, deadline: Deadline) -> None:
-        from ortools.sat.python import cp_model
-
+        from remat.backends.cp_sat_engine import Solver
         from remat.backends.flatzinc.cpsat_model import CpSatBuilder
         from remat.backends.flatzinc.cpsat_translate import translate
 
@@ -39,15 +38,8 @@ class CpSatSearch:
         self.printed = [item.index for output in model.outputs for item in output.values if isinstance(item, Variable)]
         self.stopped = False
         self.failure: Exception | None = None
-        self.solver = cp_model.CpSolver()
-        self.solver.best_bound_callback = self._bound
-        outer = self
-
-        class Callback(cp_model.CpSolverSolutionCallback):
-            def on_solution_callback(self) -> None:
-                outer.found(self.response_proto)
-
-        self.callback = Callback()
+        self.solver = Solver()
+        self.solver.on_bound = self._bound
         parameters = self.solver.parameters
         parameters.num_workers = 1 if self.enumerating else options.threads or 1
         parameters.random_seed = options.seed % 2**31
@@ -56,28 +48,28 @@ class CpSatSearch:
         if options.verbose:
             parameters.log_search_progress = True
             parameters.log_to_stdout = False
-            self.solver.log_callback = lambda line: print(line, file=sys.stderr, flush=True)
+            self.solver.on_log = lambda line: print(line, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         self.stopped = True
-        self.solver.stop_search()
+        self.solver.stop()
 
     def run(self) -> Ending:
-        from ortools.sat.python import cp_model
+        from remat.backends.cp_sat_engine import Status, fault
 
         if math.isfinite(self.deadline.seconds):
             self.solver.parameters.max_time_in_seconds = self.deadline.remaining
-        status = Ending.UNKNOWN if self.stopped else self.solver.solve(self.builder.cp_model, self.callback)
+        status = Ending.UNKNOWN if self.stopped else self.solver.solve(self.builder.proto, self.found)
         if self.failure is not None:
             raise self.failure
-        if status == cp_model.MODEL_INVALID:
-            raise ModelError(f"CP-SAT refuses the model: {' '.join(self.builder.cp_model.validate().split())[:300]}")
-        if status == cp_model.INFEASIBLE:
+        if status == Status.MODEL_INVALID:
+            raise ModelError(f"CP-SAT refuses the model: {' '.join(fault(self.builder.proto).split())[:300]}")
+        if status == Status.INFEASIBLE:
             return self._claim(Ending.UNSATISFIABLE)
-        if status == cp_model.OPTIMAL and self.model.goal != "satisfy":
-            self._bound(self.solver.response_proto.best_objective_bound)
+        if status == Status.OPTIMAL and self.model.goal != "satisfy":
+            self._bound(self.solver.response.best_objective_bound)
             return self._claim(Ending.COMPLETE)
-        if status == cp_model.OPTIMAL and self.enumerating and not self.stopped:
+        if status == Status.OPTIMAL and self.enumerating and not self.stopped:
             return self._claim(Ending.COMPLETE)
         return Ending.UNKNOWN
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ortools.sat.python import cp_model
-
+from remat.backends.cp_sat_engine import Proto
 from remat.backends.flatzinc.bounds import tighten
 from remat.backends.flatzinc.model import FlatZinc, IntSet, Variable, VarKind
 from remat.backends.flatzinc.refusals import items, unfit
@@ -57,8 +56,7 @@ class CpSatBuilder:
 
     def __init__(self, source: FlatZinc) -> None:
         self.source = source
-        self.cp_model = cp_model.CpModel()
-        self.proto = self.cp_model.proto
+        self.proto: Any = Proto()
         self.low: list[int] = []
         self.high: list[int] = []
         self.clamped = ""
