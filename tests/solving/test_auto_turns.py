@@ -139,7 +139,8 @@ def test_what_bounds_had_before_counts_in_turns(monkeypatch: pytest.MonkeyPatch)
 def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: str, seeds: int) -> None:
     """Given the whole time: within 10 % of the overhead, and as much again for the noise of a search.
 
-    With the free order one seed says little: ten seconds of annealing give 0.76 to 1.34 %, so medians are compared.
+    With the free order one seed says little: ten seconds of annealing end near 0.78 % or anywhere up to 1.4 %, and four
+    times as long changes that little. So the means of several seeds are compared.
     """
     problem = Problem(layered(ops, seed=1), budget, order)
     found = {}
@@ -148,7 +149,7 @@ def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: st
         for seed in range(seeds):
             certificate = solve(problem, name, stop=10, options=SolveOptions(threads=1, seed=seed)).certificate
             overheads.append(float("inf") if certificate is None else certificate.overhead)
-        found[name] = statistics.median(overheads)
+        found[name] = statistics.mean(overheads)
     assert found["auto"] <= 1.2 * min(found.values()) + 1e-3, found
     assert found["auto"] < float("inf")
 
