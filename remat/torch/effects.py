@@ -76,3 +76,15 @@ def without_statistics(node: fx.Node) -> tuple[Any, tuple[Any, ...]] | None:
         return None
     x, weight, bias, _, _, training, momentum, eps = node.args
     return target, (x, weight, bias, training, momentum, eps)
+
+
+def read_arguments(node: fx.Node) -> tuple[Any, ...]:
+    """The arguments of a node, without those that its kernel takes but never reads.
+
+    Autograd hands the new running statistics to the backward pass of a batch normalisation; in training mode it works
+    by the batch's alone, so that nobody has to keep the others until then.
+    """
+    args = tuple(node.args)
+    if node.target is aten.native_batch_norm_backward.default and args[7] is True:  # `train`
+        return (*args[:3], None, None, *args[5:])  # running mean and variance
+    return args

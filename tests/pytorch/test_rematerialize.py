@@ -110,8 +110,8 @@ def test_any_schedule_gives_the_gradients_of_eager_in_the_memory_it_says(kind: s
         ]
         ours = step(lambda *_, program=program, given=given: program(given)[0], args, module)
         assert_equal(ours, eager)
-        # the scalar 1 that backward() begins with is no op; new statistics are made once, and held or freed since
-        assert ours[4] <= 1.01 * certificate.peak + 8
+        # the scalar 1 that backward() begins with is no op; new statistics are freed when they are in their buffers
+        assert ours[4] <= certificate.peak + 8
         assert share or ours[4] >= 0.98 * certificate.peak
         again = max(again, *Counter(schedule.computes()).values())
     assert again >= 4
@@ -244,6 +244,15 @@ def test_it_says_what_it_predicts_before_the_first_step(pair) -> None:
     assert model.report.recomputations > 0 and model.report.certificate.accepted
     assert "predicted" in repr(model) or "Net" in repr(model)
     assert module.first.weight.grad is None  # verification leaves nothing behind
+
+
+def test_new_statistics_are_not_kept_for_the_backward_pass(pair) -> None:
+    """Autograd hands them to the backward pass of batch norm, which does not read them."""
+    captured = pair[1].captured
+    changed = {each.node.name for each in captured.results_of("mutation")}
+    assert len(changed) == 3
+    saved = {each.name for each in split(captured, Schedule.reference(captured.graph)).saved}
+    assert saved and not saved & changed
 
 
 def test_it_is_used_like_the_original(state) -> None:

@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
 from remat.torch.captured import Captured
-from remat.torch.effects import state_bytes, without_statistics
+from remat.torch.effects import read_arguments, state_bytes, without_statistics
 
 #: A value of a node: the node, and the position of the value where it has several (0 otherwise).
 Value = tuple[fx.Node, int]
@@ -178,7 +178,7 @@ class Copies:
             args = map_arg(plain[1], self._value)
             meta = {**node.meta, "val": tuple(node.meta["val"][:3])}
             return side.add(plain[0], args, {}, name, meta), 3
-        args, kwargs = map_arg(node.args, self._value), map_arg(node.kwargs, self._value)
+        args, kwargs = map_arg(read_arguments(node), self._value), map_arg(node.kwargs, self._value)
         if node.name not in self._random or self.counts[node.name] == 1:
             return side.add(node.target, args, kwargs, name, node.meta), None
         device = _device(node)
