@@ -1,12 +1,16 @@
 """Real training steps within a budget: gradients against eager, measured against predicted peak, time.
 
 Run: python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size small|full] [--batch N] [--budget 50%]
-     [--steps 3] [--time-limit 60] [--method auto] [--threads 1] [--device cpu]
+     [--steps 3] [--time-limit 60] [--method auto] [--costs roofline] [--threads 1] [--device cpu] [--allocator]
+     [--clock wall|processor]
 
 Each model trains a few steps with SGD, once as it is and once rematerialized, from the same weights and seeds. A line
 says whether all losses, gradients and statistics are equal bit by bit, the predicted and the measured peak (bytes of
-storages that the step makes), that of eager, and how much longer a step takes. Names that begin with ``hf-`` are models
-of transformers with random weights. Full sizes need some 4 to 12 GB of memory.
+storages that the step makes), that of eager, the seconds of a step (median) of eager and rematerialized, and the
+greatest difference of a gradient, relative to the greatest entry of all. ``--clock processor`` counts processor time of
+all threads, which other programs on the machine change less. With ``--allocator`` one more step of each is
+profiled: a second line has the peaks of what the allocator gave out, workspaces of kernels included. Names that begin
+with ``hf-`` are models of transformers with random weights. Full sizes need some 4 to 12 GB of memory.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ import models
 
 from remat.errors import RematError
 from remat.torch import rematerialize, track_storages
+from remat.torch.memory import profiled_memory
 
 Sample = tuple[nn.Module, tuple[Any, ...]]
 
@@ -112,30 +117,37 @@ def made(name: str, size: str, batch: int | None) -> Sample:
     return found
 
 
-def train(call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], steps: int) -> dict[str, Any]:
-    """Steps with SGD: losses, the last gradients, the state afterwards, seconds of a step, and the measured peak."""
+def train(
+    call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], chosen: argparse.Namespace
+) -> dict[str, Any]:
+    """Steps with SGD: losses, the last gradients, the state afterwards, seconds of a step, and the measured peaks."""
+    clock = time.perf_counter if chosen.clock == "wall" else time.process_time
+    steps: int = chosen.steps
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
-    losses, seconds, peak = [], [], 0
-    for number in range(steps + 1):
+    losses, seconds, tracker, record = [], [], track_storages(constants=(args, module)), None
+    for number in range(steps + 1 + chosen.allocator):
         optimizer.zero_grad()
-        if number == steps:  # measured, not timed
-            with track_storages(constants=(args, module)) as tracker:
+        if number >= steps:  # measured, not timed
+            with tracker if number == steps else profiled_memory() as found:
                 loss = call(*args)
                 loss.backward()
-            peak = tracker.peak
+            record = found
         else:
-            begun = time.perf_counter()
+            begun = clock()
             loss = call(*args)
             loss.backward()
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(clock() - begun)
         losses.append(loss.item())
         del loss
         if number < steps:
             optimizer.step()
     gradients = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
     state = dict(module.state_dict())
-    return {"losses": losses, "gradients": gradients, "state": state, "seconds": seconds, "peak": peak}
+    return {
+        "losses": losses, "gradients": gradients, "state": state, "seconds": statistics.median(seconds),
+        "peak": tracker.peak, "peak_op": tracker.peak_op, "allocator": record,
+    }  # fmt: skip
 
 
 def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -144,6 +156,13 @@ def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
         a[what].keys() == b[what].keys() and all(torch.equal(x, b[what][name]) for name, x in a[what].items())
         for what in ("gradients", "state")
     )
+
+
+def difference(a: dict[str, Any], b: dict[str, Any]) -> float:
+    """Greatest difference of a gradient, relative to the greatest entry of all."""
+    pairs = [(each, b["gradients"][name]) for name, each in a["gradients"].items()]
+    largest = max(each.abs().max().item() for each, _ in pairs)
+    return max((x - y).abs().max().item() for x, y in pairs) / (largest or 1.0)
 
 
 def main() -> None:
@@ -156,36 +175,50 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--method", default="auto")
+    parser.add_argument("--costs", default="roofline")
+    parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
+    parser.add_argument("--allocator", action="store_true")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     print(
-        f"{'model':16} {'ops':>5} {'again':>5} {'equal':>5} {'reference':>14} {'predicted':>14} {'measured':>14} "
-        f"{'eager':>14} {'extra cost':>10} {'time':>6} {'capture':>8} {'solve':>6}"
+        f"{'model':16} {'ops':>5} {'again':>5} {'equal':>5} {'differ':>7} {'reference':>14} {'predicted':>14} "
+        f"{'measured':>14} {'eager':>14} {'extra cost':>10} {'eager s':>8} {'step s':>8} {'time':>5} {'capture':>8} "
+        f"{'solve':>6}"
     )
     for name in chosen.models.split(","):
         module, args = made(name, chosen.size, chosen.batch)
         module, args = module.to(chosen.device), tuple(each.to(chosen.device) for each in args)
         copied = copy.deepcopy(module)
         try:
-            model = rematerialize(copied, args, chosen.budget, method=chosen.method, time_limit=chosen.time_limit)
+            model = rematerialize(
+                copied, args, chosen.budget, method=chosen.method, costs=chosen.costs, time_limit=chosen.time_limit
+            )
         except RematError as error:
             print(f"{name:16} {error}")
             continue
-        eager = train(module, module, args, chosen.steps)
+        eager = train(module, module, args, chosen)
         del module
-        ours = train(model, copied, args, chosen.steps)
+        ours = train(model, copied, args, chosen)
         report = model.report
-        ratio = statistics.median(ours["seconds"]) / statistics.median(eager["seconds"])
         overhead = "-" if report.overhead is None else f"{report.overhead:.2f} %"
         print(
             f"{name:16} {report.ops:5} {report.recomputations:5} {'yes' if equal(eager, ours) else 'NO':>5} "
-            f"{report.reference_peak:14,} {report.predicted_peak:14,} {ours['peak']:14,} {eager['peak']:14,} "
-            f"{overhead:>10} {ratio:6.2f} {report.seconds['capture']:7.1f}s {report.seconds['solve']:5.1f}s",
+            f"{difference(eager, ours):7.1g} {report.reference_peak:14,} {report.predicted_peak:14,} "
+            f"{ours['peak']:14,} {eager['peak']:14,} {overhead:>10} {eager['seconds']:7.2f}s {ours['seconds']:7.2f}s "
+            f"{ours['seconds'] / eager['seconds']:5.2f} {report.seconds['capture']:7.1f}s "
+            f"{report.seconds['solve']:5.1f}s",
             flush=True,
         )
+        if chosen.allocator:
+            print(
+                f"{'':16} allocator: rematerialized {ours['allocator'].peak:,} at {ours['allocator'].peak_op}, eager "
+                f"{eager['allocator'].peak:,} at {eager['allocator'].peak_op}; storages: {ours['peak_op']}, "
+                f"{eager['peak_op']}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
