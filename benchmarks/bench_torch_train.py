@@ -2,15 +2,16 @@
 
 Run: python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size small|full] [--batch N] [--budget 50%]
      [--steps 3] [--time-limit 60] [--method auto] [--costs roofline] [--threads 1] [--device cpu] [--allocator]
-     [--clock wall|processor]
+     [--clock wall|processor] [--workspaces measured]
 
 Each model trains a few steps with SGD, once as it is and once rematerialized, from the same weights and seeds. A line
 says whether all losses, gradients and statistics are equal bit by bit, the predicted and the measured peak (bytes of
 storages that the step makes), that of eager, the seconds of a step (median) of eager and rematerialized, and the
 greatest difference of a gradient, relative to the greatest entry of all. ``--clock processor`` counts processor time of
 all threads, which other programs on the machine change less. With ``--allocator`` one more step of each is
-profiled: a second line has the peaks of what the allocator gave out, workspaces of kernels included. Names that begin
-with ``hf-`` are models of transformers with random weights. Full sizes need some 4 to 12 GB of memory.
+profiled: a second line has the peaks of what the allocator gave out, workspaces of kernels included; with
+``--workspaces measured`` budget and predicted peak count these. Names that begin with ``hf-`` are models of
+transformers with random weights. Full sizes need some 4 to 12 GB of memory.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--method", default="auto")
     parser.add_argument("--costs", default="roofline")
+    parser.add_argument("--workspaces", choices=("measured",))
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
     parser.add_argument("--allocator", action="store_true")
     parser.add_argument("--threads", type=int)
@@ -194,8 +196,9 @@ def main() -> None:
         copied = copy.deepcopy(module)
         try:
             model = rematerialize(
-                copied, args, chosen.budget, method=chosen.method, costs=chosen.costs, time_limit=chosen.time_limit
-            )
+                copied, args, chosen.budget, method=chosen.method, costs=chosen.costs, time_limit=chosen.time_limit,
+                workspaces=chosen.workspaces,
+            )  # fmt: skip
         except RematError as error:
             print(f"{name:16} {error}")
             continue

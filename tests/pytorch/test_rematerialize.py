@@ -18,6 +18,7 @@ from remat.errors import ExecutionError, ProblemError, ScheduleError, Verificati
 from remat.torch import capture, rematerialize, track_storages  # noqa: E402
 from remat.torch.partition import split  # noqa: E402
 from remat.torch.rematerialized.program import Program  # noqa: E402
+from remat.torch.rematerialized.verify import verify  # noqa: E402
 
 QUICK = {"method": "greedy", "time_limit": 10.0}
 slow = pytest.mark.slow
@@ -360,8 +361,6 @@ def test_what_cannot_be_is_refused_in_one_line(state) -> None:
 
 def test_verification_finds_a_difference(state) -> None:
     """A backward pass that gives another gradient, or statistics updated twice, do not go unnoticed."""
-    from remat.torch.rematerialized.verify import verify
-
     module, model = state
 
     def scaled(x, target):
@@ -383,6 +382,22 @@ def test_verification_finds_a_difference(state) -> None:
         assert same(before, module.state_dict()) and module.first.weight.grad is None
     with pytest.raises(VerificationError, match="measured peak"):
         verify(module, model, data(), {}, 10)
+
+
+@slow
+def test_workspaces_are_counted_where_asked() -> None:
+    """The convolutions take memory for themselves, which the allocator gives out: it keeps to the peak all the same."""
+    layers = [part for k in range(6) for part in (nn.Conv2d(16 if k else 3, 16, 3, padding=1), nn.ReLU())]
+    module, x = nn.Sequential(*layers), torch.randn(4, 3, 48, 48)
+    model = rematerialize(module, (x,), "85%", workspaces="measured", verify=True, **QUICK)
+    report, found = model.report, model.report.verification
+    assert report.workspace > 0.01 * report.predicted_peak and "of a kernel at most, counted" in str(report)
+    assert found.bitwise and found.measured_peak < found.allocator_peak <= 1.01 * report.predicted_peak + 4096
+    assert found.allocator_peak > 0.9 * report.predicted_peak
+    plain = rematerialize(module, (x,), schedule=model.schedule).report
+    assert plain.workspace is None and plain.predicted_peak < report.predicted_peak
+    with pytest.raises(VerificationError, match=r"above the [0-9,]+ bytes that were predicted"):
+        verify(module, model, (x,), {}, plain.predicted_peak, allocator=0)
 
 
 @slow

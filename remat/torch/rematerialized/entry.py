@@ -53,6 +53,7 @@ class _Settings:
     time_limit: float | None
     costs: Any
     constants: str
+    workspaces: str | None
     method_options: Any
     on_progress: OnProgress | None
 
@@ -69,6 +70,7 @@ def rematerialize(
     time_limit: float | None = 60.0,
     costs: Any = "roofline",
     constants: str = "excluded",
+    workspaces: str | None = None,
     schedule: Schedule | str | os.PathLike[str] | None = None,
     verify: bool = False,
     other_shapes: str = "error",
@@ -105,6 +107,9 @@ def rematerialize(
         Costs of ops; see :mod:`remat.torch.costs`.
     constants : {"excluded", "included"}
         Whether budget and peak count parameters, buffers and inputs.
+    workspaces : {"measured"}, optional
+        Whether budget and peak count what kernels take for themselves: each distinct op runs twice on this machine, see
+        :func:`remat.torch.costs.measured_workspaces`.
     schedule : Schedule or path, optional
         A schedule of this step from before (``.save_schedule``, or of another tool): nothing is solved.
     verify : bool
@@ -151,7 +156,9 @@ def rematerialize(
             raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}")
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule')
-    settings = _Settings(budget, method, backend, engine, time_limit, costs, constants, method_options, on_progress)
+    settings = _Settings(
+        budget, method, backend, engine, time_limit, costs, constants, workspaces, method_options, on_progress
+    )
 
     def prepare(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
         return _prepared(module, args, kwargs, settings, None)
@@ -194,7 +201,7 @@ def _prepared(
 ) -> Plan:
     """Capture, solve (or take the schedule), certify, split."""
     begun = time.monotonic()
-    captured = capture(module, args, kwargs, route="joint", costs=settings.costs)
+    captured = capture(module, args, kwargs, route="joint", costs=settings.costs, workspaces=settings.workspaces)
     seconds = {"capture": time.monotonic() - begun}
     problem = _problem(captured, settings)
     result: Result | None = None
@@ -231,6 +238,7 @@ def _prepared(
         recomputations=certificate.recomputations, reference_peak=problem.reference_peak, budget=problem.budget_bytes,
         predicted_peak=certificate.peak, overhead=certificate.overhead, constant_memory=captured.graph.constant_memory,
         constants_counted=counted,
+        workspace=None if settings.workspaces is None else max(op.workspace for op in captured.graph.ops),
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
         saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
         certificate=certificate, result=result, seconds=seconds,
@@ -268,6 +276,7 @@ def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Map
         made.original, made, args, kwargs,
         report.predicted_peak - (report.constant_memory if report.constants_counted else 0),
         tolerance=_rounding(plan.captured) if eager else max(1e-3, _rounding(plan.captured)), measure=eager,
+        allocator=None if report.workspace is None else report.random_state_bytes,
     )  # fmt: skip
     plan.report = dataclasses.replace(report, verification=found)
 

@@ -18,8 +18,8 @@ class Report:
     """Prediction, certificate and, where asked for, verification of a rematerialized training step.
 
     Memory is in bytes. It counts what the step makes: activations, the gradients it returns and temporary tensors.
-    Parameters, buffers and inputs are `constant_memory`; the optimizer's state, what a loss outside of the module
-    makes, and what kernels allocate for themselves are not in it.
+    Parameters, buffers and inputs are `constant_memory`; the optimizer's state and what a loss outside of the module
+    makes are not in it, nor is what kernels allocate for themselves, unless it was measured.
 
     Attributes
     ----------
@@ -40,6 +40,8 @@ class Report:
     constant_memory : int
     constants_counted : bool
         Whether peak and budget count the constant memory.
+    workspace : int or None
+        The most that a kernel takes for itself; None where peak and budget do not count it.
     random_state_bytes : int
         States of random number generators that are kept for ops that run again; in main memory, not in the peak.
     saved_bytes : int
@@ -65,6 +67,7 @@ class Report:
     random_state_bytes: int
     saved_bytes: int
     certificate: Certificate = field(repr=False)
+    workspace: int | None = None
     result: Result | None = field(default=None, repr=False)
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
     verification: Verification | None = field(default=None, repr=False)
@@ -84,6 +87,8 @@ class Report:
             rows.append(("budget", f"{self.budget:,} bytes"))
         counted = "counted" if self.constants_counted else "not counted"
         rows.append(("constant", f"{self.constant_memory:,} bytes of parameters, buffers and inputs, {counted}"))
+        if self.workspace is not None:
+            rows.append(("workspace", f"{self.workspace:,} bytes of a kernel at most, counted"))
         rows.append(("saved", f"{self.saved_bytes:,} bytes from forward to backward pass"))
         if self.random_state_bytes:
             rows.append(("random", f"{self.random_state_bytes:,} bytes of generator states, not counted"))
