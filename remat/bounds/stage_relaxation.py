@@ -70,11 +70,14 @@ class StageRelaxation:
     ----------
     unit : int
         Every cost of recomputation is a multiple of it; the model counts in it.
+    live : list of int64 arrays, shape (tensors,)
+        Once it is built: for each event the variables ``live[j, t]``, −1 where a tensor has none.
     """
 
     problem: Problem
     events: Sequence[int]
     unit: int = field(init=False)
+    live: list[Int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
@@ -110,6 +113,7 @@ class StageRelaxation:
                 model.add(*self._memory(stage), *self._retention(stage, before))
                 self._during(model, stage)
         clock.check()
+        self.live = [stage.live for stage in stages if stage.until < n]
         model.add(self._refills(stages), self._limits(stages))
         again = np.concatenate([stage.again for stage in stages])
         op = np.tile(np.arange(n), len(stages))[again >= 0]

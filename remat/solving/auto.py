@@ -23,7 +23,7 @@ from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.bounding import raise_bounds
-from remat.solving.chain_starts import BLOCKS, LOWER, OPTIONS, ROTOR, chain_start, chain_starts, in_order
+from remat.solving.chain_starts import BLOCKS, FEW, LOWER, OPTIONS, ROTOR, chain_start, chain_starts, in_order
 from remat.solving.model_method import ModelMethod
 from remat.solving.order_start import OrderStart
 from remat.solving.session import Session
@@ -34,7 +34,7 @@ AUTO = "auto"
 DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1, 0.2, 0.2, 0.2
 #: Shares of the time left for the heuristics on training graphs. Block checkpointing and Rotor end by themselves, after
 #: tenths of a second on some hundred ops; cut short on thousands, they leave behind what search does not make up for.
-CHAIN_SHARE = {BLOCKS: 0.3, LOWER: 0.05, ROTOR: 0.4}
+CHAIN_SHARE = {BLOCKS: 0.3, LOWER: 0.05, FEW: 0.2, ROTOR: 0.4}
 #: Share of the time left for orders without recomputation.
 ORDER_SHARE = 0.1
 #: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends
@@ -76,9 +76,9 @@ class Auto:
 
     0. Where the order is free, one without recomputation that fits, by rules and a search for the order of least peak:
        nothing costs less. If none fits, the others begin from the order of least peak that was found.
-    1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs lower sets and Rotor,
-       and for some hundred ops eviction and greedy rematerialization (fixed order only). What has to be compiled first
-       is tried again later.
+    1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs lower sets, few stages
+       and Rotor, and for some hundred ops eviction and greedy rematerialization (fixed order only). What has to be
+       compiled first is tried again later.
     2. Exhaustive search, where there are few ops.
     3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
        every schedule the problem allows. Bounds come again later, with more time, if they are open.
@@ -151,6 +151,7 @@ class Auto:
         wait = 0.0 if tiny else self._patience("drops") if others_can else None
         self._heuristic("drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=wait)
         self._chain(LOWER)
+        self._chain(FEW)
         self._chain(ROTOR)
         others, share = (WITHOUT_DROPS, FIRST_SHARE) if "drops" in self.waiting else (BESIDE_DROPS, QUICK_SHARE)
         for name, (ops, seconds) in others.items():

@@ -1,4 +1,4 @@
-"""Starts on training graphs: block checkpointing, lower sets and Rotor, some of which lie above: found by name."""
+"""Starts on training graphs, some of which lie above and are found by name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from remat.problem import Problem
 from remat.registry import heuristics, load
 
 #: Heuristics on training graphs with their options. The first one is compiled soonest, the second one needs no compiled
-#: code.
-BLOCKS, LOWER, ROTOR = "block-checkpointing", "lower-sets", "rotor"
-OPTIONS: dict[str, dict[str, Any]] = {BLOCKS: {"drops": True}, LOWER: {}, ROTOR: {}}
-#: Ops up to which Rotor is a start, and forward ops up to which lower sets are: they take seconds beyond.
-ROTOR_OPS, LOWER_OPS = 5_000, 1_000
+#: code, nor does the third.
+BLOCKS, LOWER, FEW, ROTOR = "block-checkpointing", "lower-sets", "few-stages", "rotor"
+OPTIONS: dict[str, dict[str, Any]] = {BLOCKS: {"drops": True}, LOWER: {}, FEW: {}, ROTOR: {}}
+#: Ops up to which Rotor and few stages are starts, and forward ops up to which lower sets are: they take long beyond.
+ROTOR_OPS, FEW_OPS, LOWER_OPS = 5_000, 5_000, 1_000
 
 
 def chain_starts(problem: Problem) -> list[str]:
@@ -26,13 +26,14 @@ def chain_starts(problem: Problem) -> list[str]:
     >>> from remat.graphs.families import unit_chain
     >>> from remat.graphs.layered import layered
     >>> chain_starts(Problem(unit_chain(9))), chain_starts(Problem(layered(9)))
-    (['block-checkpointing', 'lower-sets', 'rotor'], [])
+    (['block-checkpointing', 'lower-sets', 'few-stages', 'rotor'], [])
     """
     try:
         step = TrainingStep.of(problem)
     except ProblemError:
         return []
-    few = {BLOCKS: True, LOWER: step.num_forward <= LOWER_OPS, ROTOR: len(problem.graph.ops) <= ROTOR_OPS}
+    num_ops = len(problem.graph.ops)
+    few = {BLOCKS: True, LOWER: step.num_forward <= LOWER_OPS, FEW: num_ops <= FEW_OPS, ROTOR: num_ops <= ROTOR_OPS}
     return [name for name in OPTIONS if name in heuristics() and few[name]]
 
 

@@ -1,0 +1,289 @@
+"""Integer programmes that look at memory at a few steps only, where it peaks, and the schedules that follow."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.backends.base import RawResult, SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.backends.processes.isolated import placed
+from remat.bounds.base import lacks_memory
+from remat.bounds.cut import step_memory
+from remat.bounds.peak_steps import prominent_peaks
+from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.stage_relaxation import StageRelaxation
+from remat.deadline import Deadline, OverdueError
+from remat.errors import ProblemError
+from remat.formulations.sequence import useful_schedule
+from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.drops import Drops
+from remat.heuristics.options import check_types
+from remat.modeling import Model
+from remat.problem import Problem
+from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule.validate import validate
+from remat.scope import scope_within_limits
+
+Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+#: Share of the time left that one programme may take.
+SHARE = 0.4
+#: Relative gap, of the cost of recomputation, at which a programme is done: identical layers make the rest a long way.
+GAP = 1e-4
+
+
+@dataclass(frozen=True)
+class FewStagesOptions:
+    """Options of :class:`FewStages`.
+
+    Attributes
+    ----------
+    more : int
+        Steps that are added to the programme at a time.
+    variables : int
+        Most variables of a programme.
+    """
+
+    more: int = 3
+    variables: int = 60_000
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.more < 1 or self.variables < 1:
+            raise ProblemError(f"options of few-stages must be at least 1: {self}")
+
+
+class FewStages(Heuristic):
+    """The stage relaxation with a few events, solved as an integer programme, as a schedule.
+
+    :class:`remat.bounds.stage_relaxation.StageRelaxation` looks at memory at some steps of the reference order alone,
+    its events, and bounds the cost of every schedule with that order. Its solution says what is held at each event;
+    everything else follows: what is needed and not held is computed again just before (:func:`schedule_of_held`). Where
+    that keeps the budget at all other steps as well, and costs what the programme says, it is an optimum. Where it does
+    not, the steps with the most prominent excess become events, too, and :class:`~remat.heuristics.drops.Drops` brings
+    the schedule within the budget meanwhile. Once there is a schedule, reduced costs fix what would cost more.
+
+    On a training step the first event is about the loss, and the programme a knapsack with precedence of what the
+    forward pass saves: what the partitioner of PyTorch decides by a knapsack, for the peak instead of the bytes saved.
+
+    Where the order is free, it keeps to the reference order all the same, and its bound says nothing.
+
+    Attributes
+    ----------
+    bound : int or None
+        No schedule in `scope` costs less; None where nothing was solved, or the order is free.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem, heuristic = Problem(unit_chain(8), 7), FewStages()
+    >>> schedule = heuristic.run(problem, HeuristicRun(SolveOptions(Deadline.after(60))))
+    >>> simulate(problem.graph, schedule).cost, heuristic.bound
+    (20, 20)
+    """
+
+    name = "few-stages"
+    options_type = FewStagesOptions
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        self.bound = self.scope = None
+        if problem.budget_bytes is None or problem.budget_bytes >= problem.reference_peak:
+            return Schedule.reference(problem.graph)
+        search = _Search(self, problem, run)
+        search.see(run.start)
+        with contextlib.suppress(OverdueError):  # what was found by then counts
+            search.go()
+        if search.solved and problem.order is OrderRule.FIXED:
+            self.bound, self.scope = search.bound, scope_within_limits(problem, OrderRule.FIXED)
+        return search.best
+
+
+@dataclass(eq=False)
+class _Search:
+    """One run: the events so far, the best schedule and the best bound."""
+
+    heuristic: FewStages
+    problem: Problem
+    call: HeuristicRun
+    best: Schedule | None = None
+    cost: int | None = None
+    done: bool = False
+    solved: bool = False
+    events: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        assert self.problem.budget_bytes is not None
+        self.budget = self.problem.budget_bytes
+        self.base = self.bound = self.problem.graph.base_cost
+        self.backend = placed(Highs(), self.call.options)
+        self.drops = Drops()
+
+    def see(self, schedule: Schedule | None) -> None:
+        """Keep a schedule if it is the cheapest within the rules."""
+        if schedule is None:
+            return
+        certificate = validate(self.problem.graph, schedule, self.problem.rules)
+        if certificate.accepted and (self.cost is None or certificate.cost < self.cost):
+            own = schedule is not self.call.start
+            self.best, self.cost = schedule, certificate.cost
+            self.done |= own and self.call.tell(schedule)
+
+    def go(self) -> None:
+        """Programme after programme, with more and more events."""
+        peaks = prominent_peaks(step_memory(self.problem), self.budget)
+        self.events.update(peaks[:1])
+        share = SHARE
+        while self.events and not self._over():
+            relaxation = StageRelaxation(self.problem, sorted(self.events))
+            part = self.call.deadline.share(share)
+            model = relaxation.build(part)
+            memory = self.call.options.memory_bytes
+            if model.num_vars > self.heuristic.options.variables or lacks_memory(model, memory):
+                return
+            raw = self._solve(relaxation, model, part)
+            if raw is None or raw.values is None:
+                return
+            held = [(raw.values[np.maximum(live, 0)] > 0.5) & (live >= 0) for live in relaxation.live]
+            schedule = schedule_of_held(self.problem, relaxation.events, held)
+            self.see(schedule)
+            if self.drops.prepared(self.call.deadline.earlier(0.0)):
+                self.see(self.drops.mended(self.problem, schedule, self.call.deadline))
+            if not self._add(schedule):
+                if raw.status is Status.OPTIMAL or share >= 1:
+                    return
+                share = 1.0  # what there is fits, and nobody knows that it is the best
+
+    def _over(self) -> bool:
+        return self.done or self.call.deadline.expired or (self.cost is not None and self.bound >= self.cost)
+
+    def _solve(self, relaxation: StageRelaxation, model: Model, deadline: Deadline) -> RawResult | None:
+        """Solve one programme, and take its bound; None where nothing is cheaper than the best schedule."""
+        options = self.call.options
+        call = SolveOptions(
+            deadline, options.threads, options.seed, relative_gap=GAP, memory_limit=options.memory_limit
+        )
+        asked = self.cost
+        if asked is not None and not options.isolate:
+            linear = Highs().relax(model, call)
+            self._raise(relaxation, linear.bound)
+            if self._over():
+                return None
+            if not linear.infeasible:
+                model = cheaper_than(model, linear, (asked - 1 - self.base) // relaxation.unit)
+        raw = self.backend.solve(model, call)
+        if raw.status is Status.INFEASIBLE:
+            if asked is not None:
+                self.bound, self.solved = max(self.bound, asked), True
+            return None
+        self._raise(
+            relaxation, raw.bound if asked is None else _at_most(raw.bound, (asked - self.base) / relaxation.unit)
+        )
+        return raw
+
+    def _raise(self, relaxation: StageRelaxation, extra: float | None) -> None:
+        if extra is not None:
+            steps = math.ceil(extra - 1e-6 - 1e-9 * abs(extra))
+            self.bound, self.solved = max(self.bound, self.base + relaxation.unit * max(0, steps)), True
+
+    def _add(self, schedule: Schedule) -> bool:
+        """Make events of the steps where a schedule exceeds the budget the most; whether there are any."""
+        memory = stage_memory(self.problem, schedule)
+        added = 0
+        for step in prominent_peaks(memory, self.budget):
+            # A recomputation holds the most before the first compute at its stage, after the one before.
+            new = next(
+                (k for k in (step, step - 1, step + 1) if 0 <= k < len(memory) - 1 and k not in self.events), None
+            )
+            if new is not None:
+                self.events.add(new)
+                added += 1
+            if added == self.heuristic.options.more:
+                break
+        return added > 0
+
+
+def _at_most(value: float | None, most: float) -> float | None:
+    return None if value is None else min(value, most)
+
+
+def stage_memory(problem: Problem, schedule: Schedule) -> Int:
+    """The most memory held in each stage, from the first compute before to that which ends it; the last is the end's.
+
+    Returns
+    -------
+    int64 array, shape (ops + 1,)
+        Bytes.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(2), 4)
+    >>> stage_memory(problem, Schedule.reference(problem.graph)).tolist()
+    [1, 2, 3, 4, 3, 0]
+    """
+    graph = problem.graph
+    run = simulate(graph, schedule, keep=frozenset(problem.keep), count_constant_memory=problem.count_constant_memory)
+    sequence = np.array([graph.op_index[name] for name in schedule.computes()], dtype=np.int64)
+    first = np.zeros(len(sequence), dtype=np.bool_)
+    first[np.unique(sequence, return_index=True)[1]] = True
+    most = np.zeros(len(graph.ops) + 1, dtype=np.int64)
+    np.maximum.at(most, np.cumsum(first) - first, run.memory)
+    return most
+
+
+def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Bool]) -> Schedule:
+    """The reference order, of which only what is held outlasts an event; the rest is computed again when it is needed.
+
+    Between two events what was computed stays while it is of use. Before each op whatever it needs and is not there is
+    computed again, in the reference order. Inputs of the graph and accumulation buffers always stay.
+
+    Parameters
+    ----------
+    events : sequence of int
+        Positions in the reference order, ascending.
+    held : sequence of bool arrays, shape (tensors,)
+        For each event what is live at it, besides what its op reads and writes.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(2), 4)
+    >>> nothing = np.zeros(len(problem.graph.tensors), dtype=bool)
+    >>> schedule_of_held(problem, [2], [nothing]).computes()
+    ['f0', 'f1', 'loss', 'g1', 'f0', 'g0']
+    """
+    arrays = problem.graph.arrays
+    order, place = arrays.order.tolist(), arrays.position.tolist()
+    writers, inputs = arrays.producers.shared_lists(), arrays.op_inputs.shared_lists()
+    always = arrays.is_input | (arrays.producers.counts > 1)
+    there = np.ones(len(arrays.size), dtype=np.bool_)
+    there[~arrays.is_input] = False
+    stays = dict(zip(events, held, strict=True))
+    sequence: list[int] = []
+
+    def make(wanted: list[int]) -> None:
+        found: set[int] = set()
+        while wanted:
+            op = wanted.pop()
+            if op not in found:
+                found.add(op)
+                wanted.extend(w for tensor in inputs[op] if not there[tensor] for w in writers[tensor])
+        for op in sorted(found, key=lambda each: place[each]):
+            sequence.append(op)
+            there[arrays.op_outputs[op]] = True
+
+    for position, op in enumerate(order):
+        make([op])
+        if (held_here := stays.get(position)) is not None:
+            stay = always | held_here
+            stay[arrays.op_inputs[op]] = stay[arrays.op_outputs[op]] = True
+            there &= stay
+    make([w for tensor in np.flatnonzero(problem.kept & ~there).tolist() for w in writers[tensor]])
+    return useful_schedule(problem, np.array(sequence, dtype=np.int64), FewStages.name)

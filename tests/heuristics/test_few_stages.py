@@ -1,0 +1,111 @@
+"""Few stages: optima of small problems, claims that hold, and training steps that one event decides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from remat import registry, solve
+from remat.backends.base import SolveOptions, Status
+from remat.deadline import Deadline
+from remat.errors import ProblemError
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.graphs.graph import ComputeGraph
+from remat.heuristics.base import HeuristicRun
+from remat.heuristics.few_stages import FewStages, FewStagesOptions, schedule_of_held, stage_memory
+from remat.ordering.best_first import Aim, explore
+from remat.problem import Problem
+from remat.schedule import OrderRule, simulate
+from remat.schedule.validate import validate
+from remat.testing.graphs import random_budget, random_graph
+
+
+def run(deadline: float = 30.0, **more: object) -> HeuristicRun:
+    return HeuristicRun(SolveOptions(Deadline.after(deadline), threads=1, **more))  # type: ignore[arg-type]
+
+
+def layers(count: int) -> ComputeGraph:
+    """Layers that save something cheap and something expensive, and a loss that takes most of the memory."""
+    b = GraphBuilder("layers")
+    above: list[str] = []
+    for k in range(count):
+        b.op(f"product{k}", inputs=above, size=30, cost=100 + k, phase="forward")
+        b.op(f"cheap{k}", inputs=[f"product{k}"], size=20 + k % 3, cost=7 + k % 5, phase="forward")
+        above = [f"cheap{k}"]
+    b.op("loss", inputs=above, size=400, cost=50, phase="loss")
+    gradient = "loss"
+    for k in reversed(range(count)):
+        b.op(f"back{k}", inputs=[gradient, f"product{k}", f"cheap{k}"], size=20, cost=200, phase="backward")
+        gradient = f"back{k}"
+    return b.build()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_it_claims_holds(seed: int) -> None:
+    """Of random graphs, with buffers and limits: its schedule is within the rules, and nothing is below its bound."""
+    graph = random_graph(seed, 7, buffers=seed % 3 == 0)
+    problem = Problem(graph, random_budget(graph, seed), OrderRule.FIXED, [None, 2, 3][seed % 3])
+    heuristic, most = FewStages(), 10 * graph.base_cost + 1
+    schedule = heuristic.run(problem, run())
+    assert problem.budget_bytes is not None
+    best = explore(problem, Aim.COST, limit=most, peak=problem.budget_bytes, deadline=Deadline.after(30))
+    assert best is not None and (best.schedule is None or simulate(graph, best.schedule).cost == best.bound)
+    if schedule is not None:
+        certificate = validate(graph, schedule, problem.rules)
+        assert certificate.accepted and certificate.cost >= best.bound
+    if heuristic.bound is not None:
+        assert heuristic.bound <= best.bound
+
+
+def test_one_event_decides_a_training_step() -> None:
+    """The knapsack of what is saved for the loss: found and proved within a few programmes, with gaps of 1e-4."""
+    problem = Problem(layers(12), "80%")
+    heuristic = FewStages()
+    schedule = heuristic.run(problem, run(60))
+    assert schedule is not None and heuristic.bound is not None
+    cost, base = validate(problem.graph, schedule, problem.rules).cost, problem.graph.base_cost
+    assert base < heuristic.bound <= cost <= base + 1.001 * (heuristic.bound - base)
+    assert heuristic.scope is not None and heuristic.scope.order is OrderRule.FIXED
+
+
+def test_auto_proves_it() -> None:
+    """Without the models, which are for smaller graphs: auto has the step, and it ends with the proof."""
+    result = solve(Problem(layers(12), "80%"), stop=60, options=SolveOptions(threads=1))
+    assert result.status is Status.OPTIMAL
+    assert "few-stages" in [step.name for step in result.steps]
+
+
+def test_what_is_held_decides_the_rest() -> None:
+    problem = Problem(unit_chain(3), 4)
+    names = [tensor.name for tensor in problem.graph.tensors]
+    held = np.array([name == "f1" for name in names])
+    assert schedule_of_held(problem, [3], [held]).computes() == ["f0", "f1", "f2", "loss", "g2", "g1", "f0", "g0"]
+    assert stage_memory(problem, schedule_of_held(problem, [3], [held])).shape == (len(problem.graph.ops) + 1,)
+
+
+def test_a_start_is_kept_unless_something_is_cheaper() -> None:
+    problem = Problem(layers(6), "80%")
+    best = FewStages().run(problem, run())
+    again = FewStages().run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1), best))
+    assert best is not None and again is not None
+    cost = validate(problem.graph, best, problem.rules).cost
+    assert problem.graph.base_cost < validate(problem.graph, again, problem.rules).cost <= cost
+
+
+def test_a_free_order_has_its_schedule_and_not_its_bound() -> None:
+    problem, heuristic = Problem(layers(6), "80%", OrderRule.FREE), FewStages()
+    schedule = heuristic.run(problem, run())
+    assert schedule is not None and validate(problem.graph, schedule, problem.rules).accepted
+    assert heuristic.bound is None
+
+
+def test_a_programme_may_be_too_large() -> None:
+    problem, heuristic = Problem(layers(6), "80%"), FewStages(FewStagesOptions(variables=3))
+    assert heuristic.run(problem, run()) is None and heuristic.bound is None
+
+
+def test_options_and_registration() -> None:
+    assert registry.load("heuristics", "few-stages") is FewStages
+    with pytest.raises(ProblemError, match="at least 1"):
+        FewStagesOptions(more=0)
