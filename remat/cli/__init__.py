@@ -5,6 +5,7 @@ Light on purpose: signals are listened to before anything that takes long is imp
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -21,15 +22,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from remat.cli.signals import Listener
 
     clock.begin()
+    codes: list[int] = []
+    atexit.register(_end, codes)  # the first that is registered is the last that is called
     with Listener() as listener:
         from remat.cli.shell import run
 
-        code = listener.leave(run(sys.argv[1:]))
+        codes.append(listener.leave(run(sys.argv[1:])))
     running = sys.modules.get("remat.backends.processes.running")
     if running is not None and running.left_behind():
         # A solver that did not stop when it was asked to winds down in this process: there is nothing to wait for.
-        with contextlib.suppress(OSError):
+        _end(codes)
+    return codes[0]
+
+
+def _end(codes: Sequence[int]) -> None:
+    """End the process with its exit code, where it is known.
+
+    Otherwise the interpreter would take apart, object by object, what the system takes back at once: a fifth of a
+    second where a graph is large.
+    """
+    if codes:
+        with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
-    return code
+        os._exit(codes[0])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from remat.deadline import Deadline
 
-#: Share of a limit that the start of the process takes from it at most: short ones would have nothing left.
-SHARE = 0.1
+#: Share of a limit that the start of the process takes from it at most: the shortest would have nothing left.
+SHARE = 0.5
 
 _began: list[float] = []
 

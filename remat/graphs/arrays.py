@@ -131,8 +131,8 @@ class GraphArrays:
         """The arrays of `graph`, whose names have been checked."""
         num_ops, num_tensors = len(graph.ops), len(graph.tensors)
         tensor, op = graph.tensor_index, graph.op_index
-        in_op, in_tensor = _pairs(((o, tensor[t]) for o, x in enumerate(graph.ops) for t in x.inputs))
-        out_op, out_tensor = _pairs(((o, tensor[t]) for o, x in enumerate(graph.ops) for t in x.outputs))
+        in_op, in_tensor = _pairs([x.inputs for x in graph.ops], tensor)
+        out_op, out_tensor = _pairs([x.outputs for x in graph.ops], tensor)
         producers = Csr.from_pairs(out_tensor, out_op, num_tensors)
         # One triple for each (reader, producer of what it reads).
         counts = producers.counts[in_tensor]
@@ -242,9 +242,11 @@ def frozen(array: NDArray) -> NDArray:
     return array
 
 
-def _pairs(pairs: Iterator[tuple[int, int]]) -> tuple[Int, Int]:
-    both = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    return both[:, 0].copy(), both[:, 1].copy()
+def _pairs(rows: Sequence[Sequence[str]], number: dict[str, int]) -> tuple[Int, Int]:
+    """Row and number of each name."""
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    columns = np.array([number[name] for row in rows for name in row], dtype=np.int64)
+    return np.repeat(np.arange(len(rows)), counts), columns
 
 
 def _mask(members: Iterator[int], length: int) -> Bool:

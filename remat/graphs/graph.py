@@ -322,6 +322,16 @@ def whole_number(value: Any, what: str) -> int:
     return number
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether :func:`whole_number` gives the very same."""
+    return type(value) is int and 0 <= value < MAX_TOTAL
+
+
+def _is_names(names: Any) -> bool:
+    """Whether :func:`name_list` gives the very same."""
+    return type(names) is tuple and all(type(name) is str for name in names)
+
+
 def checked_name(name: Any, what: str) -> str:
     """`name`, if it can be the name of `what`; raises GraphError where it cannot."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
@@ -332,6 +342,8 @@ def checked_name(name: Any, what: str) -> str:
 def _checked_tensor(tensor: Tensor) -> Tensor:
     expect(tensor, Tensor, "tensors", GraphError)
     name = checked_name(tensor.name, "a tensor")
+    if type(tensor) is Tensor and _is_plain(tensor.size):
+        return tensor
     return Tensor(name, whole_number(tensor.size, f"size of tensor {name!r}"))
 
 
@@ -342,6 +354,9 @@ def _checked_op(op: Op) -> Op:
         raise GraphError(f"phase {short(op.phase)} of op {name!r} is not one of {PHASES}")
     if not isinstance(op.recomputable, bool):
         raise GraphError(f"'recomputable' of op {name!r} must be true or false, not {short(op.recomputable)}")
+    plain = _is_plain(op.cost) and _is_plain(op.workspace) and _is_names(op.inputs) and _is_names(op.outputs)
+    if type(op) is Op and type(op.type) is str and plain:
+        return op  # making another one takes longer than all the checks
     cost = whole_number(op.cost, f"cost of op {name!r}")
     workspace = whole_number(op.workspace, f"workspace of op {name!r}")
     if not isinstance(op.type, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from remat.io.text import short
@@ -34,25 +34,28 @@ def name_faults(
     ["two ops are named 'a'", "op 'a' reads unknown tensor 'y'", "op 'a' writes unknown tensor 'z'",
      "graph outputs name unknown tensor 'q'"]
     """
-    named = _repeated(op.name for op in ops)
+    # Whole sets are compared first, and names one by one only where something is wrong: reading waits for this.
+    names = [op.name for op in ops]
+    named = _repeated(names)
     faults = [f"two ops are named {name!r}" for name in named]
-    faults += [f"two tensors are named {name!r}" for name in _repeated(tensor.name for tensor in tensors)]
+    faults += [f"two tensors are named {name!r}" for name in _repeated([tensor.name for tensor in tensors])]
     known = {tensor.name for tensor in tensors}
-    written: set[str] = set()
     for op in ops:
-        faults += _faults_of(op, known)
-        written.update(op.outputs)
+        both = {*op.inputs, *op.outputs}
+        if len(both) != len(op.inputs) + len(op.outputs) or not both <= known:
+            faults += _faults_of(op, known)
     for what, ends in (("inputs", inputs), ("outputs", outputs)):
         faults += [f"graph {what} name unknown tensor {short(name)}" for name in ends if name not in known]
         if len(set(ends)) != len(ends):
             faults.append(f"graph {what} name a tensor twice")
-    given = set(inputs)
-    for tensor in tensors:
+    written, given = {name for op in ops for name in op.outputs}, set(inputs)
+    wrong = (written & given) | (known - written - given)
+    for tensor in tensors if wrong else ():
         if tensor.name in written and tensor.name in given:
             faults.append(f"graph input {tensor.name!r} is also written by an op")
         if tensor.name not in written and tensor.name not in given:
             faults.append(f"tensor {tensor.name!r} is written by no op and is not a graph input")
-    return faults if named else [*faults, *_order_faults(order, [op.name for op in ops])]
+    return faults if named else [*faults, *_order_faults(order, names)]
 
 
 def _faults_of(op: Op, known: set[str]) -> Iterator[str]:
@@ -69,6 +72,8 @@ def _faults_of(op: Op, known: set[str]) -> Iterator[str]:
 
 def _order_faults(order: Sequence[str], ops: Sequence[str]) -> Iterator[str]:
     known, named = set(ops), set(order)
+    if known == named and len(order) == len(ops):
+        return
     for name in order:
         if name not in known:
             yield f"the order names unknown op {short(name)}"
@@ -80,6 +85,8 @@ def _order_faults(order: Sequence[str], ops: Sequence[str]) -> Iterator[str]:
             yield f"the order misses op {name!r}"
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
+def _repeated(names: Sequence[str]) -> list[str]:
     """Names that stand more than once."""
+    if len(set(names)) == len(names):
+        return []
     return [name for name, count in Counter(names).items() if count > 1]

@@ -119,7 +119,11 @@ def solve(
     try:
         if not session.decided and warm_start is not None:
             session.note(take_warm_start(session.incumbents, warm_start))
-        if not session.enough:
+        # Nobody begins late: for a heuristic its compiled code would be loaded, which takes a second.
+        late = call.deadline.expired and not session.asks_peak
+        if late and not session.enough:
+            session.stop = StopReason.DEADLINE
+        elif not session.enough:
             answerer.run(session)
     except KeyboardInterrupt:
         if session.best is None:

@@ -17,7 +17,8 @@ def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.M
     assert clock.from_start(Deadline.after(15)).remaining == pytest.approx(15, abs=0.2)
     monkeypatch.setattr(clock, "_began", [time.monotonic() - 1.2])
     assert clock.from_start(Deadline.after(15)).remaining == pytest.approx(13.8, abs=0.2)
-    assert clock.from_start(Deadline.after(1)).remaining == pytest.approx(0.9, abs=0.2)
+    assert clock.from_start(Deadline.after(3)).remaining == pytest.approx(1.8, abs=0.2)
+    assert clock.from_start(Deadline.after(1)).remaining == pytest.approx(0.5, abs=0.2)
     assert clock.from_start(Deadline.after(None)).remaining == math.inf
 
 
@@ -33,3 +34,16 @@ def test_a_command_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", code, "solve", "resnet50", "-b", "80%", "-t", "30", "-q"]
     found = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
     assert found.stderr == "True 30.0\n"
+
+
+def test_the_end_of_a_process_takes_no_objects_apart(tmp_path: Path) -> None:
+    """What others have registered is done, and the exit code is that of the command."""
+    code = (
+        "import atexit, sys, remat.cli, remat.cli.shell\n"
+        "class Late:\n    __del__ = lambda self: print('late')\n"
+        "late = Late()\n"
+        "remat.cli.shell.run = lambda words: 3 if atexit.register(print, 'registered') else 0\n"
+        "sys.exit(remat.cli.main())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (found.returncode, found.stdout, found.stderr) == (3, "registered\n", "")

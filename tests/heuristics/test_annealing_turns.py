@@ -1,5 +1,9 @@
 """Annealing in turns, and from a schedule that is there already."""
 
+from typing import Any
+
+import pytest
+
 from remat import Problem, layered, validate
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
@@ -50,3 +54,18 @@ def test_few_moves_improve_a_good_start() -> None:
     base = problem.graph.base_cost
     before, after = (validate(problem.graph, one, problem.rules).cost - base for one in (start, found))
     assert after < 0.97 * before
+
+
+def test_the_clock_is_looked_at_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step has two moves for each op; on 20,000 ops they took half a second, and so much was a limit passed."""
+    asked: list[int] = []
+
+    def anneal(*given: Any) -> float:
+        asked.append(given[3])
+        return 0.5
+
+    assert Annealing().prepared()
+    monkeypatch.setattr("remat.heuristics.annealing.moves_kernel.anneal", anneal)
+    problem = Problem(layered(10_000, 0.01, 1), "80%")
+    Annealing().run(problem, HeuristicRun(ONE).until(Deadline.after(600).until(lambda: len(asked) >= 4)))
+    assert asked == 4 * [5_000]

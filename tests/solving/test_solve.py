@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -398,6 +399,23 @@ def test_nothing_in_time_is_unknown() -> None:
 def test_an_expired_deadline_calls_no_solver() -> None:
     result = run(never, stop=Deadline(0.0))
     assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
+
+
+def test_nobody_begins_late() -> None:
+    """Reading a large graph may have taken all of the time; loading compiled code would take a second more."""
+
+    class Slow(Heuristic):
+        name = "slow"
+
+        def prepared(self, *_: Any) -> bool:
+            raise AssertionError("it is asked whether it is ready")
+
+        def run(self, *_: Any) -> None:
+            raise AssertionError("it runs")
+
+    for method in (Slow, "auto"):
+        result = solve(Problem(skip_graph(), 8), method, stop=Deadline(0.0))
+        assert (result.status, result.stop, result.steps) == (Status.UNKNOWN, StopReason.DEADLINE, ())
 
 
 # -- starts ------------------------------------------------------------------------------------------------------------

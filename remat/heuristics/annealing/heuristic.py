@@ -43,8 +43,9 @@ ROUNDS = 4
 REHEATS, REHEATED = 3, 0.5
 #: Least moves of a step of cooling, and steps that are worth a round.
 BATCH, STEPS = 5_000, 20
-#: Most moves between two looks at the clock: less than a tenth of a second.
-PIECE = 20_000
+#: Most moves between two looks at the clock; where there is a deadline, seconds between them, as so many take a quarter
+#: of a second on 20,000 ops, but not less than the least step.
+PIECE, LOOK = 20_000, 0.05
 #: Memory above the budget becomes more or less expensive where a smaller or larger share of the moves meets it; rounds
 #: differ in this, since either way alone misses what the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
@@ -112,7 +113,6 @@ class Annealing(Heuristic):
 
     name = "annealing"
     options_type = AnnealingOptions
-
     kernels = (KERNELS,)
 
     def __init__(self, options: AnnealingOptions | None = None) -> None:
@@ -301,9 +301,7 @@ class _Search:
         if number > 0:
             length = ROUND_MOVES * num_ops * 2 ** ((number - 1) // ROUNDS)
         # All of a round is to fit into what is left.
-        left = most
-        if self.rate:
-            left = min(most, self.rate * self._planned())
+        left = min(most, self.rate * self._planned()) if self.rate else most
         whole = 1 + REHEATS * REHEATED
         reheats = 0 if number == 0 or left < STEPS * self.batch * whole else REHEATS
         length = min(length, left / (whole if reheats else 1))
@@ -311,6 +309,7 @@ class _Search:
         kind, begin, hot, before = self._kind(number, left)
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, (1 + reheats, steps))
         state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, MET[number % 2])
+        yield 0  # a look at the clock
         for turn in range(1 + reheats):
             if turn > 0 and not self._worth(int(state.number[BEST])):
                 break
@@ -329,9 +328,8 @@ class _Search:
 
     def _planned(self) -> float:
         """Seconds of moves that are still to come."""
-        if self.call.horizon is not None:
-            return SHARE * self.call.horizon.remaining
-        return 0.95 * self.call.deadline.remaining
+        horizon = self.call.horizon
+        return 0.95 * self.call.deadline.remaining if horizon is None else SHARE * horizon.remaining
 
     def _kind(self, number: int, left: float) -> tuple[str, Int, float, int | None]:
         """What round comes next: its kind, where it begins, its first temperature, and the cost it is to beat."""
@@ -360,9 +358,10 @@ class _Search:
         heat = hot * (self.cold / hot) ** along
         width = self.budget * options.soft * (options.hard / options.soft) ** along
         over = max(0.0, float(state.tree[1, 0]) - self.budget)
-        met, done = 0.0, 0
+        met, done, looks = 0.0, 0, math.isfinite(self.call.deadline.seconds)
+        piece = min(PIECE, max(BATCH, int(LOOK * self.rate))) if looks else PIECE
         while done == 0 or (done < self.batch and not self._over()):
-            moves = min(PIECE, self.batch - done)
+            moves = min(piece, self.batch - done)
             met += moves * anneal(
                 self.net, state, -1 if done else seed, moves, self.budget, self.fixed, heat, way.per_byte,
                 way.per_byte * width, max(width, self.narrow, over / 100), options.again,

@@ -1,0 +1,32 @@
+"""Schedules that are seen: validated, and the same steps once."""
+
+from dataclasses import replace
+
+import pytest
+
+import remat.solving.incumbents
+from remat.errors import BackendError
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+from remat.schedule import Schedule
+from remat.solving.incumbents import Incumbents
+
+
+def test_the_same_steps_are_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches hand on in the end what they found on the way; on 20,000 ops a look takes a fifth of a second."""
+    looks, validate = [], remat.solving.incumbents.validate
+    monkeypatch.setattr(remat.solving.incumbents, "validate", lambda *given: looks.append(1) or validate(*given))
+    graph = unit_chain(3)
+    incumbents = Incumbents(Problem(graph, "100%"))
+    first = incumbents.see(Schedule.reference(graph), "first")
+    second = incumbents.see(Schedule.reference(graph), "second")
+    assert (second.certificate, second.source, len(looks)) == (first.certificate, "second", 1)
+    assert incumbents.best is first
+    with pytest.raises(BackendError, match="third gives a schedule that is not valid: the schedule is for a graph"):
+        incumbents.see(replace(Schedule.reference(graph), graph_digest="0" * 64), "third")
+    with pytest.raises(BackendError, match="fourth gives a schedule that is not valid"):
+        incumbents.see(Schedule.of_computes(graph, first.schedule.targets[::-1].copy()), "fourth")
+    names = graph.op_names[::-1]
+    with pytest.raises(BackendError, match="fifth gives a schedule that is not valid"):
+        incumbents.see(replace(Schedule.reference(graph), op_names=names), "fifth")
+    assert len(looks) == 4
