@@ -315,10 +315,9 @@ class _Run:
         only = len(self.options.top_methods) == 1 and not self.options.polish  # nothing comes after it
         call = replace(session.call, deadline=self._share(1.0 / left if only else share, NO_DEADLINE))
         solver = session.solver if method.needs_backend else None
-        part = Session(self.problem, call, method.name, session.backend if solver else "", solver=solver)
-        part.incumbents, part.criterion, part.on_progress = (
-            session.incumbents, session.criterion, lambda _: session.tell()
-        )  # fmt: skip
+        backend = session.backend if solver else ""
+        part = Session(self.problem, call, method.name, backend, solver=solver, whole=session)
+        part.criterion, part.on_progress = session.criterion, lambda _: session.tell()
         best = session.best.schedule if session.best is not None else session.warm_start
         part.warm_start = best
         with session.step(method.name):

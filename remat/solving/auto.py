@@ -344,9 +344,8 @@ class Auto:
         call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
         if self.waiting:  # or the solver would take the time of the process that compiles
             call = replace(call, threads=max(1, (call.threads or available_cpus()) - 1))
-        part = Session(self.problem, call, name, backend.full_name, solver=backend)
-        part.incumbents, part.on_progress = session.incumbents, lambda _: session.tell()
-        part.criterion = session.criterion
+        part = Session(self.problem, call, name, backend.full_name, solver=backend, whole=session)
+        part.on_progress, part.criterion = lambda _: session.tell(), session.criterion
         with session.step(f"{name} by {backend.full_name}"):
             try:
                 ModelMethod(part, kind, backend, options).run()

@@ -64,6 +64,8 @@ class Session:
     solver: Backend | None = None
     """Solves the models of methods that have some."""
     warm_start: Schedule | None = None
+    whole: Session | None = None
+    """The session on the same problem that this one is a part of: they share what is found."""
 
     reached: StoppingCriterion | None = None
     improved: float = 0.0
@@ -89,10 +91,13 @@ class Session:
     bound_cause: str = ""
 
     def __post_init__(self) -> None:
-        self.incumbents = Incumbents(self.problem)
+        if self.whole is None:
+            self.incumbents = Incumbents(self.problem)
+            self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
+        else:
+            self.incumbents, self.reference = self.whole.incumbents, self.whole.reference
         self.cost_bound = self.problem.graph.base_cost
         self.bound = self.least_bound
-        self.reference = self.incumbents.see(Schedule.reference(self.problem.graph), "the reference order")
 
     @property
     def best(self) -> Certified | None:

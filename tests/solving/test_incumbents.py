@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 import remat.solving.incumbents
+from remat.backends.base import SolveOptions
 from remat.errors import BackendError
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents
+from remat.solving.session import Session
 
 
 def test_the_same_steps_are_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +32,12 @@ def test_the_same_steps_are_validated_once(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(BackendError, match="fifth gives a schedule that is not valid"):
         incumbents.see(replace(Schedule.reference(graph), op_names=names), "fifth")
     assert len(looks) == 4
+
+
+def test_a_part_of_a_session_looks_at_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each method that hierarchical asks had the reference order validated once more."""
+    session = Session(Problem(unit_chain(3), 5), SolveOptions(), "whole")
+    monkeypatch.setattr(remat.solving.incumbents, "validate", None)
+    part = Session(session.problem, session.call, "part", whole=session)
+    assert part.reference is session.reference
+    assert part.incumbents is session.incumbents
