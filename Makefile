@@ -1,5 +1,6 @@
 # Everything from a bare clone. Needs make and Python 3.11, 3.12 or 3.13; uv is used where it is installed.
-# Each target sets up what it needs; set-up runs again only when pyproject.toml changes.
+# Each target sets up what it needs; set-up runs again only when pyproject.toml changes. What pip compiles to bytecode
+# one after the other takes half a minute of it, so all CPUs do that; files that are no Python of ours do not matter.
 
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -40,7 +41,8 @@ $(STAMP): pyproject.toml
 	  if ! "$$python" -m venv .venv; then \
 	    echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; fi; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev; \
+	  $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable . --group dev && \
+	  { $(BIN)/python -m compileall -qq -j 0 .venv/lib/python3*/site-packages >/dev/null 2>&1 || true; }; \
 	fi
 	@touch $@
 

@@ -95,7 +95,7 @@ def test_an_arena_above_the_peak_is_proved_to_be_needed() -> None:
 def test_answers_for_many_buffers_pass_the_check(allocator: Allocator, alignment: int) -> None:
     problem = AllocationProblem(jagged(1, 300), alignment=alignment)
     seen: list[int] = []
-    options = SolveOptions(deadline=Deadline.after(2), threads=1)
+    options = SolveOptions(deadline=Deadline.after(1), threads=1)
     found = allocator.allocate(problem, options, None, lambda a: seen.append(a.arena))
     assert found.addresses is not None
     certificate = check_addresses(found.addresses)

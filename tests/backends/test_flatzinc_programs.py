@@ -184,9 +184,12 @@ def test_no_file(program, tmp_path):
 
 @both
 def test_deadline_keeps_the_best(program, tmp_path):
-    started = time.monotonic()
-    done = run(program, hard(150), tmp_path, "-t", "3000", "-s")
-    assert time.monotonic() - started < 3 + 1 + 3  # the limit, the grace, and Python's own start on a busy machine
+    for seconds in (1.5, 6):  # a busy machine needs more to find something
+        started = time.monotonic()
+        done = run(program, hard(150), tmp_path, "-t", f"{1000 * seconds:.0f}", "-s")
+        if "----------" in done.stdout:
+            break
+    assert time.monotonic() - started < seconds + 1 + 3  # the grace, and Python's own start on a busy machine
     assert done.stdout.count("----------") == 1 and "==========" not in done.stdout
     last = statistics(done.stdout)[-1]
     assert int(last["objective"]) <= int(last["objectiveBound"])

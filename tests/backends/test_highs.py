@@ -148,7 +148,7 @@ def test_an_unbounded_relaxation_of_an_infeasible_model():
 
 def test_incumbents_and_bounds_are_streamed_in_order():
     model, seen, bounds = hard(), [], []
-    clock = Deadline.after(2)
+    clock = Deadline.after(1)
     result = Highs().solve(
         model,
         SolveOptions(deadline=clock, threads=1),
@@ -165,7 +165,7 @@ def test_incumbents_and_bounds_are_streamed_in_order():
     assert all(a < b for (_, a), (_, b) in itertools.pairwise(bounds))
     assert result.bound == np.rint(result.bound) >= bounds[-1][1]
     assert result.bound < result.objective == seen[-1].objective
-    assert clock.elapsed < 4
+    assert clock.elapsed < 3
 
 
 def test_a_callback_can_stop():
@@ -279,15 +279,19 @@ def test_threads_can_change_from_solve_to_solve():
 def test_solves_at_the_same_time_share_the_threads():
     model, results = hard(), []
 
-    def work(threads):
-        results.append(Highs().solve(model, SolveOptions(Deadline.after(1.5), threads=threads)))
+    def work(threads, seconds):
+        results.append(Highs().solve(model, SolveOptions(Deadline.after(seconds), threads=threads)))
 
-    workers = [threading.Thread(target=work, args=(threads,)) for threads in (1, 2)]
-    for worker in workers:
-        worker.start()
-        time.sleep(0.3)
-    for worker in workers:
-        worker.join()
+    for seconds in (1, 10):  # a busy machine needs more to find something
+        results.clear()
+        workers = [threading.Thread(target=work, args=(threads, seconds)) for threads in (1, 2)]
+        for worker in workers:
+            worker.start()
+            time.sleep(0.3)
+        for worker in workers:
+            worker.join()
+        if all(result.status is Status.FEASIBLE for result in results):
+            break
     assert [result.status for result in results] == [Status.FEASIBLE] * 2
 
 

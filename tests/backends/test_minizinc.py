@@ -255,7 +255,7 @@ def too_large(what, variant):
 
 @pytest.mark.parametrize("what", ["solve", "flatten", "write"])
 @pytest.mark.parametrize(("variant", "seconds"), [
-    ("gecode", 2), pytest.param("gecode", 5, marks=pytest.mark.slow),
+    ("gecode", 1.5), pytest.param("gecode", 5, marks=pytest.mark.slow),
     pytest.param("cp-sat", 5, marks=pytest.mark.slow), pytest.param("highs", 5, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_deadline_is_kept_and_nothing_is_left_running(variant, seconds, what):

@@ -123,8 +123,11 @@ def test_the_deadline_keeps_the_best_of_cbc():
 def test_a_hint_is_handed_to_cbc_and_survives():
     """It says in its log that it starts from it."""
     start = Highs().solve(hard(), options(0.5), np.zeros(60)).values
-    lines = []
-    raw = Pyomo("cbc").solve(hard(), options(3, log=lines.append), start)
+    for seconds in (2, 12):  # a busy machine needs more to begin
+        lines = []
+        raw = Pyomo("cbc").solve(hard(), options(seconds, log=lines.append), start)
+        if any("mip" in line.lower() for line in lines):
+            break
     assert raw.objective <= hard().objective.value(start)
     assert raw.incumbents[0].values.tolist() == start.tolist()
     assert any(re.search(r"(?i)mip ?start", line) for line in lines)
@@ -173,7 +176,7 @@ def test_what_a_stopped_solver_leaves_is_no_solution_of_its_own(monkeypatch):
 
     monkeypatch.setattr(pyomo_run._Call, "_values", lambda self: np.full(60, 0.5))
     for hint, status in ((np.zeros(60), Status.FEASIBLE), (None, Status.UNKNOWN)):
-        raw = PyomoRun("cbc").solve(hard(), options(1.5), hint)
+        raw = PyomoRun("cbc").solve(hard(), options(1), hint)
         assert (raw.status, raw.stop) == (status, StopReason.DEADLINE)
         assert raw.objective == (None if hint is None else 0)
 
@@ -294,6 +297,6 @@ def test_building_stops_at_the_deadline():
     model.add(Linear.rows("row", np.arange(400_000), x.index, 1, upper=np.ones(400_000)))
     model.minimize(x.index, -1)
     began = time.monotonic()
-    raw = Pyomo("cbc").solve(model, options(3))
-    assert time.monotonic() - began < 4
+    raw = Pyomo("cbc").solve(model, options(1.5))
+    assert time.monotonic() - began < 2.5
     assert (raw.status, raw.stop) == (Status.UNKNOWN, StopReason.DEADLINE)

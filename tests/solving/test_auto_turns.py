@@ -16,13 +16,15 @@ from remat.graphs.zoo.convolutional import resnet_ops
 from remat.graphs.zoo.gpt import gpt
 from remat.graphs.zoo.segmenters import unet
 from remat.heuristics.annealing import Annealing
-from remat.heuristics.base import Heuristic
+from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.hierarchy.blocks import BlockCheckpointing
 from remat.registry import load
+from remat.schedule import Schedule
 from remat.solving.auto import Auto
+from remat.solving.progress import Progress
 from remat.solving.session import Session
-from remat.solving.stop import AnyOf, MaxSeconds, TargetCost
+from remat.solving.stop import AnyOf, MaxSeconds, StoppingCriterion, TargetCost
 
 ONE = SolveOptions(threads=1)
 
@@ -55,15 +57,28 @@ def test_graphs_of_five_thousand_ops_have_a_bound() -> None:
 
 def test_what_is_not_loaded_yet_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a fresh machine, where compiling takes longer than anybody waits."""
-    began, ready = time.monotonic(), Drops.prepared
+    began, ready, run = time.monotonic(), Drops.prepared, Drops.run
     waits: list[float] = []
+    runs: list[Problem] = []
 
     def prepared(self: Drops, deadline: Deadline, on_wait: Callable[[], None] | None = None) -> bool:
         waits.append(deadline.remaining)
         return time.monotonic() > began + 1.0 and ready(self, deadline, on_wait)
 
+    def counted(self: Drops, problem: Problem, call: HeuristicRun) -> Schedule | None:
+        runs.append(problem)
+        return run(self, problem, call)
+
+    class ThirdRun(StoppingCriterion):
+        def reached(self, moment: Progress) -> bool:
+            return len(runs) > 2
+
+        def __str__(self) -> str:
+            return "when drops run for the third time"
+
     monkeypatch.setattr(Drops, "prepared", prepared)
-    result = solve(Problem(layered(300, seed=1), "70%"), stop=4, options=ONE)
+    monkeypatch.setattr(Drops, "run", counted)
+    result = solve(Problem(layered(300, seed=1), "70%"), stop=AnyOf(15, ThirdRun()), options=ONE)
     assert len(waits) > 1
     assert "drops was not compiled in time" not in result.message
     ran = [step for step in result.steps if step.name == "drops"]
