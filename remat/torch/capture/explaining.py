@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from remat.errors import CaptureError
 from remat.torch.capture.places import frames_in, users_frame
-from remat.torch.capture.traced import RouteError
+from remat.torch.capture.traced import RouteError, opaque
 
+#: What Dynamo says of an output that it cannot flatten.
+_OPAQUE = re.compile(r"unrecognized type \w+\((\w+)\) at output (\d+)")
 _DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: Says at length, on standard error, what the exception says, too.
 _LOUD = "torch._subclasses.fake_tensor"
@@ -32,6 +35,9 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
             f"module {name!r} does what depends on the values of tensors, not only on their shapes"
             f"{_place(error)}: {_first_line(error)}"
         )
+    refused = _OPAQUE.search(str(error))
+    if refused is not None:
+        return RouteError(opaque(*refused.groups()))
     if isinstance(error, TorchDynamoException):
         return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {_first_line(error)}")
     return CaptureError(

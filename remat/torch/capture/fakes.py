@@ -30,6 +30,17 @@ def fake_tensors() -> AbstractContextManager[Any]:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """The ops of an LSTM one by one: oneDNN's kernel for all of it does not say what memory it keeps."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
 @dataclass(frozen=True, eq=False)
 class FakeWorld:
     """A module with its sample arguments as fake tensors.
@@ -75,7 +86,9 @@ class FakeWorld:
         It must last until the backward pass is done: a module that computes its forward pass again there would
         otherwise find its own parameters.
         """
-        with _reparametrize_module(self.module, dict(self.state if state is None else state), tie_weights=True):
+        given = dict(self.state if state is None else state)
+        # stacked: a part that the module has twice is swapped twice, and gets its own back last
+        with _reparametrize_module(self.module, given, tie_weights=True, stack_weights=True):
             yield self.module
 
     @classmethod

@@ -27,7 +27,8 @@ def trace_joint(world: FakeWorld) -> Traced:
     """
     names = {id(tensor): name for name, tensor in world.state.items()}
     with world.swapped() as module, torch.enable_grad(), contextlib.ExitStack() as stack:
-        dynamo = _dynamo_graph_capture_for_export(module)(*world.args, **world.kwargs)
+        with torch._dynamo.config.patch(allow_rnn=True):
+            dynamo = _dynamo_graph_capture_for_export(module)(*world.args, **world.kwargs)
         lifted: dict[str, Any] = dict(dynamo.named_parameters()) | dict(dynamo.named_buffers())
         known = {target: names.get(id(tensor), target) for target, tensor in lifted.items()}
         constants = {target: tensor for target, tensor in lifted.items() if id(tensor) not in names}

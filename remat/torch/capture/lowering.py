@@ -52,11 +52,11 @@ class _Storages:
             if not isinstance(value, torch.Tensor) or not made[position]:
                 homes.append(None)
                 continue
-            key = _key(value)
+            size, key = storage_bytes(value), _key(value)
             if key not in self._home:
                 name = f"{node.name}.{position}" if several else node.name
                 self._home[key] = name
-                self.sizes[name] = storage_bytes(value)
+                self.sizes[name] = size
                 new.append(name)
             homes.append(self._home[key])
         self.homes[node] = tuple(homes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -16,9 +17,13 @@ from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.capture.fakes import FakeWorld
-from remat.torch.capture.traced import Traced, storage_bytes
+from remat.torch.capture.traced import Traced, opaque, storage_bytes
 from remat.torch.captured import Input, ResultValue
+from remat.torch.modes import kept_attributes
 
+#: What torch.utils.checkpoint says where its backward pass must be one of ``backward()``.
+_REENTRANT = "incompatible with .grad()"
+_PLAIN = bool | int | float | complex | str | bytes | torch.dtype | torch.device | torch.Size | Enum
 #: What a forward node hands over to the backward nodes that its autograd node runs.
 _MIRRORED = {"nn_module_stack": "fwd_nn_module_stack", "stack_trace": "stack_trace"}
 
@@ -31,6 +36,7 @@ class _Recorder:
     training: bool
     names: list[tuple[str, str]]
     tangents: int = 0
+    accumulate: bool = False
     results: list[ResultValue] = field(default_factory=list)
     spec: Any = None
 
@@ -48,7 +54,9 @@ class _Recorder:
         state = {name: t for (kind, name), t in zip(self.names, tensors, strict=False) if kind != "input"}
         with self.world.swapped(state), _module_stacks(self.world.module):
             leaves = self.outputs(tensors)
-            found = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            _check_constants(leaves)
+            # what is a parameter or an input itself stays itself: a caller's gradient must reach it
+            found = [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.grad_fn else leaf for leaf in leaves]
             self.results = [
                 ResultValue(None, "output", str(k), None if isinstance(leaf, torch.Tensor) else leaf)
                 for k, leaf in enumerate(leaves)
@@ -67,9 +75,9 @@ class _Recorder:
         ]
         fx_traceback.current_meta.update(partitioner_tag="is_backward")
         setup_stacktrace_preservation_hooks([root.grad_fn for root in roots if root.grad_fn is not None])
-        found = torch.autograd.grad(
-            roots, [tensor for _, tensor in wanted], tensors[len(tensors) - self.tangents :], allow_unused=True
-        )
+        given = tensors[len(tensors) - self.tangents :]
+        with torch._C._DisableAutocast():  # as a backward pass after the block runs
+            found = _gradients_of(roots, [tensor for _, tensor in wanted], given, self.accumulate)
         self.results += [
             ResultValue(None, "gradient", name, None if each is None else ...)
             for (name, _), each in zip(wanted, found, strict=True)
@@ -85,11 +93,21 @@ def trace_make_fx(world: FakeWorld, *, training: bool = True) -> Traced:
     Exception
         What the module, or torch, raises where it cannot be recorded.
     """
+    with kept_attributes(world.module):  # what forward puts there is fake
+        try:
+            return _traced(world, training, accumulate=False)
+        except RuntimeError as error:
+            if _REENTRANT not in str(error):
+                raise
+        return _traced(world, training, accumulate=True)
+
+
+def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
     leaves = pytree.tree_leaves((world.args, dict(world.kwargs)))
     named = [("parameter", name, tensor) for name, tensor in world.parameters.items()]
     named += [("buffer", name, tensor) for name, tensor in world.buffers.items()]
     named += [("input", str(k), leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    recorder = _Recorder(world, training, [(kind, name) for kind, name, _ in named])
+    recorder = _Recorder(world, training, [(kind, name) for kind, name, _ in named], accumulate=accumulate)
     tensors = [tensor for *_, tensor in named]
     positions: list[int] = []
     with ExitStack() as stack:
@@ -98,6 +116,7 @@ def trace_make_fx(world: FakeWorld, *, training: bool = True) -> Traced:
         if training:
             with world.mode, world.swapped():
                 outputs = recorder.outputs(tensors)
+            torch.clear_autocast_cache()  # casts that the trace would not see
             roots = differentiable(outputs)
             positions = [next(k for k, leaf in enumerate(outputs) if leaf is root) for root in roots]
             with world.mode:
@@ -138,6 +157,26 @@ def differentiable(leaves: Sequence[Any]) -> list[torch.Tensor]:
     return roots
 
 
+def _gradients_of(
+    roots: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor], accumulate: bool
+) -> list[torch.Tensor | None]:
+    """The gradients of `wanted`; as ``backward()`` leaves them in ``.grad`` where `accumulate`."""
+    if not accumulate:
+        return list(torch.autograd.grad(roots, wanted, given, allow_unused=True))
+    torch.autograd.backward(roots, given)
+    found = [each.grad for each in wanted]
+    for each in wanted:
+        each.grad = None
+    return found
+
+
+def _check_constants(leaves: Sequence[Any]) -> None:
+    """What a module returns beside tensors is a constant of the step: it must not have tensors in it."""
+    for number, leaf in enumerate(leaves):
+        if not isinstance(leaf, torch.Tensor | _PLAIN) and leaf is not None:
+            raise CaptureError(opaque(type(leaf).__name__, number))
+
+
 def _make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., torch.fx.GraphModule]:
     traced: Callable[..., torch.fx.GraphModule] = make_fx(
         function, tracing_mode="fake", _allow_non_fake_inputs=True, **options
@@ -151,7 +190,7 @@ def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor])
     def run(*flat: torch.Tensor) -> Any:
         return torch.fx.Interpreter(recorded).run(*flat)
 
-    with torch.no_grad(), fx_traceback.preserve_node_meta():
+    with torch.no_grad(), torch._C._DisableAutocast(), fx_traceback.preserve_node_meta():
         module = _make_fx(torch.func.functionalize(run, remove="mutations"))(*tensors)
     module.graph.eliminate_dead_code()
     return module

@@ -46,5 +46,24 @@ class RouteError(CaptureError):
 
 
 def storage_bytes(value: Any) -> int:
-    """Bytes of the storage of a tensor; 0 for anything else."""
-    return int(value.untyped_storage().nbytes()) if isinstance(value, torch.Tensor) else 0
+    """Bytes of the storage of a tensor; 0 for anything else.
+
+    Raises
+    ------
+    CaptureError
+        If it is a sparse tensor, which has several.
+    """
+    if not isinstance(value, torch.Tensor):
+        return 0
+    if value.layout is not torch.strided:
+        raise CaptureError(f"a value is of layout {value.layout} (an embedding with sparse=True?); only dense ones fit")
+    return int(value.untyped_storage().nbytes())
+
+
+def opaque(kind: str, output: int | str) -> str:
+    """What is said where a module returns an object that torch cannot look into."""
+    advice = (
+        "pass use_cache=False" if kind.endswith("Cache") else "return tensors, tuples or dictionaries, or register it "
+        "with torch.utils._pytree.register_dataclass"
+    )  # fmt: skip
+    return f"the module returns a {kind} (output {output}), whose tensors torch cannot find: {advice}"

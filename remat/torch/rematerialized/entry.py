@@ -30,7 +30,8 @@ from remat.torch.modes import kept_modes
 from remat.torch.partition import split
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Plan, Rematerialized
-from remat.torch.rematerialized.program import Program
+from remat.torch.rematerialized.program import Program, untied_outputs
+from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.report import Report
 from remat.torch.rematerialized.start import torch_start
 from remat.torch.rematerialized.verify import verify as run_verification
@@ -40,6 +41,8 @@ _log = logging.getLogger("remat.torch")
 ENGINES = ("eager", "inductor")
 CONSTANTS = ("excluded", "included")
 OTHER_SHAPES = ("error", "capture")
+#: What a fused kernel and the ops that it is made of may differ by, in units of the last place of the greatest entry.
+FUSED = 64
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,8 @@ def _prepared(
 ) -> Plan:
     """Capture, solve (or take the schedule), certify, split."""
     begun = time.monotonic()
-    captured = capture(module, args, kwargs, route="joint", costs=settings.costs, workspaces=settings.workspaces)
+    unset = check_python_state(module, args, kwargs)
+    captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
     seconds = {"capture": time.monotonic() - begun}
     problem = _problem(captured, settings)
     result: Result | None = None
@@ -241,9 +245,19 @@ def _prepared(
         workspace=None if settings.workspaces is None else max(op.workspace for op in captured.graph.ops),
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
         saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
-        certificate=certificate, result=result, seconds=seconds,
+        certificate=certificate, result=result, seconds=seconds, fallback=fallback, unset=unset,
     )  # fmt: skip
     return Plan(module, Sample(module.forward, args, kwargs), program, report)
+
+
+def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
+    """As torch.compile sees it; where Dynamo cannot follow, or loses the gradient of an output, what runs, and why."""
+    captured = capture(module, args, kwargs, **how)
+    shared = untied_outputs(captured)
+    if shared is None or captured.route != "joint":
+        return captured, str(captured.graph.meta.get("fallback", ""))
+    again = capture(module, args, kwargs, **how, route="make_fx")
+    return again, f"outputs {shared[0]} and {shared[1]} share their memory"
 
 
 def _problem(captured: Captured, settings: _Settings) -> Problem:
@@ -282,9 +296,11 @@ def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Map
 
 
 def _rounding(captured: Captured) -> float:
-    """How far gradients may be apart where types below 32 bits are in the graph; 0 elsewhere.
+    """How far gradients may be apart, as a share of the greatest entry: rounding.
 
-    Eager dropout on a CPU multiplies by a mask that was rounded, captured dropout by a number: the same in 32 bits.
+    Eager dropout on a CPU multiplies by a mask that was rounded, captured dropout by a number: the same in 32 bits. Of
+    a fused LSTM the step runs the single ops, and what eager does in place on a part of a tensor it does elsewhere,
+    where vector instructions may round otherwise.
     """
     kinds = {
         value.dtype
@@ -292,4 +308,5 @@ def _rounding(captured: Captured) -> float:
         for value in tree_leaves(node.meta.get("val"))
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     }
-    return 4 * max((torch.finfo(kind).eps for kind in kinds if torch.finfo(kind).bits < 32), default=0.0)
+    short = max((torch.finfo(kind).eps for kind in kinds if torch.finfo(kind).bits < 32), default=0.0)
+    return max(4 * short, FUSED * torch.finfo(torch.float32).eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,47 @@ from remat.torch.rematerialized.report import Report
 
 #: Everything in a state of autocast that a step is captured with.
 Autocast = tuple[tuple[str, torch.dtype], ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that forward reads and that is neither a parameter nor a buffer, and the attribute where it was found.
+
+    Attributes
+    ----------
+    value : torch.Tensor
+    path, attribute : str
+        Empty where it is no attribute of the module or its parts: it is then always the same tensor.
+    """
+
+    value: torch.Tensor
+    path: str
+    attribute: str
+
+    @classmethod
+    def of(cls, module: nn.Module, value: torch.Tensor) -> Constant:
+        """Look for it.
+
+        Raises
+        ------
+        ExecutionError
+            If it is to have a gradient, which needs a parameter.
+        """
+        found = [(p, name) for p, part in module.named_modules() for name, x in part.__dict__.items() if x is value]
+        path, attribute = found[0] if found else ("", "")
+        if value.requires_grad:
+            place = f" {f'{path}.{attribute}'.lstrip('.')!r}" if attribute else ""
+            raise ExecutionError(
+                f"the module uses the tensor{place} of shape {tuple(value.shape)}, which requires a gradient and is "
+                "not one of its parameters: register it (nn.Parameter as an attribute, or in an nn.ParameterList)"
+            )
+        return cls(value, path, attribute)
+
+    def now(self, module: nn.Module) -> Any:
+        """The tensor that forward would read now."""
+        if not self.attribute:
+            return self.value
+        return module.get_submodule(self.path).__dict__.get(self.attribute)
 
 
 class Plan:
@@ -40,13 +82,12 @@ class Plan:
             module.named_buffers(remove_duplicate=False)
         )
         self.kinds: dict[str, tuple[Any, ...]] = {}
+        self.constants: dict[str, Constant] = {}
         for each in self.inputs:
             if each.kind != "input":
                 if each.name not in known:
-                    raise ExecutionError(
-                        f"the module uses the tensor {each.name!r}, which is neither a parameter nor a buffer of it: "
-                        "register it with register_buffer"
-                    )
+                    known[each.name] = captured.constants[each.name]
+                    self.constants[each.name] = Constant.of(module, known[each.name])
                 self.kinds[each.name] = _kind(known[each.name])
         self.trained = frozenset(name for name in self.kinds if known[name].requires_grad)
 
@@ -66,8 +107,9 @@ class Plan:
             if each.kind == "input":
                 tensors.append(leaves[int(each.name)])
                 continue
-            tensor = _tensor(module, each.name)
-            if _kind(tensor) != self.kinds[each.name]:
+            constant = self.constants.get(each.name)
+            tensor = _tensor(module, each.name) if constant is None else constant.now(module)
+            if not isinstance(tensor, torch.Tensor) or _kind(tensor) != self.kinds[each.name]:
                 raise ExecutionError(
                     f"{each.kind} {each.name!r} is now {_words(tensor)}; the step was captured with another: "
                     "call rematerialize(...) after such changes"
@@ -244,7 +286,9 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def _words(tensor: torch.Tensor) -> str:
+def _words(tensor: Any) -> str:
+    if not isinstance(tensor, torch.Tensor):
+        return f"a {type(tensor).__name__}"
     return f"of shape {tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}"
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
+from remat.torch.captured import Captured, ResultValue
 from remat.torch.partition import Split
 
 #: Takes one list, which it empties, and returns all results.
@@ -36,7 +38,16 @@ class Program:
             for number, position in enumerate(split.forward_inputs)
         }
         results = [captured.results[position] for position in split.forward_results]
-        self.outputs = tuple(i for i, each in enumerate(results) if each.kind == "output" and each.node is not None)
+        given = [i for i, each in enumerate(results) if each.kind == "output" and each.node is not None]
+        tied = {each.output for each in captured.inputs_of("tangent")}
+        self.passed = {
+            number: results[i].node
+            for number, i in enumerate(given)
+            if int(results[i].name) not in tied and not any(captured.homes[results[i].node])
+        }
+        """Outputs (by their number) that are inputs, parameters or buffers, or views of them: they have no gradient of
+        their own, and autograd has to see what they are."""
+        self.outputs = tuple(i for number, i in enumerate(given) if number not in self.passed)
         self.mutations = tuple(
             (i, next(place[kind, each.name] for kind in ("buffer", "input", "parameter") if (kind, each.name) in place))
             for i, each in enumerate(results)
@@ -49,7 +60,12 @@ class Program:
         of_output = {positions[each.output]: number for number, each in enumerate(tangents) if each.output is not None}
         self.tangent_of = tuple(of_output.get(position) for position in self.outputs)
         """Per output: the tangent that its gradient is; None where it has none."""
-        _refuse_aliases(split)
+        shared = untied_outputs(captured)
+        if shared is not None:
+            raise ExecutionError(
+                f"outputs {shared[0]} and {shared[1]} of the module share their memory, and only one of them can have "
+                "a gradient: return a copy (.clone()) of the other"
+            )
         self.laid_out = tuple(_layout(each.node) for each in tangents)
         gradient_of = {captured.results[position].name: number for number, position in enumerate(split.gradients)}
         self.gradient_of = tuple(
@@ -59,6 +75,9 @@ class Program:
             for position in split.forward_inputs
         )
         """Per input: its gradient's position among the results of the backward graph."""
+        self.needs = _dependence(captured, [captured.results[position] for position in split.gradients])
+        """Per result of the backward graph: the tangents that it depends on, as bits."""
+        self.input_nodes = tuple(captured.inputs[position].node for position in split.forward_inputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return self
@@ -66,7 +85,12 @@ class Program:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """The outputs that are tensors, tied to autograd."""
         found = _Step.apply(self, *tensors)
-        return found if isinstance(found, tuple) else (found,)
+        made = list(found if isinstance(found, tuple) else (found,))
+        if self.passed:
+            values = dict(zip(self.input_nodes, tensors, strict=True))
+            for number, node in self.passed.items():
+                made.insert(number, _view(node, values))
+        return tuple(made)
 
 
 class _Step(torch.autograd.Function):
@@ -85,6 +109,7 @@ class _Step(torch.autograd.Function):
         outputs = tuple(results[position] for position in program.outputs)
         del results
         ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *(value for value, tangent in zip(outputs, program.tangent_of, strict=True) if tangent is None)
         )
@@ -102,20 +127,25 @@ class _Step(torch.autograd.Function):
         values: list[Any] = list(ctx.saved_tensors)
         ctx.maybe_clear_saved_tensors()
         tangents: list[Any] = [None] * len(program.laid_out)
+        there = 0
         for number, tangent in enumerate(program.tangent_of):
             if tangent is not None:
-                tangents[tangent] = _as_traced(given[number], *program.laid_out[tangent])
+                there |= (given[number] is not None) << tangent
+                tangents[tangent] = _as_traced(given[number], program.laid_out[tangent])
         given.clear()
         values += tangents
         del tangents
         with torch._C._DisableAutocast():
             gradients = program.backward(values)
-        return (None, *(None if i is None else gradients[i] for i in program.gradient_of))
+        # as in eager: what nothing was told of has no gradient, not one of zeros, which an optimizer would act on
+        return (
+            None,
+            *(None if i is None or not program.needs[i] & there else gradients[i] for i in program.gradient_of),
+        )
 
 
-def _refuse_aliases(split: Split) -> None:
+def untied_outputs(captured: Captured) -> tuple[int, int] | None:
     """Two outputs in one memory, of which one has no tangent: its gradient would be lost without a word."""
-    captured = split.captured
     tied = {each.output for each in captured.inputs_of("tangent")}
     place: dict[str, int] = {}
     for number, each in enumerate(captured.results_of("output")):
@@ -124,19 +154,42 @@ def _refuse_aliases(split: Split) -> None:
                 continue
             other = place.setdefault(home, number)
             if other != number and tied & {other, number} and not tied >= {other, number}:
-                raise ExecutionError(
-                    f"outputs {other} and {number} of the module share their memory, and only one of them can have a "
-                    "gradient: return a copy (.clone()) of the other"
-                )
+                return other, number
+    return None
 
 
-def _layout(node: torch.fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[int, ...]:
+    """For each gradient, the tangents that it depends on: bit `k` for the `k`-th."""
+    needs = {each.node: 1 << k for k, each in enumerate(captured.inputs_of("tangent"))}
+    for node in captured.module.graph.nodes:
+        for other in node.all_input_nodes:
+            needs[node] = needs.get(node, 0) | needs.get(other, 0)
+    return tuple(0 if each.node is None else needs.get(each.node, 0) for each in gradients)
+
+
+def _view(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    """The value of a node that only looks at inputs in another way."""
+    if node not in known:
+        args, kwargs = map_arg((node.args, node.kwargs), lambda each: _view(each, known))
+        assert callable(node.target)
+        known[node] = node.target(*args, **kwargs)
+    return known[node]
+
+
+#: Shape, strides, type and device of a tangent.
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+
+
+def _layout(node: torch.fx.Node) -> Layout:
     value = node.meta["val"]
-    return tuple(value.shape), tuple(value.stride())
+    return tuple(value.shape), tuple(value.stride()), value.dtype, value.device
 
 
-def _as_traced(tangent: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    """The gradient with the strides that the backward graph was made for: views of it may need them."""
+def _as_traced(tangent: torch.Tensor | None, layout: Layout) -> torch.Tensor:
+    """The gradient with the strides that the backward graph was made for, as views may need them; zeros for None."""
+    shape, strides, kind, device = layout
+    if tangent is None:
+        return torch.empty_strided(shape, strides, dtype=kind, device=device).zero_()
     if tangent.stride() == strides:
         return tangent
     return torch.empty_strided(shape, strides, dtype=tangent.dtype, device=tangent.device).copy_(tangent)

@@ -52,6 +52,10 @@ class Report:
     seconds : mapping-like of str to float
         Of capture and solving; and of torch's partitioner (``"start"``, a part of solving), where it was asked.
     verification : Verification or None
+    fallback : str
+        Why the step was recorded call by call (route ``"make_fx"``) and not as torch.compile sees it; else empty.
+    unset : tuple of str
+        Attributes that forward sets without reading them; steps do not.
     """
 
     name: str
@@ -71,6 +75,8 @@ class Report:
     result: Result | None = field(default=None, repr=False)
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
     verification: Verification | None = field(default=None, repr=False)
+    fallback: str = field(default="", repr=False)
+    unset: tuple[str, ...] = field(default=(), repr=False)
 
     def rows(self) -> list[tuple[str, str]]:
         """Words and values, as ``str`` shows them."""
@@ -83,6 +89,10 @@ class Report:
                 "without recomputation",
             ),
         ]
+        if self.fallback:
+            rows.append(("captured", f"by running it: what forward does in Python is not done again ({self.fallback})"))
+        if self.unset:
+            rows.append(("not set", f"attributes that forward sets and does not read: {', '.join(self.unset)}"))
         if self.budget is not None:
             rows.append(("budget", f"{self.budget:,} bytes"))
         counted = "counted" if self.constants_counted else "not counted"

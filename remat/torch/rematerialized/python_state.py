@@ -1,0 +1,137 @@
+"""What forward does in Python besides computing: a captured step does none of it again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from remat.errors import ExecutionError
+from remat.torch.capture.explaining import quiet_torch
+from remat.torch.capture.fakes import FakeWorld
+from remat.torch.modes import kept_attributes, same_items
+
+#: Whose own attributes forward may change without meaning.
+_KNOWN = "torch.nn."
+#: An LSTM's lists of its weights.
+_WEIGHTS = "_flat_weight"
+
+
+def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Run forward once on fake tensors and look at what it leaves behind; all is put back.
+
+    Returns
+    -------
+    tuple of str
+        Attributes that forward sets and never reads, such as the last attention weights: steps leave them alone.
+
+    Raises
+    ------
+    ExecutionError
+        If forward draws random numbers of Python or NumPy, or reads an attribute that it changes: a step would
+        draw no new ones, and always find the old value.
+    """
+    name = type(module).__name__
+    world = FakeWorld.of(module, args, kwargs)
+    state = random.getstate(), _numpy_state()
+    try:
+        with quiet_torch(), kept_attributes(module), torch.enable_grad():
+            changed = _changed_by_a_run(world, {})
+            drew = random.getstate() != state[0] or not _equal(_numpy_state(), state[1])
+            if drew:
+                raise ExecutionError(
+                    f"module {name!r} draws random numbers of Python or NumPy in forward, which a captured step would "
+                    "not draw anew; use torch.rand"
+                )
+            if changed:
+                _check_unread(world, changed)
+    except ExecutionError:
+        raise
+    except Exception:  # capture says what is wrong with the module
+        return ()
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002 (the module's, not ours)
+        torch.clear_autocast_cache()
+    return tuple(dict.fromkeys(f"{path}.{attribute}".lstrip(".") for path, attribute in changed))
+
+
+#: The path of a part and the name of its attribute.
+_Place = tuple[str, str]
+
+
+class _Unread:
+    """Stands for a value that must not be looked at."""
+
+    def __bool__(self) -> bool:
+        raise TypeError
+
+    __eq__ = __ne__ = __iter__ = __len__ = __bool__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _changed_by_a_run(world: FakeWorld, instead: Mapping[_Place, Any]) -> dict[_Place, Any]:
+    """The attributes that a run of forward changes, and what they were; `instead` gives attributes for this run."""
+    parts = dict(world.module.named_modules())
+    with world.mode, world.swapped(), kept_attributes(world.module):
+        for (path, name), value in instead.items():
+            parts[path].__dict__[name] = value
+        before = {path: dict(part.__dict__) for path, part in parts.items()}
+        items = {id(each): each.copy() for each in _collections(before)}
+        world.module(*world.args, **world.kwargs)
+        found: dict[_Place, Any] = {}
+        for path, part in parts.items():
+            for name in part.__dict__.keys() | before[path].keys():
+                old, new = before[path].get(name), part.__dict__.get(name)
+                if old is new and (id(old) not in items or same_items(old, items[id(old)])):
+                    continue
+                if name == "_buffers":
+                    _refuse_assigned(world, path, items[id(old)], part._buffers)
+                elif not (_is_known(part, name) or _same_value(old, new)):
+                    found[path, name] = old
+        return found
+
+
+def _is_known(part: nn.Module, name: str) -> bool:
+    return type(part).__module__.startswith(_KNOWN) or name.startswith(_WEIGHTS)
+
+
+def _same_value(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and isinstance(old, bool | int | float | str) and old == new
+
+
+def _collections(attributes: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    return (each for own in attributes.values() for each in own.values() if type(each) in (list, dict, set))
+
+
+def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    name = next(each for each in new if new[each] is not old.get(each))
+    raise ExecutionError(
+        f"module {type(world.module).__name__!r} puts another tensor in the place of its buffer "
+        f"{f'{path}.{name}'.lstrip('.')!r} in forward, which a captured step would not; change it in place (copy_)"
+    )
+
+
+def _check_unread(world: FakeWorld, changed: Mapping[_Place, Any]) -> None:
+    """Run forward again without what it changes: where that fails, it reads it."""
+    try:
+        _changed_by_a_run(world, dict.fromkeys(changed, _Unread()))
+    except Exception:
+        path, name = next(iter(changed))
+        raise ExecutionError(
+            f"module {type(world.module).__name__!r} changes its attribute {f'{path}.{name}'.lstrip('.')!r} in forward "
+            "and reads it there; a captured step would always find the old value: make it a buffer (register_buffer) "
+            "and change it in place"
+        ) from None
+
+
+def _numpy_state() -> Any:
+    return np.random.get_state()  # noqa: NPY002 (the module's, not ours)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

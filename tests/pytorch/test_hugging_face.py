@@ -1,0 +1,136 @@
+"""Models of Hugging Face with random weights, through ``rematerialize``, and their own checkpointing as a schedule."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from test_rematerialize import wild_schedule  # noqa: E402
+
+from remat import validate  # noqa: E402
+from remat.errors import CaptureError  # noqa: E402
+from remat.torch import capture, rematerialize  # noqa: E402
+from remat.torch.peers import schedule_of_trace  # noqa: E402
+
+pytestmark = pytest.mark.slow
+WORDS = 40
+BERT = {
+    "vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+}  # fmt: skip
+
+
+def texts(seed: int = 1) -> dict[str, Any]:
+    """Ids, a mask with some padding, and labels some of which do not count."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(4, WORDS, (2, 12), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, -3:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+
+
+def gpt2(**options: Any) -> Any:
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2, **options
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def t5() -> Any:
+    config = transformers.T5Config(
+        vocab_size=WORDS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def llama() -> Any:
+    config = transformers.LlamaConfig(
+        **BERT, num_key_value_heads=1, max_position_embeddings=32, attention_dropout=0.1, use_cache=False
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def vit() -> Any:
+    options = {name: value for name, value in BERT.items() if name != "vocab_size"}
+    return transformers.ViTForImageClassification(
+        transformers.ViTConfig(**options, image_size=16, patch_size=8, num_labels=3, hidden_dropout_prob=0.1)
+    )
+
+
+def classes(**other: Any) -> dict[str, Any]:
+    return {**other, "labels": torch.tensor([0, 2])}
+
+
+MODELS: dict[str, tuple[Callable[[], Any], Callable[[], dict[str, Any]]]] = {
+    "gpt2": (lambda: gpt2(use_cache=False), texts),
+    "gpt2, use_cache by name": (gpt2, lambda: {**texts(), "use_cache": False, "output_hidden_states": True}),
+    "bert, masked": (lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)), texts),
+    "bert, classes": (
+        lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=3)),
+        lambda: {**texts(), **classes()},
+    ),
+    "t5": (t5, lambda: {**texts(), "use_cache": False}),
+    "llama": (llama, texts),
+    "vit": (vit, lambda: classes(pixel_values=torch.randn(2, 3, 16, 16))),
+}
+
+
+def trained(module: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any], Any]:
+    torch.manual_seed(5)
+    trainer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    found = []
+    for _ in range(2):
+        trainer.zero_grad()
+        out = module(**kwargs)
+        out.loss.backward()
+        trainer.step()
+        found += [out.loss.detach(), *(each.grad.clone() for each in module.parameters() if each.grad is not None)]
+    return found, module.state_dict(), out
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_bit_by_bit_as_eager_does(name: str) -> None:
+    """Arguments by name, outputs as a ModelOutput, tied weights, masks, dropout; evaluation is the original's."""
+    make, sample = MODELS[name]
+    torch.manual_seed(0)
+    kwargs = sample()
+    made = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        made.append(make().train())
+    eager, other = made
+    graph = capture(other, (), kwargs, costs="flops").graph
+    schedule = wild_schedule(graph, 0.1, seed=3)
+    model = rematerialize(other, (), schedule=schedule, sample_kwargs=kwargs, costs="flops", verify=True)
+    assert model.report.verification.bitwise
+    assert model.report.recomputations > 20
+    (ours, state, out), (theirs, expected, like) = (trained(each, kwargs) for each in (model, eager))
+    assert type(out) is type(like)
+    assert out.keys() == like.keys()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], expected[key]) for key in state)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(**kwargs).logits, eager.eval()(**kwargs).logits)
+
+
+def test_a_cache_among_the_outputs_is_refused_with_what_to_do() -> None:
+    with pytest.raises(CaptureError, match=r"returns a DynamicCache \(output \d\), .*: pass use_cache=False"):
+        rematerialize(gpt2(), (), "60%", sample_kwargs=texts())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_their_checkpointing_is_a_schedule_of_the_step(reentrant: bool) -> None:
+    """``gradient_checkpointing_enable``: both kinds compute layers again, dropout included, and need less memory."""
+    base, module = gpt2(use_cache=False).train(), gpt2(use_cache=False).train()
+    module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    step, traced = (capture(each, (), texts(), route="make_fx", loss="loss", costs="flops") for each in (base, module))
+    schedule = schedule_of_trace(step, traced)
+    certificate = validate(step.graph, schedule)
+    assert certificate.accepted
+    assert certificate.peak < step.graph.reference_peak
+    again = {name for name in schedule.computes() if schedule.computes().count(name) > 1}
+    assert len(again.intersection(step.random_ops)) >= 4
+    assert schedule.meta["dropped"] == []
