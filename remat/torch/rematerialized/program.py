@@ -43,7 +43,7 @@ class Program:
         self.passed = {
             number: results[i].node
             for number, i in enumerate(given)
-            if int(results[i].name) not in tied and not any(captured.homes[results[i].node])
+            if int(results[i].name) not in tied and _of_inputs(captured, results[i].node)
         }
         """Outputs (by their number) that are inputs, parameters or buffers, or views of them: they have no gradient of
         their own, and autograd has to see what they are."""
@@ -165,6 +165,13 @@ def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[i
         for other in node.all_input_nodes:
             needs[node] = needs.get(node, 0) | needs.get(other, 0)
     return tuple(0 if each.node is None else needs.get(each.node, 0) for each in gradients)
+
+
+def _of_inputs(captured: Captured, node: torch.fx.Node | None) -> bool:
+    """Whether a node only looks at inputs, parameters or buffers."""
+    if node is None or node.op == "get_attr" or any(captured.homes[node]):
+        return False
+    return node.op == "placeholder" or all(_of_inputs(captured, each) for each in node.all_input_nodes)
 
 
 def _view(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
