@@ -80,7 +80,7 @@ class Broken(Small):
     def forward(self, x: Any) -> Any:
         torch._dynamo.graph_break()
         y = self.norm(self.linear(self.dropout(x)).tanh()) * torch.tensor([2.0])
-        return {"y": self.linear(self.dropout(y)), "flat": y.view(-1), "weight": self.norm.weight}
+        return {"y": self.linear(self.dropout(y)), "flat": y.view(-1), "seen": y.detach(), "weight": self.norm.weight}
 
 
 class Penalty(Small):

@@ -61,7 +61,7 @@ class Program:
         self.tangent_of = tuple(of_output.get(position) for position in self.outputs)
         """Per output: the tangent that its gradient is; None where it has none."""
         shared = untied_outputs(captured)
-        if shared is not None:
+        if shared is not None and captured.route == "joint":  # the other one gives a tangent to whatever has a gradient
             raise ExecutionError(
                 f"outputs {shared[0]} and {shared[1]} of the module share their memory, and only one of them can have "
                 "a gradient: return a copy (.clone()) of the other"
