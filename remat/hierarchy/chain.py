@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from remat.hierarchy.pairing import attach_backward
 from remat.hierarchy.partition.base import groupable
 from remat.hierarchy.tree import Group, Hierarchy, Int
 from remat.problem import Problem
+
+Made = TypeVar("Made")
 
 #: Where blocks come from.
 Source = Literal["auto", "modules", "names", "articulation"]
@@ -132,8 +134,27 @@ def chain_of_blocks(
     >>> chain, [(block.forward.tolist(), block.backward.tolist()) for block in chain]
     (Chain('unit-chain-4', 4 blocks from articulation), [([0], [8]), ([1], [7]), ([2], [6]), ([3], [5])])
     """
+    return _first(problem, source, max_side, lambda blocks, name: _chain(problem, blocks, name, deadline))
+
+
+def forward_blocks(problem: Problem, *, max_side: int = MAX_SIDE) -> list[Group]:
+    """The blocks of :func:`chain_of_blocks`, with their forward ops alone.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> [block.ops.tolist() for block in forward_blocks(Problem(unit_chain(4)))]
+    [[0], [1], [2], [3]]
+    """
+    return _first(problem, "auto", max_side, lambda blocks, _: _in_order(problem, blocks))
+
+
+def _first(
+    problem: Problem, source: Source | Hierarchy, max_side: int, made: Callable[[list[Group], str], Made]
+) -> Made:
+    """What is made of the blocks of the first source that there are any from."""
     if isinstance(source, Hierarchy):
-        return _joined_until(hierarchy_labels(source), problem, "hierarchy", max_side, deadline)
+        return made(_joined_until(hierarchy_labels(source), problem, "hierarchy", max_side), "hierarchy")
     makers: dict[str, Callable[[Problem, Int, int], Labels]] = {
         "modules": module_labels,
         "names": name_labels,
@@ -145,14 +166,14 @@ def chain_of_blocks(
     faults: list[ProblemError] = []
     for name in makers if source == "auto" else [source]:
         try:
-            return _joined_until(makers[name](problem, ops, max_side), problem, name, max_side, deadline)
+            return made(_joined_until(makers[name](problem, ops, max_side), problem, name, max_side), name)
         except ProblemError as fault:
             faults.append(fault)
     raise faults[-1]
 
 
-def _joined_until(labels: Labels, problem: Problem, source: str, max_side: int, deadline: Deadline | None) -> Chain:
-    """A chain of the runs of one label, where blocks are joined until few bytes pass them by."""
+def _joined_until(labels: Labels, problem: Problem, source: str, max_side: int) -> list[Group]:
+    """The runs of one label, joined until few bytes pass them by."""
     size = problem.graph.arrays.size
     runs = _runs(labels)
     blocks = [Group(name, ops) for name, ops in runs]
@@ -172,7 +193,7 @@ def _joined_until(labels: Labels, problem: Problem, source: str, max_side: int, 
             parts.append([block])
     if len(parts) < 2:
         raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by {source}: {labels.reason}")
-    return _chain(problem, [_joined(part) for part in parts], source, deadline)
+    return [_joined(part) for part in parts]
 
 
 def _runs(labels: Labels) -> list[tuple[str, Int]]:
@@ -189,12 +210,17 @@ def _joined(blocks: list[Group]) -> Group:
 
 
 def _chain(problem: Problem, blocks: list[Group], source: str, deadline: Deadline | None = None) -> Chain:
-    position = problem.graph.arrays.position
-    ordered = [Group(block.name, block.forward[np.argsort(position[block.forward])]) for block in blocks]
+    ordered = _in_order(problem, blocks)
     hierarchy = attach_backward(problem, ordered, deadline)
     hierarchy.check()
     first, last = _lives(problem, [block.forward for block in ordered])
     return Chain(hierarchy, np.flatnonzero(last > first + 1), source)
+
+
+def _in_order(problem: Problem, blocks: list[Group]) -> list[Group]:
+    """The blocks, the ops of each in the reference order."""
+    position = problem.graph.arrays.position
+    return [Group(block.name, block.forward[np.argsort(position[block.forward])]) for block in blocks]
 
 
 def _made(problem: Problem, ops: Int) -> Int:

@@ -35,6 +35,8 @@ PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3
 PEAK_SHARE = 0.3
 #: Share of the time left in which what solves groups is loaded.
 PREPARE_SHARE = 0.3
+#: Ops of a group without groups in it, at most: of larger ones what solves groups finds nothing in the time it has.
+LEAF_OPS = 5_000
 #: Seconds for options where there is no deadline.
 NO_DEADLINE = 600.0
 
@@ -211,6 +213,10 @@ class _Run:
             hierarchy = limited(hierarchy, self.options.depth)
             if hierarchy.depth == 1:
                 reasons.append(f"{name}: no groups")
+                continue
+            largest = max(group.num_ops for group in hierarchy.groups() if group.is_leaf)
+            if largest > LEAF_OPS:
+                reasons.append(f"{name}: a group of {largest:,} ops without groups in it is too large")
                 continue
             found = self._options(hierarchy, name, len(names) - number)
             worth, found = self._choices(found, len(names) - number)

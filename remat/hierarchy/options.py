@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Int
 from remat.problem import Problem
 from remat.schedule import Schedule
+from remat.schedule.simulate import simulate
 from remat.solving.method import MethodLike, make_method
 from remat.solving.session import Session
 from remat.solving.warm_start import take_warm_start
@@ -294,6 +294,9 @@ def options_of(
 ) -> list[Measured]:
     """Options of a group: the plain ones, and the best schedule for each budget; none that another one dominates.
 
+    It is one run through all budgets, from little memory to much: each begins with the cheapest schedule so far that
+    keeps it.
+
     Parameters
     ----------
     composites : sequence of Composite
@@ -308,9 +311,9 @@ def options_of(
     >>> sorted((one.saved, one.cost) for one in found if one.option.backward is not None)
     [(0, 11), (0, 12), (0, 12), (0, 14), (1, 10), (3, 8)]
     """
-    options = plain_options(part)
-    for problem in budgets.of(part):
-        best: tuple[int, Schedule] | None = None
+    options, frontier = plain_options(part), _Frontier(part)
+    for problem in reversed(budgets.of(part)):
+        best = frontier.start(problem)
         if composites and not deadline.expired:
             from remat.hierarchy.quotient import chosen
 
@@ -318,18 +321,52 @@ def options_of(
                 problem, composites, deadline.earlier(effort.seconds), method=effort.methods[0], seed=effort.seed,
                 moves=GROUP_MOVES,
             )  # fmt: skip
-            best = None if made is None else (part_cost(problem, made), made)
+            best = _cheaper(problem, best, made)
         for method in effort.methods:
             if deadline.expired:
                 break
-            start = None if best is None else best[1]
-            found = answered(problem, method, effort, deadline, start=start, composites=composites)
-            cost = math.inf if found is None else part_cost(problem, found)
-            if found is not None and (best is None or cost < best[0]):
-                best = (int(cost), found)
+            found = answered(problem, method, effort, deadline, start=best, composites=composites)
+            best = _cheaper(problem, best, found)
         if best is not None:
-            options.append(part.cut(best[1]))
+            frontier.add(best)
+            options.append(part.cut(best))
     return undominated(measured(part, options))
+
+
+@dataclass(frozen=True, eq=False)
+class _Frontier:
+    """Schedules of a sub-problem for one budget after another, from little memory to much."""
+
+    part: SubProblem
+    known: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
+    """Cost, peak, bytes held at `outside`, and computes of each."""
+
+    def add(self, schedule: Schedule) -> None:
+        """Remember a schedule."""
+        graph, outside = (
+            self.part.problem.graph,
+            self.part.outside,
+        )  # where `outside` has no workspace, which is a limit
+        computes = [graph.op_index[op] for op in schedule.computes()]
+        run = simulate(graph, Schedule.of_computes(graph, computes))
+        # `outside` has no workspace in this graph: that of others is the limit on what is held
+        held = 0 if outside is None else int(run.memory[run.is_compute][computes.index(outside)])
+        self.known.append((int(graph.arrays.cost[computes].sum()), run.peak, held, computes))
+
+    def start(self, problem: Problem) -> Schedule | None:
+        """The cheapest of the schedules so far that keeps the budget of `problem`, as one of it."""
+        budget, outside = problem.budget_bytes, self.part.outside
+        assert budget is not None
+        limit = budget if outside is None else budget - problem.graph.ops[outside].workspace
+        fits = [(cost, computes) for cost, peak, held, computes in self.known if peak <= budget and held <= limit]
+        return Schedule.of_computes(problem.graph, min(fits)[1]) if fits else None
+
+
+def _cheaper(problem: Problem, one: Schedule | None, other: Schedule | None) -> Schedule | None:
+    """The cheaper of two schedules, the first of equals; None stands for none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return other if part_cost(problem, other) < part_cost(problem, one) else one
 
 
 def part_cost(problem: Problem, schedule: Schedule) -> int:

@@ -18,7 +18,7 @@ from remat.bounds.base import Bound
 from remat.deadline import Deadline
 from remat.errors import BackendError, FormatError, ProblemError
 from remat.graphs.families import unit_chain
-from remat.hierarchy import Group, Hierarchy, recursion
+from remat.hierarchy import Group, Hierarchy, method, recursion
 from remat.hierarchy.method import Hierarchical, HierarchicalOptions
 from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.recursion import Knobs, Recursion
@@ -198,6 +198,14 @@ def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went()
     assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options (blocks)"]
     assert any(news.phase.startswith("options: level 1 of ") for news in told)
     assert "groups" in results[0].message
+
+
+def test_groups_that_are_too_large_to_be_solved_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 ops in random layers, chains of blocks are two groups."""
+    monkeypatch.setattr(method, "LEAF_OPS", 1)
+    result = solve(Problem(unit_chain(14), 8), Hierarchical(replace(QUICK, partitioners=("blocks",))))
+    assert "blocks: a group of 2 ops without groups in it is too large" in result.message
+    assert [step.name for step in result.steps] == ["eviction", "partition"]
 
 
 def test_it_finds_the_least_peak_too() -> None:

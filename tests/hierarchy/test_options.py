@@ -1,14 +1,21 @@
 """Options of groups: a schedule for each budget, certified, none twice."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from remat import Problem
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Option
 from remat.graphs.families import unit_chain
+from remat.graphs.zoo import gpt
+from remat.heuristics.base import HeuristicRun
+from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.eviction import Eviction
 from remat.hierarchy.options import Budgets, Effort, Measured, farthest_first, options_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Group
+from remat.schedule import Schedule
 from remat.schedule.validate import validate
 
 
@@ -41,6 +48,31 @@ def test_methods_that_do_not_apply_or_do_not_exist_for_a_group_give_no_option() 
     part = SubProblem.of(whole, Group("g", np.arange(1, 7)))  # no backward part: nothing for checkpointing
     found = options_of(part, Budgets(), Effort(("chen-sqrt",)), Deadline.after(60))
     assert [one.option.forward.tolist() for one in found] == [[0, 1, 2, 3, 4, 5]]
+
+
+class Recording(Eviction):
+    """Remembers what it is asked and where it starts."""
+
+    name = "recording"
+    asked: ClassVar[list[tuple[Problem, Schedule | None]]] = []
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        self.asked.append((problem, run.start))
+        return super().run(problem, run)
+
+
+def test_each_budget_begins_with_the_best_schedule_of_those_below() -> None:
+    """Which keeps the budget, and the limit on what is held in between."""
+    whole = Problem(gpt(layers=1, width=16, heads=2, sequence=8, vocabulary=30), "50%")
+    ops = whole.graph.arrays.order
+    step = TrainingStep.of(whole)
+    part = SubProblem.of(whole, Group("g", ops[1 : step.num_forward], ops[step.first_backward : -1]))
+    Recording.asked.clear()
+    options_of(part, Budgets(), Effort((Recording,)), Deadline.after(60))
+    starts = [(problem, start) for problem, start in Recording.asked if start is not None]
+    assert len(starts) > 3
+    for problem, start in starts:
+        assert start is not None and validate(problem.graph, start, problem.rules).accepted
 
 
 def test_no_option_is_taken_twice_and_the_knob_is_the_number_of_them() -> None:

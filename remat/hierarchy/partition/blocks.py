@@ -9,7 +9,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.heuristics.options import check_types
-from remat.hierarchy.chain import chain_of_blocks
+from remat.hierarchy.chain import forward_blocks
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
@@ -59,8 +59,7 @@ class Blocks(Partitioner):
     options_type = BlocksOptions
 
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
-        blocks = chain_of_blocks(problem, deadline=deadline)
-        return self._split([Group(block.name, block.forward) for block in blocks])
+        return self._split(forward_blocks(problem))
 
     def _split(self, groups: list[Group]) -> list[Group]:
         """At most so many groups, each of which has at most so many."""
