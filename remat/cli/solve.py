@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,6 +37,9 @@ from remat.cli.common import (
     chosen,
     end_of_solve,
 )
+
+if TYPE_CHECKING:
+    from remat.solving.progress import Progress
 
 
 def command(
@@ -78,7 +81,9 @@ def command(
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
     """
-    from remat.cli.clock import from_start
+    from remat.cli.clock import Garbage, from_start
+
+    garbage = Garbage()
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.deadline import Deadline
@@ -103,5 +108,10 @@ def command(
     clock = from_start(Deadline.after(run.solve.time_limit))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
-            result = run.run(keeper, write=False, clock=clock)
+
+            def tell(moment: Progress) -> None:
+                garbage.look()
+                keeper(moment)
+
+            result = run.run(tell, write=False, clock=clock)
         end_of_solve(result, run.output)

@@ -247,7 +247,8 @@ class _Run:
 
     def _choices(self, composites: list[Composite], left: int) -> tuple[Worth, list[Composite]]:
         """An option of each group, chosen by trying; how good the best choice is, and the groups with more options."""
-        if not composites or not self._known(self.options.group_methods):
+        late = self.clock.expired and self.session.best is not None  # else one choice is worth some tenths of a second
+        if late or not composites or not self._known(self.options.group_methods):
             return (True, 0, 0), composites
         with self.session.step("choices of options"):
             clock = self._share(CHOICES_SHARE / left, NO_DEADLINE)

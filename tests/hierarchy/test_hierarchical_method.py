@@ -156,6 +156,23 @@ def test_groups_whose_turn_comes_after_the_deadline_stand_alone(monkeypatch: pyt
     assert len(notes) > 1 and set(notes) == {recursion.OVER}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_after_the_deadline_options_are_chosen_only_where_there_is_no_schedule(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Putting together what was found takes half a second on 20,000 ops."""
+    over: list[bool] = []
+    asked: list[bool] = []
+    run = Recursion.run
+    monkeypatch.setattr(Recursion, "run", lambda self: (run(self), over.append(True))[0])
+    monkeypatch.setattr("remat.hierarchy.method.choose", lambda *_, **__: asked.append(True) or ((True, 0, 0), []))
+    if not known:
+        monkeypatch.setattr("remat.hierarchy.method.schedules", lambda *_: None)
+    stop = Deadline.after(600).until(lambda: bool(over))
+    result = solve(Problem(unit_chain(8), 7), Hierarchical(QUICK), stop=stop)
+    assert (bool(over), result.schedule is not None, bool(asked)) == (True, known, not known)
+
+
 def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
     files = sorted(tmp_path.iterdir())
