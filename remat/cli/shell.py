@@ -101,15 +101,15 @@ def _run_guarded(words: list[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return BROKEN_PIPE
-    except OSError as error:
-        if error.filename is not None:
-            return _complain(f"{error.filename}: {error.strerror}")
-        _silence_stdout()
-        return _complain(f"cannot write: {error.strerror}")
     except MemoryError:
         return _complain("out of memory")
-    except Exception as error:  # a bug of ours, or of a plug-in
-        if os.environ.get(TRACEBACK):
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            return _complain(f"{error.filename}: {error.strerror}")
+        if isinstance(error, OSError) and error.errno is not None:
+            _silence_stdout()
+            return _complain(f"cannot write: {error.strerror}")
+        if os.environ.get(TRACEBACK):  # a bug of ours, or of a plug-in
             raise
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _complain(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from remat.compiled import child, places
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
+from remat.interruption import interrupted
 
 #: Seconds between two looks at whether somebody has compiled what is waited for.
 PAUSE = 0.02
@@ -134,6 +135,8 @@ class KernelSet:
             if self._loaded:
                 return
             self._example()
+            if interrupted():  # and so it may have ended before it had called them all
+                return
             self._loaded = True
             if self.compiled() is not None:
                 return
@@ -148,6 +151,8 @@ class KernelSet:
     def _compile(self) -> None:
         try:
             self.compile()
+        except OverdueError as error:
+            self._failure = None if interrupted() else error
         except BaseException as error:
             self._failure = error
 

@@ -17,6 +17,7 @@ from test_highs import best_by_hand, hard, tiny
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.backends.processes import isolated_worker, wire
 from remat.backends.processes.families import family
 from remat.backends.processes.isolated import Isolated
 from remat.deadline import Deadline
@@ -249,6 +250,28 @@ def parent(variant):
     )
     assert process.stdout.readline() == "incumbent\n"
     return process
+
+
+def test_the_pipe_stays_open_while_the_model_is_sent(monkeypatch):
+    """Where the child died meanwhile, the other thread closed it in the middle of a write."""
+    closed, write = [], wire.write
+
+    def slow(connection, message):
+        ended = time.monotonic() + 5
+        while children() and time.monotonic() < ended:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        closed.append(connection.closed)
+        write(connection, message)
+
+    monkeypatch.setattr(wire, "write", slow)
+    monkeypatch.setattr(isolated_worker, "serve", _end_at_once)
+    assert "exit code" in Isolated(Highs()).solve(small(), options(10)).message
+    assert closed == [False]
+
+
+def _end_at_once(*_):
+    os._exit(7)
 
 
 def test_ctrl_c_passes_on():

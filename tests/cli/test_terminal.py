@@ -10,6 +10,7 @@ from rich.table import Table
 from remat.cli import main
 from remat.cli.console import SafeConsole
 from remat.cli.terminal import guarded
+from remat.deadline import Deadline
 from remat.io.text import printable
 
 Capture = pytest.CaptureFixture[str]
@@ -148,6 +149,11 @@ def test_what_no_one_has_foreseen_is_one_line(folder: Path, monkeypatch: pytest.
     monkeypatch.setenv("REMAT_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         main(["show", "graph.json"])
+    monkeypatch.delenv("REMAT_TRACEBACK")
+    # An OSError of Python's own making, of a pipe that is closed or a time that is over, is no fault of a disk.
+    monkeypatch.setattr("remat.cli.show.graph_facts", lambda *_: Deadline.after(0).check())
+    assert main(["show", "graph.json"]) == 2
+    assert capsys.readouterr().err.startswith("remat: error: internal error, OverdueError: no time is left")
 
 
 def test_long_printable_text_is_not_taken_apart() -> None:

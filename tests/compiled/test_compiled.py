@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
 
+from remat import interruption
 from remat.compiled import KernelSet, kernel, places, sets
 from remat.compiled.decorators import inner
 from remat.deadline import Deadline
@@ -361,3 +363,27 @@ def test_a_set_that_cannot_be_compiled_does_not_keep_the_next_from_it(tmp_path: 
         str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path / "cache"),
     )  # fmt: skip
     assert [path.name for path in (tmp_path / "cache").rglob("*.ready")] == ["good.ready"]
+
+
+def test_an_interruption_while_a_set_is_loaded_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks of the example are over then: an OverdueError came out of `ready`, or half of it was taken for all."""
+    monkeypatch.setattr(places, "writable", lambda: None)
+    called: list[int] = []
+
+    def raises() -> None:
+        called.append(1)
+        Deadline().check()
+
+    def ends_early() -> None:
+        called.append(2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sets.CompilingRemark)
+        for number, example in enumerate((raises, ends_early)):
+            found = KernelSet(f"interrupted {number}", "nowhere", example)
+            with interruption.interrupts():
+                interruption.request()
+                assert not found.ready()
+            assert not found.loaded
+            assert found.ready()
+    assert called == [1, 1, 2, 2]

@@ -165,7 +165,7 @@ class _Child:
         self.killed: tuple[StopReason, str] | None = None
         self.killed_at = self.memory_seen = 0.0
         self.most_memory = 0
-        self.started, self.over = threading.Event(), threading.Event()
+        self.started, self.sent, self.over = threading.Event(), threading.Event(), threading.Event()
         self.inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
 
     def run(self, job: wire.Message) -> RawResult:
@@ -205,6 +205,7 @@ class _Child:
         except Exception as error:
             self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
             self.inbox.put(None)
+            self.sent.set()
             return
         finally:
             for end in theirs:
@@ -213,13 +214,17 @@ class _Child:
         self.started.set()
         if self.over.is_set():
             self._kill()
-        with contextlib.suppress(OSError, ValueError):  # it died; the reader sees the same
-            wire.write(here, job)
+        try:
+            with contextlib.suppress(OSError, ValueError):  # it died; the reader sees the same
+                wire.write(here, job)
+        finally:
+            self.sent.set()
 
     def _listen(self, here: Connection) -> None:
         while (message := wire.read(here)) is not None:
             self.inbox.put(message)
         self.inbox.put(None)
+        self.sent.wait()  # closed while the other thread writes, its number might be another file's by then
         here.close()
 
     # -- while it lives --------------------------------------------------------------------------------------------
