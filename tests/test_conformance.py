@@ -52,7 +52,7 @@ def effort_for(backend, formulation=""):
     """Little; that the answer comes within a second of the deadline is for the slow run on a machine of its own."""
     little = Effort(deadline=0.5, grace=10.0)
     if backend.partition(":")[0] in SLOW_FAMILIES:
-        return replace(little, most_ops=4, cases=2 if backend == "minizinc:gecode" else 1)
+        return replace(little, most_ops=4, deadline=1.0, cases=2 if backend == "minizinc:gecode" else 1)
     if formulation in {"retention-intervals", "h-intervals"} and backend != "cp-sat":
         return replace(little, most_ops=4, cases=3)
     return little
