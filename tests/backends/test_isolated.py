@@ -305,3 +305,13 @@ def _runs(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_child_that_ends_before_it_says_anything_costs_no_hint():
+    """As where the deadline comes while the process begins."""
+    isolated = Isolated(Fragile("first_abort"))
+    raw = isolated.solve(small(), options(60), np.array([3.0, 1.0, 0.0]))
+    assert (raw.status, raw.objective, raw.values.tolist()) == (Status.FEASIBLE, 4, [3, 1, 0])
+    assert raw.message.endswith("; the hint is kept")
+    wrong = isolated.solve(small(), options(60), np.array([3.0, 0.0, 0.0]))
+    assert (wrong.status, wrong.values) == (Status.ERROR, None)

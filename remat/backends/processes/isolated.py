@@ -33,7 +33,7 @@ from remat.backends.processes import children, guard, guard_process, isolated_wo
 from remat.backends.processes.families import LOOK, memory_of, too_large
 from remat.errors import BackendError, ModelError
 from remat.interruption import interrupted, interrupts, since
-from remat.modeling import Model
+from remat.modeling import Model, violations
 
 #: Seconds after the deadline at which the process is killed.
 GRACE = 0.6
@@ -105,7 +105,19 @@ class Isolated(Backend):
             raise BackendError("a limit of memory needs Linux")
         job = _job(self.backend, model, options, hint)
         child = _Child(self.backend, options, limit, on_incumbent, on_bound)
-        return child.run(job)
+        raw = child.run(job)
+        if child.result is not None or raw.values is not None or hint is None or hint.shape != (model.num_vars,):
+            return raw
+        return raw if violations(model, hint) else _with_hint(raw, model.objective.value(hint), hint)
+
+
+def _with_hint(raw: RawResult, objective: float, hint: Values) -> RawResult:
+    """The end of a child that said nothing, as it had hardly begun: the hint is a solution all the same."""
+    found = Incumbent(raw.solve_seconds, objective, None, hint)
+    return dataclasses.replace(
+        raw, status=Status.FEASIBLE, objective=objective, values=hint, incumbents=(found,),
+        bound=None if raw.bound is None else min(raw.bound, objective), message=f"{raw.message}; the hint is kept",
+    )  # fmt: skip
 
 
 def placed(backend: Backend, options: SolveOptions) -> Backend:
