@@ -41,7 +41,7 @@ def choose(
     worth : tuple
         Of the best choice.
     composites : list of Composite
-        With the options that were made.
+        With the options, of those that were made, that the best choice takes: models are solved sooner with few.
     """
     if session.asks_peak:
         return _least_peak(session, composites, effort, moves=moves, clock=clock), list(composites)
@@ -59,6 +59,7 @@ def _least_cost(
 ) -> tuple[Worth, list[Composite]]:
     worth: Worth = (True, 0, 0)
     best: Choice | None = None
+    given = composites
     for number in range(1 + ROUNDS):
         if session.problem.budget_bytes is None or session.enough or (number and (clock.expired or best is None)):
             break
@@ -78,7 +79,16 @@ def _least_cost(
         if best is not None and best.fits and mine >= worth:
             break
         best, worth = found, mine
-    return worth, composites
+    return worth, given if best is None else [
+        _with(*each) for each in zip(given, composites, best.options, strict=True)
+    ]
+
+
+def _with(given: Composite, more: Composite, option: int) -> Composite:
+    """A composite with one more option; those that it has come first in `more`."""
+    if option < len(given.options):
+        return given
+    return Composite(given.name, given.forward, given.backward, [*given.options, more.options[option]])
 
 
 def _least_peak(

@@ -31,6 +31,8 @@ from remat.solving.session import Session
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
+#: Share for choices where a model chooses next, and for the first of such models where nothing else is left.
+FEW_SHARE, FIRST_SHARE = 0.1, 0.8
 #: Share of the time left for groups where the least peak is asked for.
 PEAK_SHARE = 0.3
 #: Share of the time left in which what solves groups is loaded.
@@ -251,7 +253,8 @@ class _Run:
         if late or not composites or not self._known(self.options.group_methods):
             return (True, 0, 0), composites
         with self.session.step("choices of options"):
-            clock = self._share(CHOICES_SHARE / left, NO_DEADLINE)
+            model = self._nodes(composites) <= self.options.nodes and bool(self._models())
+            clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left, NO_DEADLINE)
             upper, leaf = self._effort(self.options.group_methods), self._effort(self.options.leaf_methods)
             return choose(self.session, composites, upper, leaf, moves=self.options.moves, clock=clock)
 
@@ -279,25 +282,30 @@ class _Run:
                 make_method(name)  # which says what there is
         return tuple(known)
 
+    def _models(self) -> list[type[Formulation]]:
+        """Formulations among `top_methods` that choose an option of each group."""
+        kinds = [registry.load("formulations", n) for n in self.options.top_methods if n in registry.formulations()]
+        return [k for k in kinds if _knows_composites(k) and self.session.problem.objective in k.objectives]
+
     def _formulations(self, candidates: list[list[Composite]]) -> None:
-        """Step 3: choose an option of each group, with each partition that makes few nodes."""
+        """Step 3: choose an option of each group, with each partition that makes few nodes.
+
+        That of the smallest groups comes first: it leaves the most to choose from.
+        """
         session, asked = self.session, list[tuple[type[Formulation], list[Composite]]]()
-        for name in self._known(self.options.top_methods):
-            if name not in registry.formulations():
-                continue
-            kind = registry.load("formulations", name)
-            if not _knows_composites(kind) or session.problem.objective not in kind.objectives:
-                continue
+        for kind in self._models():
             sizes = [self._nodes(composites) for composites in candidates]
             few = [each for each, nodes in zip(candidates, sizes, strict=True) if nodes <= self.options.nodes]
             if sizes and not few:
-                session.note(f"{name} was left out: {min(sizes)} nodes are more than {self.options.nodes}")
+                session.note(f"{kind.name} was left out: {min(sizes)} nodes are more than {self.options.nodes}")
+            few.sort(key=lambda composites: max(len(each.forward) + len(each.backward) for each in composites))
             asked += [(kind, composites) for composites in few]
         for number, (kind, composites) in enumerate(asked):
             if not (session.enough or self.clock.expired):
                 assert kind.options_type is not None
-                method = FormulationMethod(kind, kind.options_type(composites=tuple(composites)))
-                self._answer(method, min(TOP_SHARE, 1 / (len(asked) - number)), len(asked) - number)
+                narrow = {"ahead": False} if "ahead" in getattr(kind.options_type, "__dataclass_fields__", {}) else {}
+                method = FormulationMethod(kind, kind.options_type(composites=tuple(composites), **narrow))
+                self._answer(method, TOP_SHARE, max(FIRST_SHARE, 1 / (len(asked) - number)))
 
     def _nodes(self, composites: list[Composite]) -> int:
         """Nodes of the problem with composites: their parts, and the other ops."""
@@ -313,14 +321,14 @@ class _Run:
                 continue
             self._answer(make_method(name))
 
-    def _answer(self, method: Method, share: float = TOP_SHARE, left: int = 1) -> None:
+    def _answer(self, method: Method, share: float = TOP_SHARE, alone: float = 1.0) -> None:
         """Let a method answer the whole problem in a share of the time left, from the best schedule so far.
 
-        `left`: how many like it are asked, this one included; where nothing comes after them, they share all the time.
+        `alone`: the share where nothing comes after it but more like it.
         """
         session = self.session
         only = len(self.options.top_methods) == 1 and not self.options.polish  # nothing comes after it
-        call = replace(session.call, deadline=self._share(1.0 / left if only else share, NO_DEADLINE))
+        call = replace(session.call, deadline=self._share(alone if only else share, NO_DEADLINE))
         solver = session.solver if method.needs_backend else None
         backend = session.backend if solver else ""
         part = Session(self.problem, call, method.name, backend, solver=solver, whole=session)

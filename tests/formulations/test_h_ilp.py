@@ -13,6 +13,7 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
+from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
@@ -74,6 +75,26 @@ def test_the_optimum_of_checkmate_on_larger_graphs(kind, seed):
     graph = random_graph(seed, 9, **KINDS[kind])
     problem = Problem(graph, random_budget(graph, seed))
     assert solved(HIlp(problem)) == answer(Checkmate(problem)).objective
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_optimum_of_stages_that_recompute_what_they_need_themselves(seed):
+    graph = random_graph(seed, 7, plain=True)
+    problem = Problem(graph, random_budget(graph, seed))
+    least = solved(HIlp(problem, HIlpOptions(ahead=False)))
+    raw = answer(Stages(problem, StagesOptions(ahead=False)))
+    assert least == (None if raw.status is Status.INFEASIBLE else pytest.approx(raw.objective))
+
+
+def test_without_recomputation_ahead_fewer_computes_are_of_use():
+    """Groups of a U-Net at 50 %, within the cost of the start: 582 computes in place of 861."""
+    wide, narrow = (HIlp(Problem(unit_chain(9), 8), HIlpOptions(ahead=ahead)) for ahead in (True, False))
+    for formulation in (wide, narrow):
+        formulation.leave_out_above(23)
+    few, many = narrow.phases.may, wide.phases.may
+    assert (few <= many).all() and few.sum() < 0.9 * many.sum()
+    assert solved(narrow) == solved(wide)
+    assert [one.scope().notes for one in (wide, narrow)] == [(), (Restriction.NO_AHEAD,)]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The method `hierarchical`: from groups to a certified schedule, resumable, on any executor."""
 
+import contextlib
 import json
 import signal
 from collections.abc import Callable
@@ -238,6 +239,25 @@ def test_depth_one_makes_no_groups_and_options_are_checked() -> None:
         HierarchicalOptions(options=0)
     with pytest.raises(ProblemError, match="seconds must be more than 0"):
         HierarchicalOptions(seconds=0)
+
+
+def test_models_get_the_smallest_groups_first_and_few_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a U-Net at 50 % a third of the time each, and all options that were tried: 13.9 % after 20 s, not 10.9 %."""
+    asked: list[tuple[Any, float]] = []
+
+    def answer(self: Any, made: Any, share: float = 0.0, alone: float = 1.0) -> None:
+        if made.name == "h-ilp":
+            asked.append((made.options, alone))
+
+    monkeypatch.setattr("remat.hierarchy.method._Run._answer", answer)
+    options = replace(QUICK, partitioners=("h-partition", "min-cut"), top_methods=("h-ilp",), options=3)
+    with contextlib.suppress(ProblemError):
+        solve(Problem(unit_chain(40), 22), Hierarchical(options), "highs", stop=60)
+    sizes = [max(len(each.forward) for each in given.composites) for given, _ in asked]
+    assert len(sizes) == 2 and sizes[0] < sizes[1]
+    assert asked[0][1] > 0.5 and not any(given.ahead for given, _ in asked)
+    # three, a fast-forward, and what the best choice takes of those made for it
+    assert all(len(each.options) <= 5 for given, _ in asked for each in given.composites)
 
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:

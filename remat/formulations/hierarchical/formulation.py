@@ -146,14 +146,15 @@ class HIlp(Formulation):
     def phases(self) -> Phases:
         """What there are variables for."""
         extra = None if self._limit is None else max(0, self._limit - self.tables.base)
-        return Phases(self.tables, self.tables.may_run(extra, self.deadline))
+        return Phases(self.tables, self.tables.may_run(extra, self.deadline, ahead=self.options.ahead))
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
         most = max(limits) if len(limits) == len(self.problem.graph.ops) else None
+        notes = () if self.options.ahead else (Restriction.NO_AHEAD,)
         if not self.options.composites:
-            return Scope(OrderRule.FIXED, True, most)
-        return Scope(OrderRule(self.problem.order), True, most, (Restriction.COMPOSITES,))
+            return Scope(OrderRule.FIXED, True, most, notes)
+        return Scope(OrderRule(self.problem.order), True, most, (Restriction.COMPOSITES, *notes))
 
     def estimate(self) -> ModelSize:
         at, phases = self.tables, self.phases

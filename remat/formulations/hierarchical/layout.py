@@ -36,20 +36,25 @@ class HIlpOptions:
         Bytes that may be held while the loss runs, or the op `loss`; None: as much as the budget.
     loss : str
         Name of an op; empty: the one of phase ``loss``.
+    ahead : bool
+        Whether a phase may run nodes anew that only later phases need. Without it the model is smaller, and its
+        optimum, one among fewer schedules, is mostly the same.
     """
 
     composites: tuple[Composite, ...] = ()
     corrections: bool = True
     saved: int | None = None
     loss: str = ""
+    ahead: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "composites", tuple(self.composites))
         for each in self.composites:
             if not isinstance(each, Composite):
                 raise ProblemError(f"composites must be composites, not {type(each).__name__}")
-        if not isinstance(self.corrections, bool):
-            raise ProblemError(f"corrections must be true or false, not {self.corrections!r}")
+        for name in ("corrections", "ahead"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ProblemError(f"{name} must be true or false, not {value!r}")
         if self.saved is not None and (isinstance(self.saved, bool) or not isinstance(self.saved, int)):
             raise ProblemError(f"saved must be a whole number of bytes, not {self.saved!r}")
 
@@ -278,11 +283,12 @@ class Tables:
 
     # -- what can be of use ------------------------------------------------------------------------------------------
 
-    def may_run(self, most_extra: int | None, clock: Deadline) -> Bool:
+    def may_run(self, most_extra: int | None, clock: Deadline, *, ahead: bool = True) -> Bool:
         """[t, k]: whether node k may run in phase t: its first compute, or one that can be of use; shape (T, T).
 
         Recomputing node k in phase t serves a reader that runs for the first time in that phase or later, or a
-        recomputation there that is of use itself; so it costs at least the cheapest such path of readers.
+        recomputation there that is of use itself; so it costs at least the cheapest such path of readers. Without
+        `ahead` it serves what runs for the first time in that very phase.
         """
         stages = np.arange(self.T)
         readers: list[list[int]] = [[] for _ in range(self.T)]
@@ -293,15 +299,17 @@ class Tables:
         for d, k in zip(self.make_data.tolist(), self.make_node.tolist(), strict=True):
             readers[k] += [u for u in readers_of[d] if u > k]
             final[k] |= self.kept[d]
-        for ahead, back in zip(self.layer_forward.tolist(), self.layer_backward.tolist(), strict=True):
-            readers[ahead].append(back)
+        for first, back in zip(self.layer_forward.tolist(), self.layer_backward.tolist(), strict=True):
+            readers[first].append(back)
         spent = np.full((self.T, self.T), NEVER, dtype=np.int64)
         for k in clock.each(range(self.T - 1, -1, -1), 16):
             if self.once[k]:
                 continue
-            onward = np.full(self.T, 0 if final[k] else NEVER, dtype=np.int64)
+            onward = np.full(self.T, NEVER, dtype=np.int64)
+            if final[k]:
+                onward[0 if ahead else self.T - 1 :] = 0
             for u in set(readers[k]):
-                onward[: u + 1] = 0
+                onward[0 if ahead else u : u + 1] = 0
                 np.minimum(onward, spent[u], out=onward)
             spent[k] = np.minimum(onward + self.cheapest[k], NEVER)
         most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)

@@ -1,4 +1,4 @@
-"""Groups are parts of an order between which few bytes are passed on."""
+"""Groups are parts of an order between which few bytes are passed on, and such as are worth being held."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
 
+#: Groups that a small graph is cut into, about, and the fewest ops that a group is still cut for: with some ten
+#: groups a model that chooses options is solved in seconds, and small ones leave it more to choose from.
+GROUPS, FEW = 11, 5
+#: Share by which more bytes than the fewest may be alive at a cut, and share of the largest cost that the op before it
+#: has at the least.
+MORE, EXPENSIVE = 0.05, 0.5
+
 
 @dataclass(frozen=True)
 class MinCutOptions:
@@ -23,29 +30,33 @@ class MinCutOptions:
 
     Attributes
     ----------
-    max_group : int
-        Groups with more ops than this are cut.
+    max_group : int or None
+        Groups with more ops than this are cut. None: an eleventh of the ops, 5 at least and 20 at most.
     max_members : int
         Into so many parts at the most.
     balance : float
         Share of the ops that each side of a cut has at the least, up to 0.5.
     """
 
-    max_group: int = 20
+    max_group: int | None = None
     max_members: int = 20
     balance: float = 0.25
 
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("max_group", "max_members"):
-            if getattr(self, name) < 2:
-                raise ProblemError(f"{name} must be at least 2, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise ProblemError(f"{name} must be at least 2, not {value}")
         if not 0 < self.balance <= 0.5:
             raise ProblemError(f"balance must lie between 0 and 0.5, not {self.balance}")
 
 
 class MinCut(Partitioner):
     """Cuts an order where the fewest bytes are alive, again and again, the largest part first.
+
+    Where about as few are alive at several places, it cuts behind an expensive op: what crosses a cut is held, or all
+    of a group runs again for it, whereas what is cheap to make again can be freed between the parts of one group.
 
     The order is the reference order, or, where the order of first computations is free, one in which ops come soon
     after what they wait for.
@@ -74,12 +85,13 @@ class MinCut(Partitioner):
         alive = np.cumsum(alive)
         names, position = problem.graph.op_names, arrays.position
         children: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        cost, limit = arrays.cost[ops], self._limit(len(ops))
         stack, order = [(0, len(ops))], []
         while stack:
             deadline.check()
             run = stack.pop()
             order.append(run)
-            children[run] = self._parts(alive, *run)
+            children[run] = self._parts(alive, cost, limit, *run)
             stack += children[run]
         made: dict[tuple[int, int], Group] = {}
         for start, stop in reversed(order):
@@ -91,17 +103,23 @@ class MinCut(Partitioner):
         whole = made.get((0, len(ops)))
         return [] if whole is None else list(whole.children)
 
-    def _parts(self, alive: Int, start: int, stop: int) -> list[tuple[int, int]]:
+    def _limit(self, num_ops: int) -> int:
+        """Most ops of a group that is not cut."""
+        given: int | None = self.options.max_group
+        return min(20, max(FEW, num_ops // GROUPS)) if given is None else given
+
+    def _parts(self, alive: Int, cost: Int, limit: int, start: int, stop: int) -> list[tuple[int, int]]:
         """Where to cut one run of the order; nowhere if it is small."""
         options: MinCutOptions = self.options
-        if stop - start <= options.max_group:
+        if stop - start <= limit:
             return []
         runs = [(start - stop, start, stop)]
-        while len(runs) < options.max_members and -runs[0][0] > options.max_group:
+        while len(runs) < options.max_members and -runs[0][0] > limit:
             _, a, b = heapq.heappop(runs)
             margin = max(1, int(options.balance * (b - a)))
             places = np.arange(a + margin, b - margin + 1)
-            best = places[alive[places] == alive[places].min()]
+            few = places[alive[places] <= (1 + MORE) * alive[places].min()]
+            best = few[cost[few - 1] >= EXPENSIVE * cost[few - 1].max()]
             cut = int(best[np.abs(2 * best - a - b).argmin()])
             heapq.heappush(runs, (a - cut, a, cut))
             heapq.heappush(runs, (cut - b, cut, b))

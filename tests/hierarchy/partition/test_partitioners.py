@@ -150,6 +150,18 @@ def test_many_layers_are_taken_together() -> None:
     assert [len(run.children) for run in layers.children] == [4, 4, 4]
 
 
+def test_cuts_come_behind_what_is_expensive() -> None:
+    """What crosses a cut is held or all of its group runs again: 13.2 % instead of 9.8 % on a U-Net at 50 %."""
+    b, last = GraphBuilder("blocks"), ""
+    for k in range(20):
+        for kind, cost in (("conv", 100), ("norm", 20), ("relu", 7)):
+            last = b.op(f"{kind}{k}", inputs=[last] if last else [], size=64, cost=cost)
+    groups = MinCut().partition(Problem(b.build())).root.children
+    assert len(groups) >= 10  # it was four: fewer to choose from
+    names = b.build().op_names
+    assert all(names[group.forward[-1]].startswith("conv") for group in groups[:-1])
+
+
 def test_masks_do_not_hide_the_layers() -> None:
     """A value that all layers read would make everything depend on two things; it is a class of its own."""
     b = GraphBuilder("masked")
