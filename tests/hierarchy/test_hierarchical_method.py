@@ -218,6 +218,15 @@ def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went()
     assert "groups" in results[0].message
 
 
+@pytest.mark.slow
+def test_intervals_choose_the_options_of_groups() -> None:
+    """By CP-SAT: groups of a chain of twelve, with the ways to run them that eviction found."""
+    options = replace(QUICK, partitioners=("blocks",), top_methods=("h-intervals",))
+    result = solve(Problem(unit_chain(12), 7), Hierarchical(options), stop=60)
+    assert [step.name for step in result.steps][-1] == "h-intervals"
+    assert result.variables and result.certificate is not None and result.certificate.accepted
+
+
 def test_groups_that_are_too_large_to_be_solved_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100,000 ops in random layers, chains of blocks are two groups."""
     monkeypatch.setattr(method, "LEAF_OPS", 1)
