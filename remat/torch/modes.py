@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,11 +30,14 @@ def kept_modes(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
+_KINDS = (list, dict, set, OrderedDict)
+
+
 @contextmanager
 def kept_attributes(module: nn.Module) -> Iterator[None]:
     """Whatever happens inside, each part of `module` has afterwards the attributes and buffers that it had.
 
-    Lists, dictionaries and sets among them have the same items.
+    Lists, dictionaries and sets among them have the same items; so hooks are the same, too.
 
     Examples
     --------
@@ -44,7 +48,7 @@ def kept_attributes(module: nn.Module) -> Iterator[None]:
     False
     """
     before = [(part.__dict__, dict(part.__dict__)) for part in module.modules()]
-    inside = [(each, each.copy()) for own, _ in before for each in own.values() if type(each) in (list, dict, set)]
+    inside = [(each, each.copy()) for own, _ in before for each in own.values() if type(each) in _KINDS]
     try:
         yield
     finally:

@@ -45,7 +45,7 @@ def policy(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPol
 
 def checkpointed(module: torch.nn.Module, **options: Any) -> torch.nn.Module:
     for layer in module.layers:
-        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, **options)
+        layer.forward = functools.partial(checkpoint, layer.forward, **{"use_reentrant": False, **options})
     return module
 
 
@@ -233,9 +233,9 @@ class Normed(Layers):
             layer.append(torch.nn.BatchNorm1d(4))
 
 
-def traced(kind: type[Layers], x: torch.Tensor, *, checkpoints: bool, layers: int = 2) -> Captured:
+def traced(kind: type[Layers], x: torch.Tensor, *, checkpoints: bool, layers: int = 2, **options: Any) -> Captured:
     with fake_tensors():
-        module = checkpointed(kind(layers)) if checkpoints else kind(layers)
+        module = checkpointed(kind(layers), **options) if checkpoints else kind(layers)
     return capture(module, (x,), route="make_fx", loss=lambda out: out, costs="flops")
 
 
@@ -253,6 +253,18 @@ def test_eager_checkpointing_is_a_schedule_of_the_step_without(kind: type[Layers
         assert point.peak == own.peak < base.graph.reference_peak
     else:
         assert again(schedule).intersection(base.graph.meta["effects"])
+
+
+def test_reentrant_checkpointing_is_one_too() -> None:
+    """It runs within ``backward()`` only: the gradients are those that are added up there, each in its place."""
+    x = torch.zeros(8, 4, 16, requires_grad=True)
+    base, trace = (traced(Layers, x, checkpoints=each, layers=1, use_reentrant=True) for each in (False, True))
+    schedule = schedule_of_trace(base, trace)
+    certificate = validate(base.graph, schedule)
+    assert certificate.accepted
+    assert again(schedule).intersection(base.random_ops)
+    assert schedule.meta["dropped"] == []
+    assert [each.name for each in trace.results_of("gradient")] == [each.name for each in base.results_of("gradient")]
 
 
 def test_a_trace_of_something_else_is_refused() -> None:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from remat.errors import CaptureError, ExecutionError  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
 from remat.torch.rematerialized import entry  # noqa: E402
+from remat.torch.rematerialized.python_state import check_python_state  # noqa: E402
 
 slow = pytest.mark.slow
 SIZE = (4, 6, 8)
@@ -311,6 +312,27 @@ def test_what_a_step_would_do_wrong_is_refused(name: str) -> None:
         rematerialize(module, ids() if name == "sparse" else floats(*SIZE), "100%", method="greedy")
     assert "\n" not in str(error.value)
     assert (dict(module.__dict__), random.getstate()) == (before, state)
+
+
+class Installs(Shows):
+    """At its first call it does something else, as models of Hugging Face install hooks then."""
+
+    first = True
+
+    def between(self, y: Any) -> Any:
+        if self.first:
+            self.first, y = False, y + 1
+            self.register_forward_hook(lambda module, given, out: out * 2)
+        return super().between(y)
+
+
+def test_what_a_first_call_does_is_done_once() -> None:
+    module = Installs()
+    assert check_python_state(module, (floats(*SIZE),), {}) == ("shown",)
+    assert not module.first
+    assert len(module._forward_hooks) == 1
+    assert not hasattr(module, "shown")
+    assert check_python_state(module, (floats(*SIZE),), {}) == ("shown",)
 
 
 @slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,15 +38,18 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
     name = type(module).__name__
     world = FakeWorld.of(module, args, kwargs)
     state = random.getstate(), _numpy_state()
+    changed: dict[_Place, Any] = {}
     try:
-        with quiet_torch(), kept_attributes(module), torch.enable_grad():
-            changed = _changed_by_a_run(world, {})
-            drew = random.getstate() != state[0] or not _equal(_numpy_state(), state[1])
-            if drew:
+        with quiet_torch(), torch.enable_grad():
+            with kept_attributes(module):
+                changed, once = _two_runs(world)
+            if random.getstate() != state[0] or not _equal(_numpy_state(), state[1]):
                 raise ExecutionError(
                     f"module {name!r} draws random numbers of Python or NumPy in forward, which a captured step would "
                     "not draw anew; use torch.rand"
                 )
+            if once:
+                _first_run(world, changed)
             if changed:
                 _check_unread(world, changed)
     except ExecutionError:
@@ -57,7 +60,7 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
         random.setstate(state[0])
         np.random.set_state(state[1])  # noqa: NPY002 (the module's, not ours)
         torch.clear_autocast_cache()
-    return tuple(dict.fromkeys(f"{path}.{attribute}".lstrip(".") for path, attribute in changed))
+    return tuple(f"{path}.{attribute}".lstrip(".") for path, attribute in changed)
 
 
 #: The path of a part and the name of its attribute.
@@ -74,26 +77,52 @@ class _Unread:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _changed_by_a_run(world: FakeWorld, instead: Mapping[_Place, Any]) -> dict[_Place, Any]:
-    """The attributes that a run of forward changes, and what they were; `instead` gives attributes for this run."""
+def _two_runs(world: FakeWorld) -> tuple[dict[_Place, Any], bool]:
+    """Attributes that each run of forward changes and what they were, and whether only the first run changes others."""
+    with world.mode, world.swapped():
+        first = _changed_by_a_run(world)
+        second = _changed_by_a_run(world) if first else {}
+    lasting = {
+        place: old for place, (old, new) in first.items() if place in second or isinstance(new, torch.Tensor | list)
+    }
+    return lasting, len(lasting) < len(first)
+
+
+def _first_run(world: FakeWorld, lasting: Mapping[_Place, Any]) -> None:
+    """What a module does once, at its first call, is done now: steps are like those of all later calls."""
     parts = dict(world.module.named_modules())
-    with world.mode, world.swapped(), kept_attributes(world.module):
-        for (path, name), value in instead.items():
-            parts[path].__dict__[name] = value
-        before = {path: dict(part.__dict__) for path, part in parts.items()}
-        items = {id(each): each.copy() for each in _collections(before)}
+    with world.mode, world.swapped():
         world.module(*world.args, **world.kwargs)
-        found: dict[_Place, Any] = {}
-        for path, part in parts.items():
-            for name in part.__dict__.keys() | before[path].keys():
-                old, new = before[path].get(name), part.__dict__.get(name)
-                if old is new and (id(old) not in items or same_items(old, items[id(old)])):
-                    continue
-                if name == "_buffers":
-                    _refuse_assigned(world, path, items[id(old)], part._buffers)
-                elif not (_is_known(part, name) or _same_value(old, new)):
-                    found[path, name] = old
-        return found
+    for (path, name), old in lasting.items():
+        if old is _NOTHING:
+            parts[path].__dict__.pop(name, None)
+        else:
+            parts[path].__dict__[name] = old
+
+
+#: In the place of an attribute that was not there.
+_NOTHING = object()
+
+
+def _changed_by_a_run(world: FakeWorld) -> dict[_Place, tuple[Any, Any]]:
+    """The attributes that a run of forward changes, with their values before and after."""
+    parts = dict(world.module.named_modules())
+    before = {path: dict(part.__dict__) for path, part in parts.items()}
+    items = {
+        id(each): each.copy() for own in before.values() for each in own.values() if type(each) in (list, dict, set)
+    }
+    world.module(*world.args, **world.kwargs)
+    found: dict[_Place, tuple[Any, Any]] = {}
+    for path, part in parts.items():
+        for name in part.__dict__.keys() | before[path].keys():
+            old, new = before[path].get(name, _NOTHING), part.__dict__.get(name, _NOTHING)
+            if old is new and (id(old) not in items or same_items(old, items[id(old)])):
+                continue
+            if name == "_buffers":
+                _refuse_assigned(world, path, items[id(old)], part._buffers)
+            elif not (_is_known(part, name) or _same_value(old, new)):
+                found[path, name] = old, new
+    return found
 
 
 def _is_known(part: nn.Module, name: str) -> bool:
@@ -102,10 +131,6 @@ def _is_known(part: nn.Module, name: str) -> bool:
 
 def _same_value(old: Any, new: Any) -> bool:
     return type(old) is type(new) and isinstance(old, bool | int | float | str) and old == new
-
-
-def _collections(attributes: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
-    return (each for own in attributes.values() for each in own.values() if type(each) in (list, dict, set))
 
 
 def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -118,8 +143,12 @@ def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: M
 
 def _check_unread(world: FakeWorld, changed: Mapping[_Place, Any]) -> None:
     """Run forward again without what it changes: where that fails, it reads it."""
+    parts = dict(world.module.named_modules())
     try:
-        _changed_by_a_run(world, dict.fromkeys(changed, _Unread()))
+        with kept_attributes(world.module), world.mode, world.swapped():
+            for path, name in changed:
+                parts[path].__dict__[name] = _Unread()
+            world.module(*world.args, **world.kwargs)
     except Exception:
         path, name = next(iter(changed))
         raise ExecutionError(
