@@ -61,9 +61,11 @@ def command(
 
     Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds found by then.
     """
+    from remat.cli.clock import Garbage, from_start
+
+    garbage = Garbage()
     from remat.backends.base import SolveOptions
     from remat.bounds.report import applies, bounds
-    from remat.cli.clock import from_start
     from remat.deadline import Deadline
     from remat.interruption import interrupted, interrupts
     from remat.problem import Problem
@@ -71,6 +73,7 @@ def command(
     clock = from_start(Deadline.after(time_limit))  # reading counts
     options = SolveOptions(threads=threads, isolate=bool(isolate), memory_limit=memory_limit)
     loaded = load_graph(graph, costs, device)
+    garbage.look()
     problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
     with interrupts():
         found = bounds(

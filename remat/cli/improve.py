@@ -78,7 +78,9 @@ def command(
     Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (after Ctrl-C, too); 1: none exists or
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
     """
-    from remat.cli.clock import from_start
+    from remat.cli.clock import Garbage, from_start
+
+    garbage = Garbage()
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.deadline import Deadline
@@ -102,6 +104,7 @@ def command(
     )
     clock = from_start(Deadline.after(run.solve.time_limit))  # reading counts
     problem = run.make_problem()
+    garbage.look()
     start = read_schedule(schedule, problem.graph)
     given = validated(problem, start, str(schedule))
     with interrupts():

@@ -69,8 +69,10 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
+    from remat.cli.clock import Garbage, from_start
+
+    garbage = Garbage()
     from remat.backends.base import DEFAULT_GAP, SolveOptions
-    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper, Outputs
     from remat.cli.signals import writing
@@ -90,6 +92,7 @@ def command(
     problem = Problem(
         load_graph(graph, costs, device), None, order, max_computes, tuple(keep or ()), bool(count_constant_memory)
     )
+    garbage.look()
     outputs = Outputs()
     with interrupts():
         with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:

@@ -91,8 +91,10 @@ def command(
     Exit code 0: done, also after Ctrl-C; 1: no order within the budget exists or was found; 2: an error;
     130: Ctrl-C before there was an order.
     """  # fmt: skip
+    from remat.cli.clock import Garbage, from_start
+
+    garbage = Garbage()
     from remat.backends.base import DEFAULT_GAP, SolveOptions
-    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper, Outputs
     from remat.cli.signals import writing
@@ -109,6 +111,7 @@ def command(
     problem = Problem(
         load_graph(graph), budget, "free", 1, tuple(keep or ()), bool(count_constant_memory), "least-peak"
     )
+    garbage.look()
     outputs = Outputs()
     with interrupts():
         with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:
