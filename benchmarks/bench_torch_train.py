@@ -5,13 +5,13 @@ Run: python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size
      [--clock wall|processor] [--workspaces measured]
 
 Each model trains a few steps with SGD, once as it is and once rematerialized, from the same weights and seeds. A line
-says whether all losses, gradients and statistics are equal bit by bit, the predicted and the measured peak (bytes of
-storages that the step makes), that of eager, the seconds of a step (median) of eager and rematerialized, and the
-greatest difference of a gradient, relative to the greatest entry of all. ``--clock processor`` counts processor time of
-all threads, which other programs on the machine change less. With ``--allocator`` one more step of each is
-profiled: a second line has the peaks of what the allocator gave out, workspaces of kernels included; with
-``--workspaces measured`` budget and predicted peak count these. Names that begin with ``hf-`` are models of
-transformers with random weights. Full sizes need some 4 to 12 GB of memory.
+says whether all losses, gradients and statistics are equal bit by bit, the greatest difference of a gradient relative
+to the greatest entry of all, the predicted and the measured peak (bytes of storages that the step makes), that of
+eager, and the seconds of a step (median of those after the first) of both; ``--clock processor`` counts processor time
+of all threads, which other programs on the machine change less. With ``--allocator`` one more step of each is profiled:
+a second line has the peaks of what the allocator gave out, workspaces of kernels included; with ``--workspaces
+measured`` budget and predicted peak count these. Names that begin with ``hf-`` are models of transformers with random
+weights. Full sizes need some 4 to 12 GB of memory, with ``--batch 2`` 4 GB at most.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def train(
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
     losses, seconds, tracker, record = [], [], track_storages(constants=(args, module)), None
-    for number in range(steps + 1 + chosen.allocator):
+    for number in range(steps + 1 + chosen.allocator):  # the first is a start from cold
         optimizer.zero_grad()
         if number >= steps:  # measured, not timed
             with tracker if number == steps else profiled_memory() as found:
@@ -146,7 +146,7 @@ def train(
     gradients = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
     state = dict(module.state_dict())
     return {
-        "losses": losses, "gradients": gradients, "state": state, "seconds": statistics.median(seconds),
+        "losses": losses, "gradients": gradients, "state": state, "seconds": statistics.median(seconds[1:] or seconds),
         "peak": tracker.peak, "peak_op": tracker.peak_op, "allocator": record,
     }  # fmt: skip
 
