@@ -5,15 +5,19 @@ One captured step, one table of costs, one validator for both. For each budget o
 
     python benchmarks/bench_torch_peers.py --models gpt2 resnet50 --size small --seconds 20
     python benchmarks/bench_torch_peers.py --size full --seconds 60 --output results.json --plots pictures
+    python benchmarks/bench_torch_peers.py --size full --costs torch  # the table by which torch chooses
+
+A ratio is that of the extra times; "at least" is what no schedule can bring it below, whatever its order.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +31,26 @@ from remat import SolveOptions
 from remat.experiments.trade_off import TradeOff
 from remat.experiments.trade_off_plots import save_trade_off_plot
 from remat.torch.capture import capture, fake_tensors
+from remat.torch.costs import CostModel
 from remat.torch.peers import at_equal_peak, compare_peers
 from remat.torch.peers.compare import KNOBS
 
 TORCH = "torch's partitioner (dp)"
+
+
+class TorchEstimate(CostModel):
+    """What torch's partitioner itself reckons with: operations of products and convolutions, 1 for everything else."""
+
+    name = "torch"
+    unit = "flop"
+
+    def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
+        from torch._functorch.partitioners import estimate_runtime
+        from torch._guards import detect_fake_mode
+
+        values = [node.meta.get("val") for node in nodes]
+        with detect_fake_mode(values) or contextlib.nullcontext():
+            return [int(estimate_runtime(node)) for node in nodes]
 
 
 def hf_gpt2(**sizes: Any) -> Any:
@@ -118,7 +138,7 @@ def main() -> None:
     read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     read.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "gpt2-hf"])
     read.add_argument("--size", choices=("small", "full"), default="small")
-    read.add_argument("--costs", default="roofline", help="flops, roofline, roofline:DEVICE or measured")
+    read.add_argument("--costs", default="roofline", help="flops, roofline, roofline:DEVICE, measured or torch")
     read.add_argument("--method", default="auto")
     read.add_argument("--order", choices=("fixed", "free"), default="free")
     read.add_argument("--from-torch", action="store_true", help="auto also begins with each of torch's schedules")
@@ -135,7 +155,8 @@ def main() -> None:
         began = time.perf_counter()
         with fake_tensors():
             module, args = build(**sizes[asked.size])
-        step = capture(module, args, route="joint", costs=asked.costs, name=f"{name} ({asked.size})")
+        costs = TorchEstimate() if asked.costs == "torch" else asked.costs
+        step = capture(module, args, route="joint", costs=costs, name=f"{name} ({asked.size})")
         captured = time.perf_counter() - began
         found = compare_peers(
             step, methods=[asked.method], knobs=asked.knobs, order=asked.order, least_peak=True,
