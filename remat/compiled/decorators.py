@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remat.compiled import places
+from remat.compiled import pipeline, places
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -23,7 +23,7 @@ def inner(function: Callable[..., Any]) -> Any:
         def __call__(self, *arguments: object) -> None:  # else the process would crash
             raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
 
-    found = _compiled(function, no_cpython_wrapper=True)
+    found = _compiled(function, pipeline.callee(), no_cpython_wrapper=True)
     if type(found) is CPUDispatcher:  # not so if numba is told to compile nothing
         found.__class__ = Inner
     return found
@@ -55,14 +55,15 @@ def kernel(function: Callable[..., Any]) -> Any:
     return found
 
 
-def _compiled(function: Callable[..., Any], **more: bool) -> Any:
+def _compiled(function: Callable[..., Any], compiler: type | None = None, **more: bool) -> Any:
     import numba
     from numba.core.registry import CPUDispatcher
 
     options: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True, **more}
     # None of these is a promise of numba's; without them the same is compiled and run, more slowly.
     known = CPUDispatcher.targetdescr.options
-    return numba.njit(nogil=True, **{key: value for key, value in options.items() if hasattr(known, key)})(function)
+    options = {key: value for key, value in options.items() if hasattr(known, key)}
+    return numba.njit(nogil=True, pipeline_class=compiler, **options)(function)
 
 
 def _stamp(function: Callable[..., Any]) -> str | None:

@@ -14,6 +14,7 @@ from remat.bounds import flow
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
+from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic
 from remat.heuristics.turns import Turns
 from remat.ordering.best_first import Aim, explore
@@ -37,8 +38,8 @@ DROPS_SHARE, QUICK_SHARE, BOUND_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.15, 0.1,
 CHAIN_SHARE = {BLOCKS: 0.3, LOWER: 0.05, FEW: 0.2, ROTOR: 0.4}
 #: Share of the time left for orders without recomputation.
 ORDER_SHARE = 0.1
-#: Share of the time left for each whole model while annealing is still being compiled: little else can be done. It ends
-#: as soon as annealing is ready, and is solved anew after that.
+#: Share of the time left for each whole model while something is still being compiled: little else can be done. It ends
+#: as soon as some of that is ready, and is solved anew after that.
 PATIENT_SHARE = 0.7
 #: Seconds between two looks at whether it is.
 LOOK = 0.1
@@ -166,9 +167,9 @@ class Auto:
     def _chain(self, name: str, share: float | None = None) -> None:
         """Find a schedule by a heuristic on training graphs; it is waited for where nothing else finds one sooner."""
         if name in self.chains:
+            wait = self._patience(name)  # imports it, which is not to be taken from its time
             deadline = self._share(CHAIN_SHARE[name] if share is None else share, max(LEAST, PER_OP * self.num_ops))
             alone = share is not None or (name == BLOCKS and self.num_ops > WITHOUT_DROPS["eviction"][0])
-            wait = self._patience(name)
             self._heuristic(name, deadline, wait=FIRST_SHARE * self.clock.remaining if alone and wait == 0 else wait)
 
     def _in_turns(self) -> None:
@@ -218,7 +219,8 @@ class Auto:
             [kernels for name in names if name in heuristics() for kernels in load("heuristics", name).kernels]
             for names in in_order(self.chains, small=self.small)
         )
-        begin(*before, flow.KERNELS, *after, processes=max(1, available_cpus() - 1))
+        free = () if self.fixed else (list_order.KERNELS,)
+        begin(*before, *free, flow.KERNELS, *after, processes=max(1, available_cpus() - 1))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -268,7 +270,8 @@ class Auto:
             self._order()
         for name in self.waiting:
             if self._loaded(name):
-                self._heuristic(name, self._share(ANNEALING_SHARE if name == "annealing" else DROPS_SHARE))
+                share = CHAIN_SHARE.get(name, ANNEALING_SHARE if name == "annealing" else DROPS_SHARE)
+                self._heuristic(name, self._share(share))
 
     def _patience(self, name: str) -> float | None:
         """How long to wait for a heuristic: not at all if it is still being compiled; None: until it is loaded."""
@@ -316,13 +319,13 @@ class Auto:
                 session.raise_bound(found.bound, own_scope(self.problem))
 
     def _models(self) -> None:
-        """Solve whole models, in order; while annealing is compiled they are a pastime, and begin anew after it."""
+        """Solve whole models, in order; while something is compiled they are a pastime, and begin anew after it."""
         left = list(MODELS.get(self.backend.name, OTHER_MODELS) if self.fixed else (INTERVALS,))
         while left and not self._over():
             self._try_again()
             name, options, backend = left[0]
-            if "annealing" in self.waiting and math.isfinite(self.clock.seconds):
-                ready = _Ready(lambda: self._loaded("annealing"))
+            if self.waiting and math.isfinite(self.clock.seconds):
+                ready = _Ready(lambda: any(self._loaded(other) for other in self.waiting))
                 self._model(name, options, backend, self._share(PATIENT_SHARE).until(ready))
                 if ready():
                     continue

@@ -146,6 +146,30 @@ def test_what_bounds_had_before_counts_in_turns(monkeypatch: pytest.MonkeyPatch)
     assert len(asked) == 1, asked
 
 
+def test_a_model_ends_as_soon_as_anything_is_compiled_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On training graphs Rotor is ready before annealing, and mostly all that is needed."""
+    events: list[str] = []
+    began = time.monotonic()
+
+    def model(self: Auto, name: str, given: object, other: str, deadline: Deadline) -> None:
+        events.append(name)
+        while not deadline.expired and len(events) == 1:
+            time.sleep(0.01)
+
+    def improve(self: Session, heuristic: Heuristic, *rest: object) -> None:
+        events.append(heuristic.name)
+
+    monkeypatch.setattr(load("heuristics", "rotor"), "prepared", lambda *_: len(events) > 0)
+    monkeypatch.setattr(Auto, "_model", model)
+    monkeypatch.setattr(Session, "improve", improve)
+    session = Session(Problem(unet(), "50%"), SolveOptions(deadline=Deadline.after(30), threads=1), "auto")
+    auto = Auto(session, CpSat(), None)
+    assert not auto._heuristic("rotor", Deadline.after(1), wait=0.0)
+    auto._models()
+    assert events == ["stages", "rotor", "stages", "retention-intervals"]
+    assert time.monotonic() - began < 10
+
+
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from remat.compiled import KernelSet
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
+from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.options import check_types
 from remat.problem import Problem
@@ -58,10 +59,10 @@ class DropsOptions:
 def _example() -> None:
     from remat.graphs.families import unit_chain
 
-    _descents(Problem(unit_chain(8), 7, OrderRule.FREE), HeuristicRun(), (1.0,))
+    _descents(Problem(unit_chain(8), 7), HeuristicRun(), (1.0,))
 
 
-#: The compiled descent, and list scheduling.
+#: The compiled descent.
 KERNELS = KernelSet("drops", __name__, _example)
 
 
@@ -131,7 +132,8 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
 
     best: tuple[int, int] | None = None
     schedule = None
-    for order in orders(problem, run.start):
+    others = run.horizon is not None and list_order.KERNELS.compiled() is None  # who do not wait
+    for order in orders(problem, run.start, Deadline(0.0) if others else run.deadline):
         again = None if run.start is None else recomputations(problem, order, run.start)
         ways: list[tuple[float, tuple[Int, Int] | None]] = [(leaning, None) for leaning in leanings]
         if again is not None and len(again[0]):
@@ -150,8 +152,10 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
     return schedule
 
 
-def orders(problem: Problem, start: Schedule | None) -> list[Int]:
+def orders(problem: Problem, start: Schedule | None, deadline: Deadline | None = None) -> list[Int]:
     """Orders worth a descent: the reference order; where it is free, those of the start and of list scheduling, too.
+
+    List scheduling is left out if it is not compiled by the deadline.
 
     Examples
     --------
@@ -167,8 +171,8 @@ def orders(problem: Problem, start: Schedule | None) -> list[Int]:
         index = problem.graph.op_index
         given = np.array([index[name] for name in start.computes()], dtype=np.int64)
         found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
-    found.append(_list_order(problem))
-    return found
+    listed = list_order.list_order(problem, deadline)
+    return found if listed is None else [*found, listed]
 
 
 def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, Int] | None:
@@ -203,30 +207,6 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
     if (np.bincount(given, minlength=len(order)) > np.minimum(limits, MOST_RUNS)).any():
         return None
     return given[again], stage[again]
-
-
-def _list_order(problem: Problem) -> Int:
-    from remat.heuristics.list_order_kernel import ListTables, list_order
-
-    arrays = problem.graph.arrays
-    num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-    rows = _rows(problem, ~arrays.is_input)
-    links = len(rows[1]) + len(rows[3]) + len(arrays.producers.indices)
-
-    def room(length: int, kind: type = np.int64) -> NDArray[Any]:
-        return np.zeros(length, dtype=kind)
-
-    order = room(num_ops)
-    list_order(
-        ListTables(
-            arrays.size, *rows, arrays.producers.indptr, arrays.producers.indices, arrays.consumers.indptr,
-            arrays.consumers.indices, problem.kept, arrays.position,
-            room(num_tensors), room(num_tensors), room(num_tensors, np.bool_), room(num_ops), room(num_ops),
-            room(num_ops, np.bool_), room(num_ops), room(num_ops + links, np.float64), room(num_ops + links),
-        ),
-        order,
-    )  # fmt: skip
-    return order
 
 
 def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: Deadline) -> None:
@@ -329,7 +309,7 @@ def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -
     into = arrays.op_outputs.indices
     limit[arrays.op_outputs.rows[(arrays.producers.counts > 1)[into]]] = 1
     net = StageGraph(
-        arrays.size.copy(), arrays.cost.copy(), workspace, *_rows(problem, live), writer, begin,
+        arrays.size.copy(), arrays.cost.copy(), workspace, *list_order.rows_of(problem, live), writer, begin,
         arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & live, limit, order.copy(),
         position,
     )  # fmt: skip
@@ -364,14 +344,3 @@ def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -
     )  # fmt: skip
     start(net, state)
     return net, state
-
-
-def _rows(problem: Problem, wanted: NDArray[np.bool_]) -> tuple[Int, Int, Int, Int]:
-    """Inputs and outputs of each op, as far as they are wanted: two compressed tables."""
-    arrays = problem.graph.arrays
-    found: list[Int] = []
-    for table in (arrays.op_inputs, arrays.op_outputs):
-        keep = wanted[table.indices]
-        counts = np.bincount(table.rows[keep], minlength=len(table))
-        found += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[keep]]
-    return found[0], found[1], found[2], found[3]

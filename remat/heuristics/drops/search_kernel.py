@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.compiled import inner, kernel
 from remat.heuristics.drops.stages_kernel import (
@@ -24,11 +25,17 @@ from remat.heuristics.drops.stages_kernel import (
     FREE,
     TAKE,
     TOKEN,
+    Int,
+    StagedSchedule,
+    StageGraph,
     change,
     excess_change,
     instance,
     last_use,
 )
+
+#: Arrays where nothing is given.
+NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 @inner
@@ -214,8 +221,10 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
     return number
 
 
-@kernel
-def descend(net, state, keys, items, number, found, steps, leaning, slack):
+def descend(
+    net: StageGraph, state: StagedSchedule, keys: NDArray[np.float64], items: Int, number: int, found: Int, steps: int,
+    leaning: float, slack: float,
+) -> tuple[int, int]:  # fmt: skip
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
 
     A drop is taken if its price is at most `slack` times the least that another one may have.
@@ -224,6 +233,25 @@ def descend(net, state, keys, items, number, found, steps, leaning, slack):
     -------
     entries left on the heap, drops taken
     """
+    left: tuple[int, int] = change_many(net, state, keys, items, number, found, steps, leaning, slack, NONE, NONE)
+    return left
+
+
+def prune(net: StageGraph, state: StagedSchedule, ops: Int, stages: Int) -> None:
+    """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
+    change_many(net, state, NO_KEYS, NONE, 0, NONE, 0, 1.0, 1.0, ops, stages)
+
+
+@kernel
+def change_many(net, state, keys, items, number, found, steps, leaning, slack, ops, stages):
+    """:func:`prune` and :func:`descend`: compiled together, since nearly all of what they are made of is the same."""
+    take_back(net, state, ops, stages)
+    return take(net, state, keys, items, number, found, steps, leaning, slack)
+
+
+@inner
+def take(net, state, keys, items, number, found, steps, leaning, slack):
+    """See :func:`descend`."""
     stages = len(net.order) + 1
     taken = 0
     while number > 0 and steps > 0 and state.number[EXCESS] > 0:
@@ -275,10 +303,9 @@ def run_all(net, state, found, chain, stage):
         change(net, state, found[i], stage, ADD)
 
 
-@kernel
-def prune(net, state, ops, stages):
-    """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
-    taken = 0
+@inner
+def take_back(net, state, ops, stages):
+    """See :func:`prune`."""
     for i in range(len(ops)):
         op, stage = ops[i], stages[i]
         before = state.number[EXCESS]
@@ -287,9 +314,6 @@ def prune(net, state, ops, stages):
         change(net, state, op, stage, TAKE)
         if state.number[EXCESS] > before:
             change(net, state, op, stage, ADD)
-        else:
-            taken += 1
-    return taken
 
 
 @inner
