@@ -1,5 +1,6 @@
 """Backends in a process of their own: the same answers, and what is left when they die."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -272,6 +273,26 @@ def test_the_pipe_stays_open_while_the_model_is_sent(monkeypatch):
 
 def _end_at_once(*_):
     os._exit(7)
+
+
+def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
+    """The next message was read as the array of this one: a solution of 1e252, or none."""
+    here, there = multiprocessing.Pipe()
+
+    class Interrupted:
+        def send_bytes(self, data):
+            there.send_bytes(data)
+            signal.raise_signal(signal.SIGINT)
+
+    worker = isolated_worker._Worker(Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        worker.say("incumbent", {"objective": 3}, values=np.arange(3.0))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        worker.say("result", {"objective": 2}, values=np.arange(4.0))
+    for kind, length in (("incumbent", 3), ("result", 4)):
+        message = wire.read(here)
+        assert (message.kind, message.arrays["values"].tolist()) == (kind, list(range(length)))
 
 
 def test_ctrl_c_passes_on():

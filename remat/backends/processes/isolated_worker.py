@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,22 @@ def _end_with_parent(connection: Connection) -> None:
     os._exit(1)
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: raised in the middle of a message, it would have the next one read as the rest of that."""
+    if threading.current_thread() is not threading.main_thread():  # where it never strikes
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(signal.SIGINT, None)
+
+
 class _Worker:
     """One job, and the way to report on it; solvers call back from several threads."""
 
@@ -78,7 +94,7 @@ class _Worker:
     def say(self, kind: str, head: dict[str, Any], **arrays: Any) -> None:
         from remat.backends.processes import wire
 
-        with self._lock:
+        with self._lock, _uninterrupted():
             wire.write(self._connection, wire.Message(kind, head, arrays))
 
     def serve(self, job: Any) -> None:
