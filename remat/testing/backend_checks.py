@@ -188,7 +188,10 @@ def stops_when_asked(backend: Backend, effort: Effort = USUAL) -> None:
         return True
 
     model = knapsack(120)
-    raw = answer(backend, model, options(8 * effort.deadline), None, enough)  # it ends with the first one
+    for times in (2, 8):  # it ends with the first one, which some tell at their own end only
+        raw = answer(backend, model, options(times * effort.deadline), None, enough)
+        if asked:
+            break
     require(asked, f"{backend.full_name} ends {raw.status} and reported no incumbent")
     took = time.monotonic() - asked[0][0]
     require(took <= effort.grace, f"{backend.full_name} goes on for {took:.1f} s after it was asked to stop")
