@@ -188,8 +188,9 @@ def stops_when_asked(backend: Backend, effort: Effort = USUAL) -> None:
         return True
 
     model = knapsack(120)
-    for times in (2, 8):  # it ends with the first one, which some tell at their own end only
-        raw = answer(backend, model, options(times * effort.deadline), None, enough)
+    # It ends with the first one, which some tell at their own end only; one that goes on must have the time to.
+    for seconds in (max(2 * effort.deadline, 3 * effort.grace), 8 * effort.deadline):
+        raw = answer(backend, model, options(seconds), None, enough)
         if asked:
             break
     require(asked, f"{backend.full_name} ends {raw.status} and reported no incumbent")
