@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -87,6 +88,17 @@ class Bound:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
             what = f"cost ≥ {self.value:,}{share}"
         return f"{what} for {self.scope}; by {self.kind}" + (f" ({self.note})" if self.note else "")
+
+
+def whole_units(bound: float) -> int:
+    """A solver's bound on a whole number, rounded up after the solver's tolerance is taken off.
+
+    Examples
+    --------
+    >>> whole_units(2.4), whole_units(3.0000004)
+    (3, 3)
+    """
+    return math.ceil(bound - 1e-6 - 1e-9 * abs(bound))
 
 
 def lacks_memory(model: Model, memory_limit: int | None) -> str:

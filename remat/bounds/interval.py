@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.backends.resources import available_memory
-from remat.bounds.base import Bound, lacks_memory
+from remat.bounds.base import Bound, lacks_memory, whole_units
 from remat.bounds.retention_gaps import Gaps
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
@@ -108,7 +108,7 @@ def interval_bound(
             return found(None, relaxed, versions)
         if result.bound is not None:
             # Whole numbers below 2^53 times the unit, so that only the solver's tolerance is to be taken off.
-            extra = max(extra, math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
+            extra = max(extra, whole_units(result.bound))
     return found(unit * extra, relaxed, versions)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound, lacks_memory
+from remat.bounds.base import Bound, lacks_memory, whole_units
 from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
 from remat.deadline import Deadline
@@ -100,7 +100,7 @@ def joint_bound(
             infeasible = True
             break
         if result.bound is not None:
-            extra = max(extra, unit * math.ceil(result.bound - 1e-6 - 1e-9 * abs(result.bound)))
+            extra = max(extra, unit * whole_units(result.bound))
     return Bound(
         None if infeasible else base + extra,
         "the joint bound" + " (Lagrangian)" * (not integer),

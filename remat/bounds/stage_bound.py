@@ -13,7 +13,7 @@ import numpy as np
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound, lacks_memory
+from remat.bounds.base import Bound, lacks_memory, whole_units
 from remat.bounds.cut import step_memory
 from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
@@ -224,14 +224,14 @@ class _Search:
             if result.status is Status.INFEASIBLE and self.enough is None:
                 yield self._infeasible(result.versions)
                 return
-            extra = None if result.bound is None else result.bound - 1e-6 - 1e-9 * abs(result.bound)
+            extra = None if result.bound is None else whole_units(result.bound)
             if result.status is Status.INFEASIBLE and self.enough is not None:
-                extra = (self.enough - base) / unit
+                extra = -(-(self.enough - base) // unit)
             if extra is not None:
                 yield from self._better(unit, extra, result.versions)
 
-    def _better(self, unit: int, extra: float, versions: object) -> Iterator[Bound]:
-        value = self.best.base_cost + unit * max(0, math.ceil(extra))
+    def _better(self, unit: int, extra: int, versions: object) -> Iterator[Bound]:
+        value = self.best.base_cost + unit * max(0, extra)
         if self.enough is not None:
             value = min(value, max(self.enough, self.best.base_cost))
         if self.best.value is not None and value > self.best.value:

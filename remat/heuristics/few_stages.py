@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from remat.backends.base import RawResult, SolveOptions, Status
 from remat.backends.highs import Highs
 from remat.backends.processes.isolated import placed
-from remat.bounds.base import lacks_memory
+from remat.bounds.base import lacks_memory, whole_units
 from remat.bounds.cut import step_memory
 from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
@@ -23,10 +22,11 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
+from remat.heuristics.neighbourhoods import Landscape
 from remat.heuristics.options import check_types
 from remat.modeling import Model
 from remat.problem import Problem
-from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule import OrderRule, Schedule
 from remat.schedule.validate import validate
 from remat.scope import scope_within_limits
 
@@ -85,6 +85,7 @@ class FewStages(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> problem, heuristic = Problem(unit_chain(8), 7), FewStages()
     >>> schedule = heuristic.run(problem, HeuristicRun(SolveOptions(Deadline.after(60))))
+    >>> from remat.schedule import simulate
     >>> simulate(problem.graph, schedule).cost, heuristic.bound
     (20, 20)
     """
@@ -189,8 +190,8 @@ class _Search:
 
     def _raise(self, relaxation: StageRelaxation, extra: float | None) -> None:
         if extra is not None:
-            steps = math.ceil(extra - 1e-6 - 1e-9 * abs(extra))
-            self.bound, self.solved = max(self.bound, self.base + relaxation.unit * max(0, steps)), True
+            self.bound = max(self.bound, self.base + relaxation.unit * max(0, whole_units(extra)))
+            self.solved = True
 
     def _add(self, schedule: Schedule) -> bool:
         """Make events of the steps where a schedule exceeds the budget the most; whether there are any."""
@@ -228,13 +229,9 @@ def stage_memory(problem: Problem, schedule: Schedule) -> Int:
     >>> stage_memory(problem, Schedule.reference(problem.graph)).tolist()
     [1, 2, 3, 4, 3, 0]
     """
-    graph = problem.graph
-    run = simulate(graph, schedule, keep=frozenset(problem.keep), count_constant_memory=problem.count_constant_memory)
-    sequence = np.array([graph.op_index[name] for name in schedule.computes()], dtype=np.int64)
-    first = np.zeros(len(sequence), dtype=np.bool_)
-    first[np.unique(sequence, return_index=True)[1]] = True
-    most = np.zeros(len(graph.ops) + 1, dtype=np.int64)
-    np.maximum.at(most, np.cumsum(first) - first, run.memory)
+    land = Landscape(problem, schedule)
+    most = np.zeros(land.num_ops + 1, dtype=np.int64)
+    np.maximum.at(most, land.stage, land.memory)
     return most
 
 

@@ -285,7 +285,7 @@ class _Run:
     def _models(self) -> list[type[Formulation]]:
         """Formulations among `top_methods` that choose an option of each group."""
         kinds = [registry.load("formulations", n) for n in self.options.top_methods if n in registry.formulations()]
-        return [k for k in kinds if _knows_composites(k) and self.session.problem.objective in k.objectives]
+        return [k for k in kinds if _has_option(k, "composites") and self.session.problem.objective in k.objectives]
 
     def _formulations(self, candidates: list[list[Composite]]) -> None:
         """Step 3: choose an option of each group, with each partition that makes few nodes.
@@ -303,7 +303,7 @@ class _Run:
         for number, (kind, composites) in enumerate(asked):
             if not (session.enough or self.clock.expired):
                 assert kind.options_type is not None
-                narrow = {"ahead": False} if "ahead" in getattr(kind.options_type, "__dataclass_fields__", {}) else {}
+                narrow = {"ahead": False} if _has_option(kind, "ahead") else {}
                 method = FormulationMethod(kind, kind.options_type(composites=tuple(composites), **narrow))
                 self._answer(method, TOP_SHARE, max(FIRST_SHARE, 1 / (len(asked) - number)))
 
@@ -317,7 +317,7 @@ class _Run:
         for name in self._known(self.options.top_methods):
             if name in registry.heuristics() or self.session.enough or self.clock.expired:
                 continue
-            if name in registry.formulations() and _knows_composites(registry.load("formulations", name)):
+            if name in registry.formulations() and _has_option(registry.load("formulations", name), "composites"):
                 continue
             self._answer(make_method(name))
 
@@ -358,9 +358,9 @@ class _Run:
         return self.clock.share(share, most)
 
 
-def _knows_composites(kind: type[Formulation]) -> bool:
-    """Whether a formulation can be given groups with options."""
-    return "composites" in getattr(kind.options_type, "__dataclass_fields__", {})
+def _has_option(kind: type[Formulation], name: str) -> bool:
+    """Whether a formulation has an option of this name; `composites`: it can be given groups with options."""
+    return name in getattr(kind.options_type, "__dataclass_fields__", {})
 
 
 def limited(hierarchy: Hierarchy, depth: int | None) -> Hierarchy:

@@ -343,13 +343,10 @@ class _Frontier:
 
     def add(self, schedule: Schedule) -> None:
         """Remember a schedule."""
-        graph, outside = (
-            self.part.problem.graph,
-            self.part.outside,
-        )  # where `outside` has no workspace, which is a limit
+        graph, outside = self.part.problem.graph, self.part.outside
         computes = [graph.op_index[op] for op in schedule.computes()]
         run = simulate(graph, Schedule.of_computes(graph, computes))
-        # `outside` has no workspace in this graph: that of others is the limit on what is held
+        # `outside` has no workspace in this graph; in those of the budgets it is the limit on what is held.
         held = 0 if outside is None else int(run.memory[run.is_compute][computes.index(outside)])
         self.known.append((int(graph.arrays.cost[computes].sum()), run.peak, held, computes))
 

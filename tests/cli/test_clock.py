@@ -12,6 +12,12 @@ from remat.cli import clock
 from remat.deadline import Deadline
 
 
+def run(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program with these arguments, to its end, in a process of its own."""
+    words = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd=folder)
+
+
 def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "_began", [])
     assert clock.from_start(Deadline.after(15)).remaining == pytest.approx(15, abs=0.2)
@@ -31,8 +37,7 @@ def test_a_command_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
         "c.Config.run = lambda self, *_, clock, **__: sys.exit(f'{clock.elapsed >= 0.3} {clock.seconds}')\n"
         "sys.exit(remat.cli.main())"
     )
-    arguments = [sys.executable, "-c", code, "solve", "resnet50", "-b", "80%", "-t", "30", "-q"]
-    found = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    found = run(code, tmp_path, "solve", "resnet50", "-b", "80%", "-t", "30", "-q")
     assert found.stderr == "True 30.0\n"
 
 
@@ -45,8 +50,7 @@ def test_garbage_is_looked_for_once_the_search_begins(tmp_path: Path, monkeypatc
         "s.end_of_solve = lambda *_: print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
         "sys.exit(remat.cli.main())"
     )
-    arguments = [sys.executable, "-c", code, "solve", "resnet50", "-b", "80%", "-t", "0.1", "-q"]
-    found = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    found = run(code, tmp_path, "solve", "resnet50", "-b", "80%", "-t", "0.1", "-q")
     assert found.stdout == "False\nTrue True\n", found.stderr
     calls: list[str] = []
     monkeypatch.setattr(clock.gc, "disable", lambda: calls.append("disable"))
@@ -64,5 +68,5 @@ def test_the_end_of_a_process_takes_no_objects_apart(tmp_path: Path) -> None:
         "remat.cli.shell.run = lambda words: 3 if atexit.register(print, 'registered') else 0\n"
         "sys.exit(remat.cli.main())"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    found = run(code, tmp_path)
     assert (found.returncode, found.stdout, found.stderr) == (3, "registered\n", "")
