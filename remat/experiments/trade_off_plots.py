@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from remat.experiments.plots import COLOURS, MARKERS
 from remat.experiments.trade_off import Point, TradeOff
-from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.schedule.plots import empty_figure, plain_text, size_text, size_unit, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,10 +67,21 @@ def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale
     places = [((point.peak or 0) / scale, _height(point, base)) for point in valid]
     axes.plot([x for x, _ in places], [y for _, y in places], color=colour, marker=marker, markersize=5,
               linewidth=1.2 if len(places) > 1 else 0, label=label, zorder=2)  # fmt: skip
+    if len(valid) < 2:
+        return
+    names: dict[tuple[float, float], list[str]] = {}
     for point, place in zip(valid, places, strict=True):
-        if len(valid) > 1:
-            axes.annotate(plain_text(point.knob), place, xytext=(4, 4), textcoords="offset points", fontsize=7,
-                          color=colour)  # fmt: skip
+        names.setdefault(place, []).append(_knob(point.knob))
+    # labels of every other maker are below its points, since two makers often meet
+    offset, align, rise = ((4, 4), "left", "bottom") if number % 2 == 0 else ((-4, -4), "right", "top")
+    for place, knobs in names.items():
+        axes.annotate(plain_text(", ".join(knobs)), place, xytext=offset, textcoords="offset points", fontsize=7,
+                      color=colour, ha=align, va=rise)  # fmt: skip
+
+
+def _knob(knob: str) -> str:
+    """What a maker was asked for; a large whole number is a budget in bytes."""
+    return size_text(int(knob)) if len(knob) < 20 and knob.isdecimal() and int(knob) >= 1024 else knob
 
 
 def _height(point: Point, base: int) -> float:

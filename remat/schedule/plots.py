@@ -272,12 +272,12 @@ def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
         axes.stairs(np.where(timeline.again, memory, 0), edges, fill=True, color=_AGAIN, label="recomputation")
     axes.stairs(memory, edges, color=_LINE, linewidth=0.6)
     if budget is not None:
-        axes.axhline(budget / scale, color=_LINE, linestyle="--", linewidth=1.2, label=f"budget {_show(budget)}")
+        axes.axhline(budget / scale, color=_LINE, linestyle="--", linewidth=1.2, label=f"budget {size_text(budget)}")
     if len(memory):
         step = int(memory.argmax())
         axes.plot(
             step + 0.5, memory[step], marker=CARETDOWN, markersize=8, color=_LINE, linestyle="none",
-            label=f"peak {_show(timeline.peak)} (compute step {step}, {_label(timeline.peak_op, 20)})",
+            label=f"peak {size_text(timeline.peak)} (compute step {step}, {_label(timeline.peak_op, 20)})",
         )  # fmt: skip
     if timeline.broken is not None:
         axes.axvline(timeline.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
@@ -333,7 +333,8 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
         axes.legend(loc="lower left", frameon=False, fontsize="small")
 
 
-def _show(size: int) -> str:
+def size_text(size: int) -> str:
+    """A number of bytes in its :func:`size_unit`, for a label."""
     scale, unit = size_unit(size)
     return f"{size} bytes" if scale == 1 else f"{size / scale:.2f} {unit}"
 

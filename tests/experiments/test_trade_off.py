@@ -58,5 +58,16 @@ def test_tables_and_picture(tmp_path: Path) -> None:
     assert "broken (1 without a valid schedule)" in legend
     drawn = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
     assert [y for _, y in drawn["=saved"]] == [point.overhead for point in found.points[1:3]]
+    assert sorted(text.get_text() for text in axes.texts) == ["f1", "nothing"]
     save_trade_off_plot(found, tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_labels_of_a_picture_are_readable() -> None:
+    """Budgets have units, points at one place one label, and two makers' labels are on two sides."""
+    reference, saved = Schedule.reference(GRAPH), schedule_of_saved(GRAPH, ["f1"])
+    points = [Point.of(GRAPH, reference, "a", knob) for knob in ("0.8", "0.6")]
+    points += [Point.of(GRAPH, schedule, "b", knob) for schedule, knob in ((reference, "3221225472"), (saved, "5"))]
+    (axes,) = plot_trade_off(TradeOff(GRAPH, tuple(points))).axes
+    labels = {text.get_text(): text.get_va() for text in axes.texts}
+    assert labels == {"0.8, 0.6": "bottom", "3.00 GiB": "top", "5": "top"}
