@@ -6,6 +6,7 @@ One captured step, one table of costs, one validator for both. For each budget o
     python benchmarks/bench_torch_peers.py --models gpt2 resnet50 --size small --seconds 20
     python benchmarks/bench_torch_peers.py --size full --seconds 60 --output results.json --plots pictures
     python benchmarks/bench_torch_peers.py --size full --costs torch  # the table by which torch chooses
+    python benchmarks/bench_torch_peers.py --models resnet50 --size full --budgets 1000MB 1539MB --plots pictures
 
 A ratio is that of the extra times; "at least" is what no schedule can bring it below, whatever its order.
 """
@@ -33,7 +34,7 @@ from remat.experiments.trade_off_plots import save_trade_off_plot
 from remat.torch.capture import capture, fake_tensors
 from remat.torch.costs import CostModel
 from remat.torch.peers import at_equal_peak, compare_peers
-from remat.torch.peers.compare import KNOBS
+from remat.torch.peers.compare import AT_PEAKS, KNOBS
 
 TORCH = "torch's partitioner (dp)"
 
@@ -146,8 +147,10 @@ def main() -> None:
     read.add_argument("--threads", type=int, default=1)
     read.add_argument("--seed", type=int, default=0)
     read.add_argument("--knobs", type=float, nargs="+", default=KNOBS)
+    read.add_argument("--budgets", nargs="+", help="of the method, such as 700MB; default: each peak of torch's")
     read.add_argument("--output", type=Path, help="JSON file")
     read.add_argument("--plots", type=Path, help="folder for a picture of each model")
+    read.add_argument("--picture", choices=("svg", "png"), default="svg")
     asked = read.parse_args()
     results = []
     for name in asked.models:
@@ -159,15 +162,15 @@ def main() -> None:
         step = capture(module, args, route="joint", costs=costs, name=f"{name} ({asked.size})")
         captured = time.perf_counter() - began
         found = compare_peers(
-            step, methods=[asked.method], knobs=asked.knobs, order=asked.order, least_peak=True,
-            from_peers=asked.from_torch, stop=asked.seconds,
+            step, asked.budgets or AT_PEAKS, methods=[asked.method], knobs=asked.knobs, order=asked.order,
+            least_peak=asked.budgets is None, from_peers=asked.from_torch, stop=asked.seconds,
             options=SolveOptions(threads=asked.threads, seed=asked.seed),
         )  # fmt: skip
         results.append({**table(name, found), "capture_seconds": captured, "seconds": time.perf_counter() - began})
         print(f"captured in {captured:.1f} s, all in {results[-1]['seconds']:.0f} s", flush=True)
         if asked.plots is not None:
             asked.plots.mkdir(parents=True, exist_ok=True)
-            save_trade_off_plot(found, asked.plots / f"torch-{name}.svg")
+            save_trade_off_plot(found, asked.plots / f"torch-{name}.{asked.picture}")
         if asked.output is not None:
             options = {key: str(value) for key, value in vars(asked).items()}
             asked.output.write_text(json.dumps({"options": options, "results": results}, indent=1) + "\n")

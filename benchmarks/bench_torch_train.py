@@ -4,12 +4,13 @@ Run: python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size
      [--steps 3] [--time-limit 60] [--method auto] [--costs roofline] [--threads 1] [--device cpu] [--allocator]
      [--clock wall|processor] [--workspaces measured]
 
-Each model trains a few steps with SGD, once as it is and once rematerialized, from the same weights and seeds. A line
+Each model trains a few steps with SGD, as it is and rematerialized, step about, from the same weights and seeds. A line
 says whether all losses, gradients and statistics are equal bit by bit, the greatest difference of a gradient relative
 to the greatest entry of all, the predicted and the measured peak (bytes of storages that the step makes), that of
-eager, and the seconds of a step (median of those after the first) of both; ``--clock processor`` counts processor time
-of all threads, which other programs on the machine change less. With ``--allocator`` one more step of each is profiled:
-a second line has the peaks of what the allocator gave out, workspaces of kernels included; with ``--workspaces
+eager, and the seconds of a step (median of those after the first) of both and their ratio; the steps' own seconds
+follow. ``--clock processor`` counts processor time of all threads, which other programs on the machine change less.
+With ``--allocator`` one more step of each is profiled: another line has the peaks of what the allocator gave out,
+workspaces of kernels included; with ``--workspaces
 measured`` budget and predicted peak count these. Names that begin with ``hf-`` are models of transformers with random
 weights. Full sizes need some 4 to 12 GB of memory, with ``--batch 2`` 4 GB at most.
 """
@@ -21,7 +22,8 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,50 +120,74 @@ def made(name: str, size: str, batch: int | None) -> Sample:
     return found
 
 
-def train(
-    call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], chosen: argparse.Namespace
-) -> dict[str, Any]:
-    """Steps with SGD: losses, the last gradients, the state afterwards, seconds of a step, and the measured peaks."""
+@dataclass
+class Trained:
+    """What the steps of one module did and took."""
+
+    call: Callable[..., Any]
+    module: nn.Module
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    peak: int = 0
+    peak_op: str = ""
+    allocator: Any = None
+
+    @property
+    def median(self) -> float:
+        """Seconds of a step, the first one left out."""
+        return statistics.median(self.seconds[1:] or self.seconds)
+
+
+def train(each: Sequence[Trained], args: tuple[Any, ...], chosen: argparse.Namespace) -> None:
+    """Steps with SGD, of one module after the other, so that what else the machine does strikes both alike.
+
+    The first step is a start from cold; those after the last one are measured and neither timed nor counted.
+    """
     clock = time.perf_counter if chosen.clock == "wall" else time.process_time
-    steps: int = chosen.steps
-    torch.manual_seed(1)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
-    losses, seconds, tracker, record = [], [], track_storages(constants=(args, module)), None
-    for number in range(steps + 1 + chosen.allocator):  # the first is a start from cold
-        optimizer.zero_grad()
-        if number >= steps:  # measured, not timed
-            with tracker if number == steps else profiled_memory() as found:
-                loss = call(*args)
+    optimizers = [torch.optim.SGD(one.module.parameters(), lr=1e-3) for one in each]
+    for number in range(chosen.steps + 1 + chosen.allocator):
+        for one, optimizer in zip(each, optimizers, strict=True):
+            optimizer.zero_grad()
+            torch.manual_seed(number)
+            if number >= chosen.steps:
+                tracker = track_storages(constants=(args, one.module))
+                with tracker if number == chosen.steps else profiled_memory() as found:
+                    loss = one.call(*args)
+                    loss.backward()
+                if number == chosen.steps:
+                    one.peak, one.peak_op = tracker.peak, tracker.peak_op
+                else:
+                    one.allocator = found
+            else:
+                begun = clock()
+                loss = one.call(*args)
                 loss.backward()
-            record = found
-        else:
-            begun = clock()
-            loss = call(*args)
-            loss.backward()
-            seconds.append(clock() - begun)
-        losses.append(loss.item())
-        del loss
-        if number < steps:
-            optimizer.step()
-    gradients = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
-    state = dict(module.state_dict())
-    return {
-        "losses": losses, "gradients": gradients, "state": state, "seconds": statistics.median(seconds[1:] or seconds),
-        "peak": tracker.peak, "peak_op": tracker.peak_op, "allocator": record,
-    }  # fmt: skip
+                one.seconds.append(clock() - begun)
+            one.losses.append(loss.item())
+            del loss
+            if number < chosen.steps:
+                optimizer.step()
+            if number < chosen.steps + chosen.allocator:
+                optimizer.zero_grad()  # gradients of one are not held while the other runs
+            else:
+                one.gradients = {name: w.grad for name, w in one.module.named_parameters() if w.grad is not None}
+    for one in each:
+        one.state = dict(one.module.state_dict())
 
 
-def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def equal(a: Trained, b: Trained) -> bool:
     """Whether losses, gradients, weights and statistics are the same bit by bit."""
-    return a["losses"] == b["losses"] and all(
-        a[what].keys() == b[what].keys() and all(torch.equal(x, b[what][name]) for name, x in a[what].items())
-        for what in ("gradients", "state")
+    return a.losses == b.losses and all(
+        x.keys() == y.keys() and all(torch.equal(each, y[name]) for name, each in x.items())
+        for x, y in ((a.gradients, b.gradients), (a.state, b.state))
     )
 
 
-def difference(a: dict[str, Any], b: dict[str, Any]) -> float:
+def difference(a: Trained, b: Trained) -> float:
     """Greatest difference of a gradient, relative to the greatest entry of all."""
-    pairs = [(each, b["gradients"][name]) for name, each in a["gradients"].items()]
+    pairs = [(each, b.gradients[name]) for name, each in a.gradients.items()]
     largest = max(each.abs().max().item() for each, _ in pairs)
     return max((x - y).abs().max().item() for x, y in pairs) / (largest or 1.0)
 
@@ -202,24 +228,24 @@ def main() -> None:
         except RematError as error:
             print(f"{name:16} {error}")
             continue
-        eager = train(module, module, args, chosen)
-        del module
-        ours = train(model, copied, args, chosen)
+        eager, ours = Trained(module, module), Trained(model, copied)
+        train((eager, ours), args, chosen)
         report = model.report
         overhead = "-" if report.overhead is None else f"{report.overhead:.2f} %"
         print(
             f"{name:16} {report.ops:5} {report.recomputations:5} {'yes' if equal(eager, ours) else 'NO':>5} "
             f"{difference(eager, ours):7.1g} {report.reference_peak:14,} {report.predicted_peak:14,} "
-            f"{ours['peak']:14,} {eager['peak']:14,} {overhead:>10} {eager['seconds']:7.2f}s {ours['seconds']:7.2f}s "
-            f"{ours['seconds'] / eager['seconds']:5.2f} {report.seconds['capture']:7.1f}s "
+            f"{ours.peak:14,} {eager.peak:14,} {overhead:>10} {eager.median:7.2f}s {ours.median:7.2f}s "
+            f"{ours.median / eager.median:5.2f} {report.seconds['capture']:7.1f}s "
             f"{report.seconds['solve']:5.1f}s",
             flush=True,
         )
+        for who, one in (("eager", eager), ("rematerialized", ours)):
+            print(f"{'':16} seconds of steps, {who}: {' '.join(f'{took:.2f}' for took in one.seconds)}", flush=True)
         if chosen.allocator:
             print(
-                f"{'':16} allocator: rematerialized {ours['allocator'].peak:,} at {ours['allocator'].peak_op}, eager "
-                f"{eager['allocator'].peak:,} at {eager['allocator'].peak_op}; storages: {ours['peak_op']}, "
-                f"{eager['peak_op']}",
+                f"{'':16} allocator: rematerialized {ours.allocator.peak:,} at {ours.allocator.peak_op}, eager "
+                f"{eager.allocator.peak:,} at {eager.allocator.peak_op}; storages: {ours.peak_op}, {eager.peak_op}",
                 flush=True,
             )
 
