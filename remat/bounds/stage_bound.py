@@ -161,7 +161,7 @@ class _Search:
             failed += 1
             if found.bound is not None and found.bound > top + 1e-6 * abs(top):
                 top, self.events, failed = found.bound, events, 0
-                yield from self._better(relaxation.unit, found.bound, found.versions)
+                yield from self._better(relaxation.unit, math.ceil(found.bound), found.versions)
             elif found.bound is not None and found.bound >= top - 1e-9 * abs(top) and len(events) < len(self.events):
                 self.events = events  # as good, and smaller
             if waiting:
