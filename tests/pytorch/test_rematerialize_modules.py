@@ -133,6 +133,7 @@ SLOW: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], bo
     "lstm": (lambda: nn.LSTM(8, 5, 2, batch_first=True), lambda: (floats(*SIZE),), False),
     "gru": (lambda: nn.GRU(8, 5, bidirectional=True), lambda: (floats(*SIZE),), True),
     "embedding": (lambda: after(nn.Embedding(10, 8, padding_idx=0)), lambda: (ids(),), True),
+    "max_norm": (lambda: after(nn.Embedding(10, 8, max_norm=0.5)), lambda: (ids(),), True),
     "bag": (lambda: after(nn.EmbeddingBag(10, 8, mode="mean")), lambda: (ids(),), True),
     "conv1d": (
         lambda: nn.Sequential(nn.Conv1d(6, 12, 3), nn.GroupNorm(3, 12), nn.SiLU(), nn.Conv1d(12, 4, 3, groups=2)),
@@ -284,6 +285,11 @@ class Caches(Small):
         return self.between(self.linear(x))
 
 
+class Ctc(Small):
+    def between(self, y: Any) -> Any:
+        return functional.ctc_loss(y.log_softmax(-1), torch.ones(6, 2).long(), (4,) * 6, (2,) * 6)
+
+
 class Shows(Small):
     def between(self, y: Any) -> Any:
         self.shown = y
@@ -298,6 +304,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], type[Exception], str]] = {
 }
 REFUSED_SLOW: dict[str, tuple[Callable[[], nn.Module], type[Exception], str]] = {
     "lists": (Lists, ExecutionError, r"tensor of shape \(8,\), which requires a gradient and is not one of its param"),
+    "ctc": (Ctc, CaptureError, r"_ctc_loss.default; call ctc_loss outside of the module$"),
     "sparse": (lambda: after(nn.Embedding(10, 8, sparse=True)), CaptureError, "sparse=True"),
 }
 

@@ -31,9 +31,11 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
     if isinstance(error, CaptureError):
         return error
     if depends_on_data(error):
+        what = _first_line(error)
+        advice = "; call ctc_loss outside of the module" if "_ctc_loss" in what else ""
         return CaptureError(
             f"module {name!r} does what depends on the values of tensors, not only on their shapes"
-            f"{_place(error)}: {_first_line(error)}"
+            f"{_place(error)}: {what}{advice}"
         )
     refused = _OPAQUE.search(str(error))
     if refused is not None:

@@ -187,6 +187,11 @@ class Rematerialized(nn.Module):
         """
         if not (self.training and torch.is_grad_enabled()):
             return self.original(*args, **kwargs)
+        return self._scheduled(args, kwargs)
+
+    # torch.compile would take the copies apart again, merge them, and draw other numbers for dropout that runs again
+    @torch.compiler.disable(reason="a rematerialized step runs as it is scheduled (see engine= of rematerialize)")  # type: ignore[untyped-decorator]
+    def _scheduled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         plan, leaves = self._plan_for(args, kwargs)
         return plan.run(self.original, leaves)
 
