@@ -1,6 +1,7 @@
 # Everything from a bare clone. Needs make and Python 3.11, 3.12 or 3.13; uv is used where it is installed.
 # Each target sets up what it needs; set-up runs again only when pyproject.toml changes. What pip compiles to bytecode
-# one after the other takes half a minute of it, so all CPUs do that; files that are no Python of ours do not matter.
+# one after the other takes half a minute of it, so all CPUs do that, and not for what is hardly imported here (IDLE).
+# Files that are no Python of ours do not matter.
 
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -9,6 +10,8 @@ PYTHON ?=
 # One more than the usual two cores: some tests wait for a deadline or a process, and another has the core meanwhile.
 WORKERS ?= 3
 PYTEST_ARGS ?=
+# Packages' own tests, and packages of which few modules or none are imported here.
+IDLE := /tests?/|/(fontTools|jaxlib|material|mypyc?|pandas|pip|setuptools)/
 # The package index has gigabytes of CUDA in its PyTorch for Linux; the build for CPUs is a local version.
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 
@@ -16,7 +19,8 @@ TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup solvers frameworks slow-models demo test test-slow warm-up lint format schemas docs bench clean
+.PHONY: help setup solvers frameworks slow-models demo test quick test-slow warm-up lint style types format schemas docs \
+  bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -42,7 +46,7 @@ $(STAMP): pyproject.toml
 	    echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; fi; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
 	  $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable . --group dev && \
-	  { $(BIN)/python -m compileall -qq -j 0 .venv/lib/python3*/site-packages >/dev/null 2>&1 || true; }; \
+	  { $(BIN)/python -m compileall -qq -j 0 -x '$(IDLE)' .venv/lib/python3*/site-packages >/dev/null 2>&1 || true; }; \
 	fi
 	@touch $@
 
@@ -92,7 +96,11 @@ demo: $(STAMP)  ## schedule a ResNet-50 training step in 80 % of its memory, che
 	@echo "picture:  $(OUT)/resnet50.png"
 
 test: solvers $(STAMP)  ## all checks: style, types, documentation, tests (without the slow ones)
-	$(MAKE) -j2 frameworks warm-up lint docs
+	$(MAKE) -j2 frameworks warm-up style
+	$(MAKE) -j3 types docs quick
+
+# Its workers wait now and then, for a deadline or another process: mypy and the pages take place beside them.
+quick: $(STAMP)
 	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-slow: slow-models $(STAMP)  ## the slow tests only
@@ -102,9 +110,13 @@ test-slow: slow-models $(STAMP)  ## the slow tests only
 warm-up: $(STAMP)  ## compile what the searches need, once
 	$(BIN)/remat warm-up
 
-lint: $(STAMP)  ## ruff and mypy
+lint: style types  ## ruff and mypy
+
+style: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: $(STAMP)
 	$(BIN)/mypy
 
 format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
