@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from remat.cli.signals import Listener
 
     clock.begin()
+    _fill_closed_streams()
     codes: list[int] = []
     atexit.register(_end, codes)  # the first that is registered is the last that is called
     with Listener() as listener:
@@ -33,6 +35,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A solver that did not stop when it was asked to winds down in this process: there is nothing to wait for.
         _end(codes)
     return codes[0]
+
+
+def _fill_closed_streams() -> None:
+    """Let what goes to a standard stream that was closed before we began go nowhere.
+
+    Left closed, the next file that is opened would get its number, and what a library prints would stand in that file.
+    Without bytes of its own, such a stream is refused as an output (``-o -``), as standard input is as an input.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:  # something else is there by now
+                os.close(null)
+                continue
+            os.set_inheritable(null, True)
+            if number:
+                setattr(sys, name, io.StringIO())
 
 
 def _end(codes: Sequence[int]) -> None:

@@ -206,8 +206,10 @@ def read_budgets(text: str) -> list[str]:
         raise ProblemError(f"budgets {text[:60]!r} are not LOW:HIGH:STEP (50%:95%:5%)") from None
     if len(units) > 1:
         raise ProblemError(f"budgets {text[:60]!r} have several units")
-    if step <= 0 or high < low or (high - low) / step > MAX_STEPS:
-        raise ProblemError(f"budgets {text[:60]!r} are none, or more than {MAX_STEPS:,}")
+    if step <= 0 or high < low:
+        raise ProblemError(f"budgets {text[:60]!r} are none: LOW:HIGH:STEP goes upward, in steps above 0")
+    if (high - low) / step > MAX_STEPS:
+        raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}")
     unit = units.pop() if units else ""
     return [f"{_decimal(low + number * step)}{unit}" for number in range(int((high - low) / step) + 1)]
 

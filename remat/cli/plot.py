@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,11 @@ def command(
     from remat.problem import Problem
     from remat.schedule.io import read_schedule
     from remat.schedule.plots import SUFFIXES, save_plot
+    from remat.schedule.validate import validate
 
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
     loaded = load_graph(graph)
-    save_plot(loaded, read_schedule(schedule, loaded), output, Problem(loaded, budget).budget_bytes)
+    drawn = read_schedule(schedule, loaded)
+    save_plot(loaded, drawn, output, Problem(loaded, budget).budget_bytes)
+    if broken := validate(loaded, drawn).violations:
+        print(f"remat: remark: {schedule} is not a valid schedule: {broken[0].message}", file=sys.stderr)

@@ -147,7 +147,8 @@ def parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
     except json.JSONDecodeError as error:
-        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+        what = error.msg.removesuffix(" at")  # their place would come next
+        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}") from None
     except RecursionError:
         raise FormatError(f"{name}: nested too deeply") from None
     except ValueError as error:  # a number with thousands of digits

@@ -26,9 +26,11 @@ def memory_bytes(limit: int | str) -> int:
     >>> memory_bytes("4GiB"), memory_bytes(1000)
     (4294967296, 1000)
     """
-    size = limit if isinstance(limit, int) and not isinstance(limit, bool) else 0
+    size = limit if isinstance(limit, int) and not isinstance(limit, bool) else None
     if isinstance(limit, str) and (match := _SIZE.fullmatch(limit[:60])) is not None and match[2] in UNITS:
         size = int(Fraction(match[1]) * UNITS[match[2]])
-    if size <= 0:
+    if size is None:
         raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes (4GiB)")
+    if size <= 0:
+        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes above 0")
     return size

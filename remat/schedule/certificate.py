@@ -217,7 +217,8 @@ class Certificate:
 
     def __str__(self) -> str:
         rows = [("verdict", str(self.verdict)), ("graph", f"{self.graph} ({self.graph_digest[:12]})")]
-        where = "" if self.peak_step is None else f" at step {self.peak_step} ({self.peak_op})"
+        where = "" if self.peak_step is None else f" at step {self.peak_step}"
+        where += "" if self.peak_op is None else f" ({self.peak_op})"
         rows.append(("peak", f"{self.peak:,} bytes{where}"))
         if self.pruned_peak is not None and self.pruned_peak != self.peak:
             rows.append(("pruned peak", f"{self.pruned_peak:,} bytes (every free moved to the last use)"))

@@ -143,10 +143,13 @@ def test_convert_graphs_and_schedules(chain: str, tmp_path: Path) -> None:
     assert read_schedule(tmp_path / "t.json", graph) == reference
 
 
-def test_plot(chain: str, tmp_path: Path) -> None:
+def test_plot(chain: str, tmp_path: Path, capsys: Capture) -> None:
     write_schedule(Schedule.reference(read_graph(chain)), tmp_path / "s.json")
     ok("plot", chain, tmp_path / "s.json", "-o", tmp_path / "s.svg", "--budget", "80%")
     assert b"<svg" in (tmp_path / "s.svg").read_bytes()
+    assert not capsys.readouterr().err
+    ok("plot", "unet", tmp_path / "s.json", "-o", tmp_path / "broken.svg")
+    assert "s.json is not a valid schedule: the schedule is for a graph " in capsys.readouterr().err
 
 
 def test_backends(capsys: Capture) -> None:
@@ -309,6 +312,23 @@ def test_a_reader_that_goes_away_is_no_error(chain: str) -> None:
         command = [sys.executable, "-c", "import sys, remat.cli; sys.exit(remat.cli.main())", "show", chain]
         done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a shell")
+def test_closed_standard_streams_change_no_exit_code(chain: str, tmp_path: Path) -> None:
+    """What would go there goes nowhere, and into no file that is opened meanwhile."""
+    code = "import sys, remat.cli; sys.exit(remat.cli.main())"
+    script = """
+        "$@" convert "$chain" copy.json >&-; echo $?
+        "$@" convert "$chain" - 2>&1 >&-; echo $?
+        "$@" show missing.json 2>&-; echo $?
+    """
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-c", code], env={**os.environ, "chain": chain}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["0", "remat: error: -: cannot be written: there is none", "2", "2"]
+    assert (tmp_path / "copy.json").read_bytes() == Path(chain).read_bytes() and not done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -69,7 +69,7 @@ def test_json_and_by_tensor(cell: list[str], capsys: Capture) -> None:
         (["--on-chip", "some"], "--on-chip: memory limit 'some' is not a number of bytes"),
         (["--on-chip", "1MiB,"], "--on-chip: memory limit '' is not"),
         (["--on-chip", "100"], "an on-chip memory of 100 bytes has no room for a block of 512"),
-        (["--on-chip", "1MiB", "--block", "0"], "--block: memory limit '0' is not"),
+        (["--on-chip", "1MiB", "--block", "0"], "--block: memory limit '0' is not a number of bytes above 0"),
         (["--on-chip", "1MiB", "--by", "page"], "by block or by tensor, not by 'page'"),
         (["--on-chip", "1MiB", "--by", "tensor", "--block", "64"], "--block does not concern traffic by tensor"),
         (

@@ -192,6 +192,10 @@ def test_overhead_is_unknown_when_nothing_costs():
     assert "overhead" not in str(c)
 
 
+def test_a_schedule_of_another_graph_has_no_step_of_a_peak(graph):
+    assert "at step 0\n" in str(validate(graph, schedule(["elsewhere"])))
+
+
 def test_certificates_read_well(graph):
     rules = Rules(budget=20, max_computes={"f1": 2}, keep=frozenset({"g"}))
     certificate = validate(graph, schedule(RIGHT), rules, max_violations=1)
