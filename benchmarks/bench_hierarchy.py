@@ -3,8 +3,8 @@
 A table as the HiRemate paper's Table 2 and Fig. 6: for each graph and budget the overhead in % that the default finds
 (with the best bound of all runs), that H-ILP over groups with options finds alone at each depth (depth 1 is H-ILP on
 the ops, where they are few enough), and that the method `hierarchical` finds with everything it has. Every schedule is
-certified within its budget. Overheads of the same graphs that others have published or that were measured with
-Rockmate 2.0.0 stand beside.
+certified within its budget. H-ILP begins from what `drops` finds for the same groups, or ops. Overheads of the same
+graphs that others have published or that were measured with Rockmate 2.0.0 stand beside.
 
     python benchmarks/bench_hierarchy.py [--graphs NAMES] [--budgets 70,50,35] [--depths 1,2,3,4] [--seconds S]
                                          [--backend highs] [--picture FILE.png]
@@ -74,7 +74,8 @@ def methods(depths: list[int], num_ops: int) -> dict[str, tuple[object, object]]
     for depth in depths:
         if depth == 1:
             if num_ops <= FLAT_OPS:
-                found["1"] = ("h-ilp", None)
+                options = HierarchicalOptions(depth=1, top_methods=("drops", "h-ilp"), nodes=FLAT_OPS, polish=False)
+                found["1"] = (Hierarchical(options), None)
             continue
         options = HierarchicalOptions(depth=depth, top_methods=("h-ilp",), polish=False)
         found[str(depth)] = (Hierarchical(options), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite
@@ -11,6 +11,7 @@ from remat.hierarchy.options import Effort
 from remat.hierarchy.quotient import Choice, choice_of
 from remat.hierarchy.refine import refined
 from remat.problem import Objective
+from remat.schedule import Schedule
 from remat.solving.session import Session
 
 #: Shares of what is open above the structural bound by which choices are asked for less, at first and at last.
@@ -22,9 +23,29 @@ ROUNDS, REFINE_SHARE = 3, 0.5
 Worth = tuple[bool, int, int]
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The best choice of an option for each group of one partition.
+
+    Attributes
+    ----------
+    composites : list of Composite
+        The groups with the options, of those that were made, that the best choice takes: models are solved sooner with
+        few.
+    worth : tuple
+        Of the best choice.
+    schedule : Schedule or None
+        Of the best choice, where it fits.
+    """
+
+    composites: list[Composite]
+    worth: Worth = (True, 0, 0)
+    schedule: Schedule | None = None
+
+
 def choose(
     session: Session, composites: Sequence[Composite], effort: Effort, leaf: Effort, *, moves: int, clock: Deadline
-) -> tuple[Worth, list[Composite]]:
+) -> Chosen:
     """Choose an option of each composite; the session learns what is found.
 
     Parameters
@@ -35,16 +56,9 @@ def choose(
         Who makes more options, for the memory that the best choice leaves to each group.
     moves : int
         Changes that are tried, for each composite.
-
-    Returns
-    -------
-    worth : tuple
-        Of the best choice.
-    composites : list of Composite
-        With the options, of those that were made, that the best choice takes: models are solved sooner with few.
     """
     if session.asks_peak:
-        return _least_peak(session, composites, effort, moves=moves, clock=clock), list(composites)
+        return Chosen(list(composites), _least_peak(session, composites, effort, moves=moves, clock=clock))
     return _least_cost(session, list(composites), effort, leaf, moves=moves, clock=clock)
 
 
@@ -56,7 +70,7 @@ def _take(session: Session, choice: Choice) -> Worth:
 
 def _least_cost(
     session: Session, composites: list[Composite], effort: Effort, leaf: Effort, *, moves: int, clock: Deadline
-) -> tuple[Worth, list[Composite]]:
+) -> Chosen:
     worth: Worth = (True, 0, 0)
     best: Choice | None = None
     given = composites
@@ -79,9 +93,10 @@ def _least_cost(
         if best is not None and best.fits and mine >= worth:
             break
         best, worth = found, mine
-    return worth, given if best is None else [
-        _with(*each) for each in zip(given, composites, best.options, strict=True)
-    ]
+    if best is None:
+        return Chosen(given)
+    few = [_with(*each) for each in zip(given, composites, best.options, strict=True)]
+    return Chosen(few, worth, best.schedule if best.fits else None)
 
 
 def _with(given: Composite, more: Composite, option: int) -> Composite:

@@ -13,7 +13,7 @@ from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.options import check_types
-from remat.hierarchy.choosing import Worth, choose
+from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.options import Budgets, Effort
 from remat.hierarchy.polish import polish
 from remat.hierarchy.recursion import Knobs, Recursion
@@ -21,6 +21,7 @@ from remat.hierarchy.starts import least_peaks, schedules
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
+from remat.schedule import Schedule
 from remat.scope import covers
 from remat.solving.bounding import raise_bounds
 from remat.solving.method import FormulationMethod, Method, make_method
@@ -173,8 +174,7 @@ class _Run:
         """Steps 1 to 4."""
         session = self.session
         schedules(session, self._known(self.options.top_methods), self._answer)
-        composites = self._composites()
-        self._formulations(composites)
+        self._formulations(self._candidates())
         self._flat_methods()
         if self.options.polish:
             if not (session.enough or self.clock.expired):
@@ -189,19 +189,21 @@ class _Run:
         least_peaks(session, self._known(self.options.top_methods), search)
         # The flat search is as good as it is by itself only if most of the time is left to it.
         self.clock = self._share(PEAK_SHARE, NO_DEADLINE)
-        self._formulations(self._composites())
+        self._formulations(self._candidates())
         self.clock = session.call.deadline
         if not session.enough:
             search.run()
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _composites(self) -> list[list[Composite]]:
+    def _candidates(self) -> list[Chosen]:
         """Steps 1 and 2, with each partitioner that applies: groups, those of the best choice first."""
+        if self.options.depth == 1:
+            return [Chosen([])]
         self._prepare()
         session, reasons = self.session, list[str]()
-        candidates: list[tuple[Worth, list[Composite]]] = []
-        names = [] if self.options.depth == 1 else self._installed(self.options.partitioners)
+        candidates: list[Chosen] = []
+        names = self._installed(self.options.partitioners)
         for number, name in enumerate(names):
             if session.enough or self.clock.expired:
                 break
@@ -221,12 +223,11 @@ class _Run:
                 reasons.append(f"{name}: a group of {largest:,} ops without groups in it is too large")
                 continue
             found = self._options(hierarchy, name, len(names) - number)
-            worth, found = self._choices(found, len(names) - number)
             if found:
-                candidates.append((worth, found))
+                candidates.append(self._choices(found, len(names) - number))
         if not candidates and reasons:
             session.note(f"not partitioned ({'; '.join(reasons)})")
-        return [found for _, found in sorted(candidates, key=lambda each: each[0])]
+        return sorted(candidates, key=lambda each: each.worth)
 
     def _options(self, hierarchy: Hierarchy, name: str, left: int) -> list[Composite]:
         """Step 2 for one partition, in its part of the time for those that are left."""
@@ -247,11 +248,11 @@ class _Run:
         session.note(f"{name}: {groups} groups of {recursion.classes} kinds on {levels} level{'s' * (levels > 1)}")
         return found
 
-    def _choices(self, composites: list[Composite], left: int) -> tuple[Worth, list[Composite]]:
+    def _choices(self, composites: list[Composite], left: int) -> Chosen:
         """An option of each group, chosen by trying; how good the best choice is, and the groups with more options."""
         late = self.clock.expired and self.session.best is not None  # else one choice is worth some tenths of a second
-        if late or not composites or not self._known(self.options.group_methods):
-            return (True, 0, 0), composites
+        if late or not self._known(self.options.group_methods):
+            return Chosen(composites)
         with self.session.step("choices of options"):
             model = self._nodes(composites) <= self.options.nodes and bool(self._models())
             clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left, NO_DEADLINE)
@@ -264,7 +265,7 @@ class _Run:
     def _prepare(self) -> None:
         """Load what solves groups, if no start has done so: their seconds would be over before it is there."""
         for name in {*self.options.leaf_methods, *self.options.group_methods} & set(registry.heuristics()):
-            if self.options.depth != 1 and not self.session.enough:
+            if not self.session.enough:
                 registry.make("heuristics", name).prepared(self._share(PREPARE_SHARE, NO_DEADLINE))
 
     def _installed(self, names: tuple[str, ...]) -> list[str]:
@@ -287,25 +288,27 @@ class _Run:
         kinds = [registry.load("formulations", n) for n in self.options.top_methods if n in registry.formulations()]
         return [k for k in kinds if _has_option(k, "composites") and self.session.problem.objective in k.objectives]
 
-    def _formulations(self, candidates: list[list[Composite]]) -> None:
+    def _formulations(self, candidates: list[Chosen]) -> None:
         """Step 3: choose an option of each group, with each partition that makes few nodes.
 
-        That of the smallest groups comes first: it leaves the most to choose from.
+        That of the smallest groups comes first: it leaves the most to choose from. Each begins from the best choice of
+        its own groups: the best schedule of all is seldom one that they have.
         """
-        session, asked = self.session, list[tuple[type[Formulation], list[Composite]]]()
+        session, asked = self.session, list[tuple[type[Formulation], Chosen]]()
         for kind in self._models():
-            sizes = [self._nodes(composites) for composites in candidates]
+            sizes = [self._nodes(each.composites) for each in candidates]
             few = [each for each, nodes in zip(candidates, sizes, strict=True) if nodes <= self.options.nodes]
             if sizes and not few:
                 session.note(f"{kind.name} was left out: {min(sizes)} nodes are more than {self.options.nodes}")
-            few.sort(key=lambda composites: max(len(each.forward) + len(each.backward) for each in composites))
-            asked += [(kind, composites) for composites in few]
-        for number, (kind, composites) in enumerate(asked):
+            few.sort(key=lambda one: max((len(g.forward) + len(g.backward) for g in one.composites), default=0))
+            asked += [(kind, each) for each in few]
+        for number, (kind, chosen) in enumerate(asked):
             if not (session.enough or self.clock.expired):
                 assert kind.options_type is not None
                 narrow = {"ahead": False} if _has_option(kind, "ahead") else {}
-                method = FormulationMethod(kind, kind.options_type(composites=tuple(composites), **narrow))
-                self._answer(method, TOP_SHARE, max(FIRST_SHARE, 1 / (len(asked) - number)))
+                method = FormulationMethod(kind, kind.options_type(composites=tuple(chosen.composites), **narrow))
+                alone = max(FIRST_SHARE, 1 / (len(asked) - number))
+                self._answer(method, TOP_SHARE, alone, chosen.schedule)
 
     def _nodes(self, composites: list[Composite]) -> int:
         """Nodes of the problem with composites: their parts, and the other ops."""
@@ -321,19 +324,22 @@ class _Run:
                 continue
             self._answer(make_method(name))
 
-    def _answer(self, method: Method, share: float = TOP_SHARE, alone: float = 1.0) -> None:
-        """Let a method answer the whole problem in a share of the time left, from the best schedule so far.
+    def _answer(
+        self, method: Method, share: float = TOP_SHARE, alone: float = 1.0, start: Schedule | None = None
+    ) -> None:
+        """Let a method answer the whole problem in a share of the time left, from the best schedule so far, or `start`.
 
         `alone`: the share where nothing comes after it but more like it.
         """
         session = self.session
-        only = len(self.options.top_methods) == 1 and not self.options.polish  # nothing comes after it
+        last = [name for name in self.options.top_methods if name not in registry.heuristics()]
+        only = last == [method.name] and not self.options.polish  # nothing comes after it
         call = replace(session.call, deadline=self._share(alone if only else share, NO_DEADLINE))
         solver = session.solver if method.needs_backend else None
         backend = session.backend if solver else ""
         part = Session(self.problem, call, method.name, backend, solver=solver, whole=session)
         part.criterion, part.on_progress = session.criterion, lambda _: session.tell()
-        best = session.best.schedule if session.best is not None else session.warm_start
+        best = start or (session.best.schedule if session.best is not None else session.warm_start)
         part.warm_start = best
         with session.step(method.name):
             try:

@@ -72,7 +72,11 @@ class ModelMethod:
             self.call.deadline.check()
             formulation = self._make_formulation()
             formulation.deadline = self.call.deadline
-            formulation.leave_out_above(None if session.asks_peak else session.cost)
+            given = self._given(warm_start)
+            limit = None if session.asks_peak else session.cost
+            if limit is not None and given is not None:
+                limit = max(limit, given.certificate.cost)
+            formulation.leave_out_above(limit)
             if not self._fits(formulation):
                 return
             self.model = formulation.build()
@@ -80,7 +84,7 @@ class ModelMethod:
             self.reader = Reader(self.incumbents, formulation, self.model, self.source)
             if warm_start is not None:
                 session.note(why_no_hint(formulation, warm_start))
-            hint = best_hint(formulation, self.incumbents, session.reference)
+            hint = best_hint(formulation, self.incumbents, session.reference, given)
             preliminary = formulation.preliminary() if self.incumbents.best is None else None
         except OverdueError:
             session.stop = StopReason.DEADLINE
@@ -97,11 +101,16 @@ class ModelMethod:
             session.stop = StopReason.DEADLINE
             return
         session.enter("solve")
-        hint = best_hint(formulation, self.incumbents, session.reference)
+        hint = best_hint(formulation, self.incumbents, session.reference, given)
         raw = self._call(self.model, self.call, hint, self._on_main)
         if raw is not None:
             self._conclude(formulation, raw)
         session.notes.extend(sorted(self.reader.notes))
+
+    def _given(self, warm_start: Schedule | None) -> Certified | None:
+        """A warm start within the budget. It may be costlier than the best schedule, but one that can be expressed."""
+        seen = None if warm_start is None else self.incumbents.see(warm_start, "the warm start")
+        return seen if seen is not None and seen.fits else None
 
     def _fits(self, formulation: Formulation) -> bool:
         """Whether the model may be built in the memory and the time that are left.

@@ -17,9 +17,14 @@ def expressed(formulation: Formulation, seen: Certified) -> Values | None:
         return None
 
 
-def best_hint(formulation: Formulation, incumbents: Incumbents, reference: Certified) -> Values | None:
-    """Values of the best schedule that the formulation can express: one within the budget before a lean one."""
-    for seen in (incumbents.best, incumbents.least_peak, reference):
+def best_hint(
+    formulation: Formulation, incumbents: Incumbents, reference: Certified, given: Certified | None = None
+) -> Values | None:
+    """Values of the best schedule that the formulation can express: one within the budget before a lean one.
+
+    What was `given` to start from counts where the best one is none that the formulation can express.
+    """
+    for seen in (incumbents.best, given, incumbents.least_peak, reference):
         if seen is not None and (values := expressed(formulation, seen)) is not None:
             return values
     return None
