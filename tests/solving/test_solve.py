@@ -29,8 +29,10 @@ from remat.modeling import Linear, Model
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
+from remat.solving.model_method import ModelMethod
 from remat.solving.progress import Progress
 from remat.solving.result import Point, Result
+from remat.solving.session import Session
 from remat.solving.solve import solve
 
 
@@ -429,6 +431,25 @@ def test_a_warm_start_within_the_budget_is_hint_and_fallback() -> None:
     assert model.name == "menu", "no preliminary phase with a start at hand"
     assert hint is not None
     assert hint.tolist() == picked(2).tolist()
+
+
+def test_a_costlier_warm_start_is_the_hint_where_the_best_schedule_is_none() -> None:
+    """And what costs no more than it is not left out of the model, which would make the hint none."""
+
+    class Short(Menu):
+        menu = ("abcaad", "abcaaad")
+        left_out: list[int | None] = []
+
+        def leave_out_above(self, cost: int | None) -> None:
+            self.left_out.append(cost)
+
+    session = Session(Problem(skip_graph(), 8), SolveOptions(), "menu")
+    session.incumbents.see(sequence("abcad"), "somebody else")
+    backend = Scripted(says(stop=StopReason.DEADLINE))
+    ModelMethod(session, Short, backend).run(sequence("abcaad"))
+    ((_, _, hint),) = backend.calls
+    assert hint is not None and hint.tolist() == picked(0, 2).tolist()
+    assert Short.left_out == [6] and session.cost == 5
 
 
 def test_a_warm_start_outside_the_scope_is_kept_beside_the_solvers_claims() -> None:
