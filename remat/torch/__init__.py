@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from remat.torch.memory import measure_peak, profiled_memory, track_storages
     from remat.torch.partition import Split, split
     from remat.torch.peers import compare_peers
+    from remat.torch.rematerialized.backend import CompileBackend, backend
     from remat.torch.rematerialized.entry import rematerialize
     from remat.torch.rematerialized.module import Rematerialized
     from remat.torch.rematerialized.report import Report
 
 _HOME = {
     "Captured": "remat.torch.captured",
+    "CompileBackend": "remat.torch.rematerialized.backend",
     "CostModel": "remat.torch.costs",
     "Device": "remat.torch.costs",
     "Executor": "remat.torch.execute",
@@ -30,6 +32,7 @@ _HOME = {
     "ResultValue": "remat.torch.captured",
     "Split": "remat.torch.partition",
     "Step": "remat.torch.execute",
+    "backend": "remat.torch.rematerialized.backend",
     "capture": "remat.torch.capture",
     "compare_peers": "remat.torch.peers",
     "cost_model": "remat.torch.costs",
@@ -43,6 +46,7 @@ _HOME = {
 
 __all__ = [
     "Captured",
+    "CompileBackend",
     "CostModel",
     "Device",
     "Executor",
@@ -53,6 +57,7 @@ __all__ = [
     "ResultValue",
     "Split",
     "Step",
+    "backend",
     "capture",
     "compare_peers",
     "cost_model",

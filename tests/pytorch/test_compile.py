@@ -1,4 +1,4 @@
-"""``torch.compile`` around, within and beside rematerialized modules."""
+"""``torch.compile`` around and within rematerialized modules, and with the package as its backend."""
 
 import copy
 from typing import Any
@@ -9,10 +9,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from remat.torch import rematerialize, track_storages  # noqa: E402
+from remat.errors import ProblemError  # noqa: E402
+from remat.torch import backend as within  # noqa: E402
+from remat.torch import profiled_memory, rematerialize, track_storages  # noqa: E402
 
-slow = pytest.mark.slow
-BACKENDS = ["eager", pytest.param("aot_eager", marks=slow), pytest.param("inductor", marks=slow)]
+#: Dynamo takes its time; the doctest of ``remat.torch.backend`` is the quick one.
+pytestmark = pytest.mark.slow
 
 
 def network(blocks: int = 3) -> nn.Module:
@@ -51,7 +53,7 @@ def forgotten() -> Any:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compiled_afterwards_a_step_runs_as_it_is_scheduled(backend: str) -> None:
     """The compiler takes what is around, and evaluation; dropout that runs again would draw other numbers with it."""
     original = network()
@@ -74,7 +76,6 @@ def test_compiled_afterwards_a_step_runs_as_it_is_scheduled(backend: str) -> Non
         torch.compile(model, backend="eager", fullgraph=True)(data)
 
 
-@slow
 @pytest.mark.parametrize("how", ["compile", "in place"])
 def test_a_module_that_was_compiled_before_is_captured_through(how: str) -> None:
     """The schedule takes the compiler's place in training; evaluation is that of the compiled module."""
@@ -91,7 +92,6 @@ def test_a_module_that_was_compiled_before_is_captured_through(how: str) -> None
     assert same(steps(model, original), steps(eager, eager))
 
 
-@slow
 def test_a_part_of_a_compiled_model() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -105,3 +105,83 @@ def test_a_part_of_a_compiled_model() -> None:
     eager = copy.deepcopy(original)
     original.encoder = rematerialize(original.encoder, (x(),), "60%", method="greedy")
     assert same(steps(torch.compile(original, backend="aot_eager"), original), steps(eager, eager))
+
+
+# -- the package as a backend ----------------------------------------------------------------------------------------
+
+
+class Breaks(nn.Module):
+    """Two graphs, whose second changes its input; an output that is a view, and one that is an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = network(), network()
+
+    def forward(self, given: Any) -> Any:
+        y = self.first(given)
+        torch._dynamo.graph_break()
+        return self.outputs(y, given)[0]
+
+    def outputs(self, y: Any, given: Any) -> Any:
+        z = self.second(y.mul_(2))
+        return z[:32], z, given
+
+
+def peak(call: Any) -> int:
+    """Of the allocator, for a step; the second one, as the first compiles what is left to compile."""
+    found = []
+    for _ in range(2):
+        for each in call.parameters():
+            each.grad = None
+        data = x()
+        with profiled_memory() as memory:
+            call(data).square().mean().backward()
+        found.append(memory.peak)
+    return found[1]
+
+
+@pytest.mark.parametrize("make", [network, Breaks])
+def test_a_backend_trains_as_eager_does(make: Any) -> None:
+    """Dropout, statistics and graph breaks; the peak is the predicted one; no gradients, no schedule."""
+    original, eager = make(), make()
+    backend = within("70%", method="greedy")
+    compiled = torch.compile(original, backend=backend)
+    with torch.no_grad():
+        original.eval()
+        eager.eval()
+        assert torch.equal(compiled(x()), eager(x()))
+        original.train()
+        eager.train()
+    assert not backend.reports
+    assert same(steps(compiled, original), steps(eager, eager))
+    assert [report.name for report in backend.reports] == [f"graph {k + 1}" for k in range(len(backend.reports))]
+    assert all(report.recomputations and report.certificate.accepted for report in backend.reports)
+    if make is network:
+        (report,) = backend.reports
+        module = rematerialize(network(), (x(),), "70%", method="greedy")
+        assert (report.predicted_peak, report.recomputations) == (
+            module.report.predicted_peak, module.report.recomputations,
+        )  # fmt: skip
+        peaks = [peak(call) for call in (compiled, module, eager)]
+        assert peaks[0] == peaks[1] < 0.95 * peaks[2]
+    else:
+        assert len(backend.reports) == 2
+
+
+def test_what_a_backend_cannot_do_is_said() -> None:
+    failed = torch._dynamo.exc.BackendCompilerFailed
+    with pytest.raises(failed, match=r"ProblemError: no schedule of 'graph 1': no schedule exists: budget"):
+        torch.compile(network(), backend=within("5%", method="greedy"))(x())
+    with pytest.raises(ProblemError, match="constants 'all' is not one of excluded, included"):
+        within("70%", constants="all")
+    torch._dynamo.reset()
+    model = torch.compile(network(), backend=within("70%", method="greedy"))
+    model(x())
+    with pytest.raises(failed, match=r"CaptureError: a size changes from call to call: torch.compile\(..., dynamic=Fa"):
+        model(x()[:40])
+    torch._dynamo.reset()
+    backend = within("70%", method="greedy")
+    model = torch.compile(network(), backend=backend, dynamic=False)
+    model(x())
+    model(x()[:40]).sum().backward()
+    assert len(backend.reports) == 2

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 from remat.errors import CaptureError, ExecutionError  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
-from remat.torch.rematerialized import entry  # noqa: E402
+from remat.torch.rematerialized import entry, planning  # noqa: E402
 from remat.torch.rematerialized.python_state import check_python_state  # noqa: E402
 
 slow = pytest.mark.slow
@@ -191,7 +191,7 @@ def wild(monkeypatch):
             schedule=wild_schedule(problem.graph, 0.2, seed=3), gap=None, source="", status="", scope=""
         )
 
-    monkeypatch.setattr(entry, "solve", solve)
+    monkeypatch.setattr(planning, "solve", solve)
 
 
 def check(make: Callable[[], nn.Module], args: tuple[Any, ...], *, bitwise: bool = True, autocast: bool = False) -> Any:

@@ -11,7 +11,7 @@ from remat.errors import CaptureError  # noqa: E402
 from remat.schedule import OrderRule  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
 from remat.torch.peers import partitioner_schedule  # noqa: E402
-from remat.torch.rematerialized import entry, start  # noqa: E402
+from remat.torch.rematerialized import planning, start  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def test_the_result_is_never_worse_than_torch(step, monkeypatch) -> None:
         seen.append(validate(problem.graph, warm_start, problem.rules))
         return solve(problem, *given, stop=0.1, warm_start=warm_start, **options)
 
-    solve = entry.solve
-    monkeypatch.setattr(entry, "solve", hurried)
+    solve = planning.solve
+    monkeypatch.setattr(planning, "solve", hurried)
     report = rematerialize(module, args, peer.peak, time_limit=60).report
     (begun,) = seen
     assert begun.accepted
@@ -42,8 +42,8 @@ def test_the_result_is_never_worse_than_torch(step, monkeypatch) -> None:
     assert report.certificate.cost <= begun.cost
     assert report.predicted_peak <= peer.peak
     assert {"capture", "start", "solve"} == set(report.seconds)
-    monkeypatch.setattr(entry, "torch_start", None)  # a method that is named does what it does
-    monkeypatch.setattr(entry, "solve", lambda *given, **options: solve(*given, **{**options, "stop": 5}))
+    monkeypatch.setattr(planning, "torch_start", None)  # a method that is named does what it does
+    monkeypatch.setattr(planning, "solve", lambda *given, **options: solve(*given, **{**options, "stop": 5}))
     assert "start" not in rematerialize(module, args, peer.peak, method="greedy").report.seconds
 
 

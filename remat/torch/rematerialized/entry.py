@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,24 +15,19 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from remat.backends.choice import BackendLike
-from remat.errors import ExecutionError, ProblemError, ScheduleError
-from remat.problem import Problem
-from remat.schedule import OrderRule, Rules, Schedule, Verdict, validate
-from remat.schedule.io import read_schedule
+from remat.errors import ExecutionError, ProblemError
+from remat.schedule import Schedule
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
-from remat.solving.result import Result
-from remat.solving.solve import solve
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.modes import kept_modes
 from remat.torch.partition import split
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Plan, Rematerialized
+from remat.torch.rematerialized.planning import Settings, planned
 from remat.torch.rematerialized.program import Program, untied_outputs
 from remat.torch.rematerialized.python_state import check_python_state
-from remat.torch.rematerialized.report import Report
-from remat.torch.rematerialized.start import torch_start
 from remat.torch.rematerialized.verify import verify as run_verification
 
 _log = logging.getLogger("remat.torch")
@@ -43,22 +37,6 @@ CONSTANTS = ("excluded", "included")
 OTHER_SHAPES = ("error", "capture")
 #: What a fused kernel and the ops that it is made of may differ by, in units of the last place of the greatest entry.
 FUSED = 64
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """How steps are captured, solved and run; the same for each kind of call."""
-
-    budget: str | int | float | None
-    method: MethodLike
-    backend: BackendLike | None
-    engine: str
-    time_limit: float | None
-    costs: Any
-    constants: str
-    workspaces: str | None
-    method_options: Any
-    on_progress: OnProgress | None
 
 
 def rematerialize(
@@ -159,7 +137,7 @@ def rematerialize(
             raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}")
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule')
-    settings = _Settings(
+    settings = Settings(
         budget, method, backend, engine, time_limit, costs, constants, workspaces, method_options, on_progress
     )
 
@@ -199,54 +177,16 @@ def _prepared(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    settings: _Settings,
+    settings: Settings,
     schedule: Schedule | str | os.PathLike[str] | None,
 ) -> Plan:
     """Capture, solve (or take the schedule), certify, split."""
     begun = time.monotonic()
     unset = check_python_state(module, args, kwargs)
     captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
-    seconds = {"capture": time.monotonic() - begun}
-    problem = _problem(captured, settings)
-    result: Result | None = None
-    if schedule is None:
-        begun = time.monotonic()
-        limit, start = settings.time_limit, None
-        if settings.method == "auto":
-            start = torch_start(captured, problem, seconds["capture"], limit)
-            seconds["start"] = time.monotonic() - begun
-        result = solve(
-            problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
-            on_progress=settings.on_progress,
-            stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
-        )  # fmt: skip
-        seconds["solve"] = time.monotonic() - begun
-        if result.schedule is None:
-            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
-        found = result.schedule
-    else:
-        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
-        # the same step with other costs (another machine, other threads) has another digest; the validator judges
-        found = dataclasses.replace(found, graph=captured.graph.name, graph_digest=captured.graph.digest)
-    counted = settings.constants == "included"
-    rules = Rules(budget=problem.budget_bytes, count_constant_memory=counted)
-    certificate = validate(captured.graph, found, rules)
-    if certificate.verdict is Verdict.OVER_BUDGET:
-        raise ScheduleError(f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes")
-    if not certificate.accepted:
-        raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
-    program = _program(captured, found, settings.engine)
-    parts = program.split
-    report = Report(
-        name=captured.graph.name, engine=settings.engine, ops=len(captured.graph.ops),
-        recomputations=certificate.recomputations, reference_peak=problem.reference_peak, budget=problem.budget_bytes,
-        predicted_peak=certificate.peak, overhead=certificate.overhead, constant_memory=captured.graph.constant_memory,
-        constants_counted=counted,
-        workspace=None if settings.workspaces is None else max(op.workspace for op in captured.graph.ops),
-        random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
-        saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
-        certificate=certificate, result=result, seconds=seconds, fallback=fallback, unset=unset,
-    )  # fmt: skip
+    found = planned(captured, settings, schedule, capture_seconds=time.monotonic() - begun)
+    program = _program(captured, found.schedule, settings.engine)
+    report = dataclasses.replace(found.report(captured, program.split, settings), fallback=fallback, unset=unset)
     return Plan(module, Sample(module.forward, args, kwargs), program, report)
 
 
@@ -258,21 +198,6 @@ def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
         return captured, str(captured.graph.meta.get("fallback", ""))
     again = capture(module, args, kwargs, **how, route="make_fx")
     return again, f"outputs {shared[0]} and {shared[1]} share their memory"
-
-
-def _problem(captured: Captured, settings: _Settings) -> Problem:
-    """Fixed order, so that random ops draw their numbers in turn; what the user holds is not made again."""
-    homes = {
-        home
-        for each in captured.results
-        if each.kind == "output" and each.node is not None
-        for home in captured.homes[each.node]
-    }
-    once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs)}
-    return Problem(
-        captured.graph, settings.budget, OrderRule.FIXED, once or None,
-        count_constant_memory=settings.constants == "included",
-    )  # fmt: skip
 
 
 def _program(captured: Captured, schedule: Schedule, engine: str) -> Program:

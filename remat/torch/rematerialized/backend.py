@@ -1,0 +1,179 @@
+"""A backend of torch.compile: each graph that Dynamo finds is trained within a memory budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd import descriptors as aot
+from torch.fx.graph import _BoxedCodeGen
+
+from remat.backends.choice import BackendLike
+from remat.errors import CaptureError, ProblemError
+from remat.solving.method import MethodLike
+from remat.solving.progress import OnProgress
+from remat.torch.capture.lowering import lower
+from remat.torch.capture.traced import Traced, storage_bytes
+from remat.torch.captured import Captured, Input, ResultValue
+from remat.torch.costs import cost_model
+from remat.torch.partition import split
+from remat.torch.rematerialized.planning import Settings, planned
+from remat.torch.rematerialized.report import Report
+
+_log = logging.getLogger("remat.torch")
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class CompileBackend:
+    """What :func:`backend` makes; give it to ``torch.compile``.
+
+    Attributes
+    ----------
+    reports : list of Report
+        Of each training graph so far, in the order in which torch compiled them.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.reports: list[Report] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What torch.compile asks of a backend: a function that runs the graph."""
+        from torch._dynamo.backends.common import aot_autograd
+
+        made: Callable[..., Any] = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed, partition_fn=self._partition)(
+            graph, inputs
+        )
+        return made
+
+    def _partition(
+        self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **facts: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The forward and the backward graph of a joint one, by a schedule within the budget."""
+        begun = time.monotonic()
+        constant = frozenset(facts.get("static_lifetime_input_indices") or ())
+        captured = _captured(joint, num_fwd_outputs, constant, f"graph {len(self.reports) + 1}", self.settings.costs)
+        found = planned(captured, self.settings, None, capture_seconds=time.monotonic() - begun)
+        parts = split(captured, found.schedule)
+        report = found.report(captured, parts, self.settings)
+        self.reports.append(report)
+        _log.info("torch.compile: %s", report)
+        return parts.forward, parts.backward
+
+
+def backend(
+    budget: str | int | float,
+    *,
+    method: MethodLike = "auto",
+    solver: BackendLike | None = "cp-sat",
+    time_limit: float | None = 60.0,
+    costs: Any = "roofline",
+    constants: str = "excluded",
+    method_options: Any = None,
+    on_progress: OnProgress | None = None,
+) -> CompileBackend:
+    """A backend of ``torch.compile`` that keeps a memory budget by computing again what it does not keep.
+
+    Dynamo follows the module and guards what it assumed, AOTAutograd makes the joint forward and backward graph, and
+    the partitioner that divides it is a schedule. Both graphs run by the kernels of eager PyTorch, one
+    by one in the scheduled order: losses, gradients and statistics are bitwise those of eager PyTorch where kernels are
+    deterministic. Where Dynamo breaks the graph, each part has the budget to itself.
+
+    Parameters
+    ----------
+    budget : str, int or float
+        Bytes, or a share of each graph's peak without recomputation; see :func:`remat.torch.rematerialize`.
+    method, time_limit, costs, constants, method_options, on_progress
+        As of :func:`remat.torch.rematerialize`, for each graph.
+    solver : str or backend, optional
+        The `backend` of :func:`remat.torch.rematerialize`.
+
+    Returns
+    -------
+    CompileBackend
+        A callable; its ``reports`` say what was predicted of each graph.
+
+    Raises
+    ------
+    ProblemError
+        If `constants` is unknown. What fails while torch compiles is wrapped by torch; its text names the cause: no
+        schedule within the budget (ProblemError), or sizes that change from call to call (CaptureError), for which
+        ``torch.compile(..., dynamic=False)`` helps.
+
+    Examples
+    --------
+    >>> from torch import nn, randn
+    >>> layers = [part for _ in range(6) for part in (nn.Linear(64, 64), nn.Tanh())]
+    >>> within = backend("75%", method="eviction")
+    >>> model = torch.compile(nn.Sequential(*layers, nn.Linear(64, 1)), backend=within)
+    >>> model(randn(256, 64)).sum().backward()
+    >>> [report.predicted_peak <= 0.75 * report.reference_peak for report in within.reports]
+    [True]
+    """
+    if constants not in ("excluded", "included"):
+        raise ProblemError(f"constants {constants!r} is not one of excluded, included")
+    return CompileBackend(
+        Settings(budget, method, solver, "eager", time_limit, costs, constants, None, method_options, on_progress)
+    )
+
+
+def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], name: str, costs: Any) -> Captured:
+    """The joint graph of AOTAutograd as a captured step; `constant` are the positions of parameters and buffers."""
+    graph = joint.graph
+    places = graph.find_nodes(op="placeholder")
+    if any(isinstance(place.meta.get("val"), _SYMBOLS) for place in places):
+        raise CaptureError(
+            "a size changes from call to call: torch.compile(..., dynamic=False) makes a schedule for each"
+        )
+    output = graph.output_node()
+    said = list(zip(output.args[0], output.meta["desc"], strict=True))
+    changed = {_position(d.mutated_input) for _, d in said if isinstance(d, aot.InputMutationAOTOutput)}
+    inputs = []
+    for number, place in enumerate(places):
+        place.meta.setdefault("val", None)
+        if isinstance(place.meta["desc"], aot.TangentAOTInput):
+            kind = "tangent"
+        elif number in constant:
+            kind = "buffer" if number in changed else "parameter"
+        else:
+            kind = "input"
+        inputs.append(Input(place, kind, str(number), storage_bytes(place.meta["val"])))
+    results = []
+    for number, (node, descriptor) in enumerate(said):
+        found, value = (node, None) if isinstance(node, fx.Node) else (None, node)
+        if number >= forward:
+            results.append(ResultValue(found, "gradient", str(number - forward)))
+        elif isinstance(descriptor, aot.InputMutationAOTOutput):
+            results.append(ResultValue(found, "mutation", str(_position(descriptor.mutated_input))))
+        else:
+            results.append(ResultValue(found, "output", str(number), value))
+    facts = {"num_forward_outputs": forward, "static_lifetime_input_indices": sorted(constant)}
+    model = cost_model(costs)
+    return lower(
+        Traced(joint, tuple(inputs), tuple(results), None, "joint", facts), name=name, mode="training",
+        costs=model.checked, workspaces=None, cost_unit=model.unit, unread={}, meta={"cost_model": model.name},
+    )  # fmt: skip
+
+
+def _position(source: Any) -> int:
+    """The placeholder of an input."""
+    if isinstance(source, aot.PlainAOTInput):
+        return int(source.idx)
+    raise CaptureError(f"the graph changes an input of a kind without a place here: {source.expr()}")
+
+
+def _boxed(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+    """Runs a graph on one list, which it empties, so that each value is freed after its last use."""
+    if not isinstance(module.graph._codegen, _BoxedCodeGen):  # without gradients nothing was divided
+        module.graph.set_codegen(_BoxedCodeGen())
+        module.recompile()
+
+    def run(values: list[Any]) -> Any:
+        return module.forward(values)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,127 @@
+"""From a captured step to a certified schedule and what is said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from remat.backends.choice import BackendLike
+from remat.errors import ProblemError, ScheduleError
+from remat.problem import Problem
+from remat.schedule import OrderRule, Rules, Schedule, Verdict, validate
+from remat.schedule.certificate import Certificate
+from remat.schedule.io import read_schedule
+from remat.solving.method import MethodLike
+from remat.solving.progress import OnProgress
+from remat.solving.result import Result
+from remat.solving.solve import solve
+from remat.torch.captured import Captured
+from remat.torch.partition import Split
+from remat.torch.rematerialized.report import Report
+from remat.torch.rematerialized.start import torch_start
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How steps are captured, solved and run; the same for each kind of call."""
+
+    budget: str | int | float | None
+    method: MethodLike
+    backend: BackendLike | None
+    engine: str
+    time_limit: float | None
+    costs: Any
+    constants: str
+    workspaces: str | None
+    method_options: Any
+    on_progress: OnProgress | None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A certified schedule of a captured step."""
+
+    schedule: Schedule
+    certificate: Certificate
+    problem: Problem
+    result: Result | None
+    seconds: dict[str, float]
+
+    def report(self, captured: Captured, parts: Split, settings: Settings) -> Report:
+        """What is predicted of the step."""
+        graph = captured.graph
+        return Report(
+            name=graph.name, engine=settings.engine, ops=len(graph.ops),
+            recomputations=self.certificate.recomputations, reference_peak=self.problem.reference_peak,
+            budget=self.problem.budget_bytes, predicted_peak=self.certificate.peak, overhead=self.certificate.overhead,
+            constant_memory=graph.constant_memory, constants_counted=settings.constants == "included",
+            workspace=None if settings.workspaces is None else max(op.workspace for op in graph.ops),
+            random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
+            saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
+            certificate=self.certificate, result=self.result, seconds=self.seconds,
+        )  # fmt: skip
+
+
+def planned(
+    captured: Captured,
+    settings: Settings,
+    schedule: Schedule | str | os.PathLike[str] | None,
+    *,
+    capture_seconds: float,
+) -> Planned:
+    """Solve, or take the schedule that is given; certify.
+
+    Raises
+    ------
+    ProblemError
+        If no schedule within the budget exists or was found.
+    ScheduleError
+        If the schedule is not one of this step, or is over the budget.
+    """
+    seconds = {"capture": capture_seconds}
+    problem = _problem(captured, settings)
+    result: Result | None = None
+    if schedule is None:
+        begun = time.monotonic()
+        limit, start = settings.time_limit, None
+        if settings.method == "auto":
+            start = torch_start(captured, problem, seconds["capture"], limit)
+            seconds["start"] = time.monotonic() - begun
+        result = solve(
+            problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
+            on_progress=settings.on_progress,
+            stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
+        )  # fmt: skip
+        seconds["solve"] = time.monotonic() - begun
+        if result.schedule is None:
+            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
+        found = result.schedule
+    else:
+        found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
+        # the same step with other costs (another machine, other threads) has another digest; the validator judges
+        found = dataclasses.replace(found, graph=captured.graph.name, graph_digest=captured.graph.digest)
+    rules = Rules(budget=problem.budget_bytes, count_constant_memory=settings.constants == "included")
+    certificate = validate(captured.graph, found, rules)
+    if certificate.verdict is Verdict.OVER_BUDGET:
+        raise ScheduleError(f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes")
+    if not certificate.accepted:
+        raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
+    return Planned(found, certificate, problem, result, seconds)
+
+
+def _problem(captured: Captured, settings: Settings) -> Problem:
+    """Fixed order, so that random ops draw their numbers in turn; what the user holds is not made again."""
+    homes = {
+        home
+        for each in captured.results
+        if each.kind == "output" and each.node is not None
+        for home in captured.homes[each.node]
+    }
+    once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs)}
+    return Problem(
+        captured.graph, settings.budget, OrderRule.FIXED, once or None,
+        count_constant_memory=settings.constants == "included",
+    )  # fmt: skip
