@@ -579,7 +579,7 @@ def test_what_xla_rematerialised_itself():
         assert max(held) + 8 * len(before.outputs) == said
 
 
-@pytest.mark.parametrize("checkpoint", [False, True], ids=["plain", "checkpoint"])
+@pytest.mark.parametrize("checkpoint", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "checkpoint"])
 def test_a_program_compiled_now(checkpoint):
     """The whole way: a training step compiled by XLA for this machine; its totals are XLA's own.
 

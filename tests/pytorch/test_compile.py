@@ -13,7 +13,7 @@ from remat.errors import ProblemError  # noqa: E402
 from remat.torch import backend as within  # noqa: E402
 from remat.torch import profiled_memory, rematerialize, track_storages  # noqa: E402
 
-#: Dynamo takes its time; the doctest of ``remat.torch.backend`` is the quick one.
+#: Dynamo takes its time; what is quick runs with docs/pytorch/rematerialize.md.
 pytestmark = pytest.mark.slow
 
 
