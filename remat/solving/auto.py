@@ -16,6 +16,7 @@ from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic
+from remat.heuristics.drops.interpreted import InterpretedDrops
 from remat.heuristics.turns import Turns
 from remat.ordering.best_first import Aim, explore
 from remat.registry import backends, formulations, heuristics, load, make_backend
@@ -54,6 +55,8 @@ WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
 #: no schedule yet, ops and seconds.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
 WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
+#: Ops up to which drops that are not compiled are run by Python.
+INTERPRETED_OPS = 20_000
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
@@ -79,7 +82,7 @@ class Auto:
        nothing costs less. If none fits, the others begin from the order of least peak that was found.
     1. Quick heuristics: on training graphs block checkpointing, then drops, on training graphs lower sets, few stages
        and Rotor, and for some hundred ops eviction and greedy rematerialization (fixed order only). What has to be
-       compiled first is tried again later.
+       compiled first is tried again later; until drops are, Python itself runs them up to a first schedule.
     2. Exhaustive search, where there are few ops.
     3. Annealing for a moment, where there is no schedule within the budget yet; then the best bound that holds for
        every schedule the problem allows. Bounds come again later, with more time, if they are open.
@@ -149,12 +152,17 @@ class Auto:
         tiny = self.num_ops <= EXHAUSTIVE_OPS  # what is compiled would be waited for longer than the search takes
         self._chain(BLOCKS)
         others_can = self.num_ops <= max(ops for ops, _ in WITHOUT_DROPS.values())
+        if not self._on_disk("drops"):
+            self._interpreted_drops()
         wait = 0.0 if tiny else self._patience("drops") if others_can else None
         self._heuristic("drops", self._share(DROPS_SHARE, max(LEAST, PER_OP * self.num_ops)), wait=wait)
+        if "drops" in self.waiting and self.session.best is None:  # loading them takes long as well
+            self._interpreted_drops()
         self._chain(LOWER)
         self._chain(FEW)
         self._chain(ROTOR)
-        others, share = (WITHOUT_DROPS, FIRST_SHARE) if "drops" in self.waiting else (BESIDE_DROPS, QUICK_SHARE)
+        nothing = "drops" in self.waiting and self.session.best is None
+        others, share = (WITHOUT_DROPS, FIRST_SHARE) if nothing else (BESIDE_DROPS, QUICK_SHARE)
         for name, (ops, seconds) in others.items():
             if self.num_ops <= ops and (self.fixed or name != "greedy"):
                 self._heuristic(name, self._share(share, seconds))
@@ -163,6 +171,17 @@ class Auto:
         if self.session.best is None and self.num_ops > EXHAUSTIVE_OPS:
             wait = FIRST_SHARE * self.clock.remaining
             self._heuristic("drops", self._share(FIRST_SHARE, PER_OP * self.num_ops), wait=wait)
+
+    def _interpreted_drops(self) -> None:
+        """Find a schedule by drops that Python runs, in less time than compiling them takes; once."""
+        name = InterpretedDrops.name
+        if self._over() or name in self.kept or "drops" not in heuristics() or self.num_ops > INTERPRETED_OPS:
+            return
+        self.kept[name] = InterpretedDrops()
+        ready = _Ready(lambda: self._loaded("drops") if "drops" in self.waiting else self._on_disk("drops"))
+        with self.session.step(name):
+            deadline = self._share(QUICK_SHARE if self.chains else FIRST_SHARE).until(ready)
+            self.session.improve(self.kept[name], deadline, self.warm_start)
 
     def _chain(self, name: str, share: float | None = None) -> None:
         """Find a schedule by a heuristic on training graphs; it is waited for where nothing else finds one sooner."""

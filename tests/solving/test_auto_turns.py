@@ -18,6 +18,7 @@ from remat.graphs.zoo.segmenters import unet
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
+from remat.heuristics.drops.interpreted import InterpretedDrops
 from remat.hierarchy.blocks import BlockCheckpointing
 from remat.registry import load
 from remat.schedule import Schedule
@@ -34,6 +35,13 @@ def compiled() -> None:
     """Only the tests that say so begin without compiled code."""
     assert Drops().prepared()
     assert Annealing().prepared()
+
+
+def compiled_later(monkeypatch: pytest.MonkeyPatch, *kinds: type[Heuristic]) -> None:
+    """As on a fresh machine."""
+    for kind in kinds:
+        monkeypatch.setattr(kind, "compiled", classmethod(lambda _: False))
+        monkeypatch.setattr(kind, "prepared", lambda *_: False)
 
 
 def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
@@ -92,6 +100,40 @@ def test_what_is_never_loaded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     result = solve(Problem(layered(100, seed=1), "80%"), stop=1, options=ONE)
     assert result.message.count("drops was not compiled in time") == 1
     assert result.objective is not None
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_until_drops_are_compiled_python_finds_a_first_schedule(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    """There was none on random graphs until drops were compiled, after ten seconds."""
+    compiled_later(monkeypatch, Drops, Annealing)
+    monkeypatch.setattr(remat.solving.auto, "ORDER_SHARE", 0.0)
+    result = solve(Problem(layered(400, seed=1), "80%", order), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
+    assert result.objective is not None
+    assert result.source == "interpreted drops"
+
+
+def test_drops_are_not_run_by_python_where_they_are_compiled() -> None:
+    result = solve(Problem(layered(60, seed=1), "80%"), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
+    assert [step.name for step in result.steps] == ["drops"]
+
+
+def test_python_ends_as_soon_as_drops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    compiled = Drops.compiled
+
+    def run(self: InterpretedDrops, problem: Problem, call: HeuristicRun) -> None:
+        events.append("python")
+        while not call.deadline.expired:
+            time.sleep(0.01)
+            if len(events) == 1 and call.deadline.elapsed > 0.3:
+                events.append("compiled")
+        events.append("early" if call.deadline.elapsed < call.deadline.seconds else "late")
+
+    monkeypatch.setattr(Drops, "compiled", classmethod(lambda _: len(events) > 1 and compiled()))
+    monkeypatch.setattr(InterpretedDrops, "run", run)
+    result = solve(Problem(layered(60, seed=1), "80%"), stop=AnyOf(60, TargetCost(10**9)), options=ONE)
+    assert events == ["python", "compiled", "early"]
+    assert [step.name for step in result.steps] == ["interpreted drops", "drops"]
 
 
 def test_a_model_ends_as_soon_as_annealing_is_compiled_and_is_solved_anew_after_it(

@@ -163,16 +163,19 @@ def orders(problem: Problem, start: Schedule | None, deadline: Deadline | None =
     >>> [order.tolist() for order in orders(Problem(unit_chain(2), 4), None)]
     [[0, 1, 2, 3, 4]]
     """
-    arrays = problem.graph.arrays
-    found = [arrays.order.copy()]
-    if problem.order is not OrderRule.FREE:
-        return found
-    if start is not None:
+    found = given_orders(problem, start)
+    listed = list_order.list_order(problem, deadline) if problem.order is OrderRule.FREE else None
+    return found if listed is None else [*found, listed]
+
+
+def given_orders(problem: Problem, start: Schedule | None) -> list[Int]:
+    """Orders that need not be looked for."""
+    found = [problem.graph.arrays.order.copy()]
+    if problem.order is OrderRule.FREE and start is not None:
         index = problem.graph.op_index
         given = np.array([index[name] for name in start.computes()], dtype=np.int64)
         found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
-    listed = list_order.list_order(problem, deadline)
-    return found if listed is None else [*found, listed]
+    return found
 
 
 def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, Int] | None:
@@ -288,7 +291,18 @@ def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -
     again : pair of int64 arrays, optional
         The recomputations: ops and stages (from 0), as :func:`recomputations` gives them.
     """
-    from remat.heuristics.drops.stages_kernel import BLOCK, StagedSchedule, StageGraph, start
+    from remat.heuristics.drops.stages_kernel import start
+
+    net, state = bare_tables(problem, order, again)
+    start(net, state)
+    return net, state
+
+
+def bare_tables(
+    problem: Problem, order: Int, again: tuple[Int, Int] | None = None
+) -> tuple[StageGraph, StagedSchedule]:
+    """The same but for the memory of the stages, which is not reckoned."""
+    from remat.heuristics.drops.stages_kernel import BLOCK, StagedSchedule, StageGraph
 
     assert problem.budget_bytes is not None
     arrays = problem.graph.arrays
@@ -342,5 +356,4 @@ def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -
         np.zeros(num_ops, dtype=np.int64), np.zeros(num_tensors, dtype=np.int64),
         *(np.zeros(degree, dtype=np.int64) for _ in range(3)),
     )  # fmt: skip
-    start(net, state)
     return net, state
