@@ -229,7 +229,7 @@ def test_python_finds_what_compiled_code_finds() -> None:
 
 
 def test_python_ends_with_the_first_leaning_and_order_that_fit_and_at_the_deadline() -> None:
-    problem = Problem(layered(60, seed=1), "80%", "free")
+    problem = Problem(layered(200, seed=1), "80%", "free")
     start = Schedule.reference(problem.graph)
     found = InterpretedDrops().run(problem, replace(RUN, start=start))
     assert found is not None

@@ -113,7 +113,7 @@ def test_until_drops_are_compiled_python_finds_a_first_schedule(monkeypatch: pyt
 
 
 def test_drops_are_not_run_by_python_where_they_are_compiled() -> None:
-    result = solve(Problem(layered(60, seed=1), "80%"), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
+    result = solve(Problem(layered(200, seed=1), "80%"), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
     assert [step.name for step in result.steps] == ["drops"]
 
 
@@ -131,7 +131,7 @@ def test_python_ends_as_soon_as_drops_are_compiled(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Drops, "compiled", classmethod(lambda _: len(events) > 1 and compiled()))
     monkeypatch.setattr(InterpretedDrops, "run", run)
-    result = solve(Problem(layered(60, seed=1), "80%"), stop=AnyOf(60, TargetCost(10**9)), options=ONE)
+    result = solve(Problem(layered(200, seed=1), "80%"), stop=AnyOf(60, TargetCost(10**9)), options=ONE)
     assert events == ["python", "compiled", "early"]
     assert [step.name for step in result.steps] == ["interpreted drops", "drops"]
 
