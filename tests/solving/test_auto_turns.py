@@ -107,7 +107,7 @@ def test_until_drops_are_compiled_python_finds_a_first_schedule(monkeypatch: pyt
     """There was none on random graphs until drops were compiled, after ten seconds."""
     compiled_later(monkeypatch, Drops, Annealing)
     monkeypatch.setattr(remat.solving.auto, "ORDER_SHARE", 0.0)
-    result = solve(Problem(layered(400, seed=1), "80%", order), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
+    result = solve(Problem(layered(400, seed=1), "80%", order), stop=AnyOf(120, TargetCost(10**9)), options=ONE)
     assert result.objective is not None
     assert result.source == "interpreted drops"
 
