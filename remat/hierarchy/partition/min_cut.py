@@ -16,9 +16,11 @@ from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
 
-#: Groups that a small graph is cut into, about, and the fewest ops that a group is still cut for: with some ten
+#: Groups that a small graph is cut into, about, and the fewest ops that a group is still cut for: with some fifteen
 #: groups a model that chooses options is solved in seconds, and small ones leave it more to choose from.
-GROUPS, FEW = 11, 5
+GROUPS, FEW = 16, 3
+#: Ops that make a group, or a level of groups below the highest one: fewer than these are solved at once.
+MANY = 20
 #: Share by which more bytes than the fewest may be alive at a cut, and share of the largest cost that the op before it
 #: has at the least.
 MORE, EXPENSIVE = 0.05, 0.5
@@ -31,7 +33,7 @@ class MinCutOptions:
     Attributes
     ----------
     max_group : int or None
-        Groups with more ops than this are cut. None: an eleventh of the ops, 5 at least and 20 at most.
+        Groups with more ops than this are cut. None: a sixteenth of the ops, 3 at least and 20 at most.
     max_members : int
         Into so many parts at the most.
     balance : float
@@ -86,12 +88,14 @@ class MinCut(Partitioner):
         names, position = problem.graph.op_names, arrays.position
         children: dict[tuple[int, int], list[tuple[int, int]]] = {}
         cost, limit = arrays.cost[ops], self._limit(len(ops))
+        most = limit if self.options.max_group is not None else MANY
         stack, order = [(0, len(ops))], []
         while stack:
             deadline.check()
             run = stack.pop()
             order.append(run)
-            children[run] = self._parts(alive, cost, limit, *run)
+            more = run == (0, len(ops)) or run[1] - run[0] > most
+            children[run] = self._parts(alive, cost, limit, *run) if more else []
             stack += children[run]
         made: dict[tuple[int, int], Group] = {}
         for start, stop in reversed(order):
@@ -106,7 +110,7 @@ class MinCut(Partitioner):
     def _limit(self, num_ops: int) -> int:
         """Most ops of a group that is not cut."""
         given: int | None = self.options.max_group
-        return min(20, max(FEW, num_ops // GROUPS)) if given is None else given
+        return min(MANY, max(FEW, num_ops // GROUPS)) if given is None else given
 
     def _parts(self, alive: Int, cost: Int, limit: int, start: int, stop: int) -> list[tuple[int, int]]:
         """Where to cut one run of the order; nowhere if it is small."""

@@ -162,6 +162,14 @@ def test_cuts_come_behind_what_is_expensive() -> None:
     assert all(names[group.forward[-1]].startswith("conv") for group in groups[:-1])
 
 
+def test_small_graphs_are_cut_into_small_groups() -> None:
+    """With groups of twice the ops the best choice costs 12.0 instead of 10.2 % on a ResNet of 135 ops at 50 %."""
+    groups = MinCut().partition(Problem(unit_chain(40))).root.children
+    assert max(len(group.forward) for group in groups) <= 3
+    # but no groups in groups of a few ops: 13.0 % with three levels
+    assert MinCut().partition(Problem(unit_chain(70))).depth == 2
+
+
 def test_masks_do_not_hide_the_layers() -> None:
     """A value that all layers read would make everything depend on two things; it is a class of its own."""
     b = GraphBuilder("masked")
