@@ -175,7 +175,9 @@ class Auto:
     def _interpreted_drops(self) -> None:
         """Find a schedule by drops that Python runs, in less time than compiling them takes; once."""
         name = InterpretedDrops.name
-        if self._over() or name in self.kept or "drops" not in heuristics() or self.num_ops > INTERPRETED_OPS:
+        if not EXHAUSTIVE_OPS < self.num_ops <= INTERPRETED_OPS:  # fewer are searched sooner than numba is imported
+            return
+        if self._over() or name in self.kept or "drops" not in heuristics():
             return
         self.kept[name] = InterpretedDrops()
         ready = _Ready(lambda: self._loaded("drops") if "drops" in self.waiting else self._on_disk("drops"))
