@@ -115,8 +115,12 @@ def test_until_drops_are_compiled_python_finds_a_first_schedule(monkeypatch: pyt
 def test_drops_are_not_run_by_python_where_they_are_compiled() -> None:
     result = solve(Problem(layered(200, seed=1), "80%"), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
     assert [step.name for step in result.steps] == ["drops"]
-    tiny = solve(Problem(layered(16, seed=2), "80%"), stop=20, options=ONE)
-    assert "interpreted drops" not in [step.name for step in tiny.steps]
+
+
+def test_tiny_problems_are_searched_before_anything_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_later(monkeypatch, Drops)
+    result = solve(Problem(layered(16, seed=2), "80%"), stop=20, options=ONE)
+    assert "interpreted drops" not in [step.name for step in result.steps]
 
 
 def test_python_ends_as_soon_as_drops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
