@@ -1,7 +1,8 @@
 # Everything from a bare clone. Needs make and Python 3.11, 3.12 or 3.13; uv is used where it is installed.
 # Each target sets up what it needs; set-up runs again only when pyproject.toml changes. What pip compiles to bytecode
 # one after the other takes half a minute of it, so all CPUs do that, and not for what is hardly imported here (IDLE).
-# Files that are no Python of ours do not matter.
+# Files that are no Python of ours do not matter. While pip waits for the development tools, compiling for the searches
+# begins; `make warm-up` waits for its end, and where it failed does it over.
 
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -40,12 +41,14 @@ $(STAMP): pyproject.toml
 	echo "setting up .venv with $$($$python --version)"; \
 	if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python "$$python" .venv && \
-	  VIRTUAL_ENV="$(CURDIR)/.venv" uv pip install --quiet --editable . --group dev; \
+	  export VIRTUAL_ENV="$(CURDIR)/.venv" && uv pip install --quiet --editable . && \
+	  { $(BIN)/remat warm-up >/dev/null 2>&1 & } && uv pip install --quiet --group dev; \
 	else \
 	  if ! "$$python" -m venv .venv; then \
 	    echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; fi; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
-	  $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable . --group dev && \
+	  install="$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check" && \
+	  $$install --editable . && { $(BIN)/remat warm-up >/dev/null 2>&1 & } && $$install --group dev && \
 	  { $(BIN)/python -m compileall -qq -j 0 -x '$(IDLE)' .venv/lib/python3*/site-packages >/dev/null 2>&1 || true; }; \
 	fi
 	@touch $@

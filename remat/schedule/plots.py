@@ -277,7 +277,7 @@ def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
         step = int(memory.argmax())
         axes.plot(
             step + 0.5, memory[step], marker=CARETDOWN, markersize=8, color=_LINE, linestyle="none",
-            label=f"peak {size_text(timeline.peak)} (compute step {step}, op {_label(timeline.peak_op, 20)})",
+            label=f"peak {size_text(timeline.peak)} (compute step {step}, {_label(timeline.peak_op, 20)})",
         )  # fmt: skip
     if timeline.broken is not None:
         axes.axvline(timeline.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
