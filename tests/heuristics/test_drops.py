@@ -213,6 +213,23 @@ def test_drops_that_are_alike_are_not_all_looked_at_again_for_each_one(monkeypat
     assert looks <= 120 * drops, looks / drops
 
 
+def test_where_there_is_no_room_for_more_recomputations_nothing_is_broken() -> None:
+    """A plan of more ops than there was room for made the lists of recomputations circular, and the search endless."""
+    from remat.heuristics.drops.stages_kernel import EXCESS, LEFT
+
+    problem, room = Problem(layered(60, seed=1), "60%"), 15
+    order = problem.graph.arrays.order
+    net, state = tables(problem, order)
+    state = state._replace(node_op=state.node_op[:room].copy(), node_next=np.append(np.arange(1, room), -1))
+    state.number[LEFT] = room
+    descend(net, state, 6.0, Deadline.after(30))
+    found = Schedule.of_computes(problem.graph, sequence(net, state))
+    assert 0 < found.num_computes - len(order) <= room
+    afresh = tables(problem, order, recomputations(problem, order, found))[1]
+    assert state.number[EXCESS] == afresh.number[EXCESS] > 0
+    assert state.number[LEFT] == room - (found.num_computes - len(order))
+
+
 def test_python_finds_what_compiled_code_finds() -> None:
     """By the same functions, with memory in one piece instead of blocks: buffers, limits, several outputs, excess."""
     one = DropsOptions(leanings=(6.0,))

@@ -352,7 +352,7 @@ def bare_tables(
         runs, times, np.zeros(num_ops + 2, dtype=np.int64),
         np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64),
         np.zeros(num_ops + 2, dtype=np.int64), first, node_op, following,
-        np.array([budget, 0, extra, 0], dtype=np.int64), np.empty(num_tensors, dtype=np.int64),
+        np.array([budget, 0, extra, 0, room - extra], dtype=np.int64), np.empty(num_tensors, dtype=np.int64),
         np.zeros(num_ops, dtype=np.int64), np.zeros(num_tensors, dtype=np.int64),
         *(np.zeros(degree, dtype=np.int64) for _ in range(3)),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from remat.heuristics.drops.stages_kernel import (
     BLOCK,
     BUDGET,
     EXCESS,
-    FREE,
+    LEFT,
     TAKE,
     TOKEN,
     Int,
@@ -39,9 +39,9 @@ NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 @inner
-def may_run(net, state, op):
-    """Whether another run of `op` is allowed, and room for it."""
-    return state.times[op] < net.limit[op] and state.number[FREE] >= 0
+def may_run(net, state, op, others):
+    """Whether another run of `op` is allowed, and room for it besides `others`."""
+    return state.times[op] < net.limit[op] and state.number[LEFT] > others
 
 
 @inner
@@ -62,7 +62,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
         after -= 1
     previous = np.int64(runs[op, after - 1])
     following = np.int64(runs[op, after]) if after < times[op] else len(net.order) + 1
-    if previous == stage or not may_run(net, state, op):
+    if previous == stage or not may_run(net, state, op, 0):
         return 0, 0, 0, 0
     gain = 0
     for k in range(net.out_ptr[op], net.out_ptr[op + 1]):
@@ -99,7 +99,7 @@ def plan(net, state, op, stage, rate, leaning, found, best):
             if end >= stage:
                 continue
             price = excess_change(state, end + 1, stage - 1, net.size[tensor])
-            if price > 0 and writer >= 0 and may_run(net, state, writer) and number < len(found):
+            if price > 0 and writer >= 0 and may_run(net, state, writer, number) and number < len(found):
                 again = float(net.cost[writer])
                 for j in range(net.in_ptr[writer], net.in_ptr[writer + 1]):
                     other = net.inputs[j]

@@ -55,7 +55,7 @@ class StagedSchedule(NamedTuple):
     recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of
     a stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block.
     `inner` is the part that instances make which begin or end in the stage. `number` is [budget, excess, first of the
-    free nodes, token]; what is stamped with the token belongs to the stage or plan that is being looked at. `begins`,
+    free nodes, token, how many nodes are free]; what is stamped with the token belongs to the stage or plan that is being looked at. `begins`,
     `ends` and `limits` are room for the instances that one op touches.
     """
 
@@ -79,7 +79,7 @@ class StagedSchedule(NamedTuple):
 
 
 #: Fields of `StagedSchedule.number`.
-BUDGET, EXCESS, FREE, TOKEN = range(4)
+BUDGET, EXCESS, FREE, TOKEN, LEFT = range(5)
 #: Stages in a block.
 BLOCK = 256
 #: What is done with a run of an op. Floats: a function is compiled anew for each integer or truth value that it is
@@ -327,6 +327,7 @@ def change(net, state, op, stage, what):
 def _link(net, state, op, stage):
     node = state.number[FREE]
     state.number[FREE] = state.node_next[node]
+    state.number[LEFT] -= 1
     state.node_op[node] = op
     before, following = -1, state.first[stage]
     while following >= 0 and net.position[state.node_op[following]] < net.position[op]:
@@ -349,3 +350,4 @@ def _unlink(state, op, stage):
         state.node_next[before] = state.node_next[node]
     state.node_next[node] = state.number[FREE]
     state.number[FREE] = node
+    state.number[LEFT] += 1
