@@ -14,7 +14,7 @@ from remat import registry
 from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.formulations.hierarchical.intervals_tables import Segments
 from remat.modeling import violations
@@ -229,3 +229,32 @@ def test_one_segment_claims_more():
         assert exact.objective <= coarse.objective
         more += exact.objective < coarse.objective
     assert more >= 2
+
+
+def test_fewer_rows_of_memory_claim_more(monkeypatch):
+    """Of long runs sub-steps share rows; with one row for each run no model is cheaper, and every schedule fits."""
+    more = 0
+    for seed in range(60):
+        h = random_hierarchy(seed, 6)
+        problem = Problem(h.graph, budget_of(h, seed))
+        found = []
+        for rows in (64, 1):
+            monkeypatch.setattr("remat.formulations.hierarchical.runs.MOST_ROWS", rows)
+            formulation = SUBJECTS[1].of(h, problem)
+            assert all(len(run.rows) <= rows for run in formulation.tables.runs)
+            _, raw = answer(formulation, Highs)
+            found.append(float("inf") if raw.values is None else raw.objective)
+            if raw.values is not None:
+                assert max(checked(formulation, raw.values, raw.objective)[0]) <= problem.budget_bytes
+        assert found[0] <= found[1]
+        more += found[0] < found[1]
+    assert more >= 2
+
+
+def test_tables_of_memory_look_at_the_clock():
+    """Of a few groups of 20,000 ops each they took minutes, whatever the deadline was."""
+    h = random_hierarchy(3, 6)
+    formulation = SUBJECTS[1].of(h, Problem(h.graph, h.graph.reference_peak))
+    formulation.deadline = Deadline.after(0.0)
+    with pytest.raises(OverdueError):
+        formulation.tables.rows  # noqa: B018

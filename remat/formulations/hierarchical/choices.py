@@ -162,6 +162,16 @@ class Phases:
         last = np.append((t[1:] != t[:-1]) | (data[1:] != data[:-1]), True)[: len(t)]
         return t, read, last
 
+    def place_of_read(self, t: Int | int, read: Int | int) -> Int:
+        """Where in `reads` a read is, in phases in which it may run."""
+        return np.searchsorted(self._read_keys, np.asarray(t) * len(self.at.read_node) + read)
+
+    @cached_property
+    def _read_keys(self) -> Int:
+        """One ascending number for each of `reads`."""
+        t, read, _ = self.reads
+        return t * len(self.at.read_node) + read
+
     @cached_property
     def fixed(self) -> Bool:
         """[t, d]: whether d is there in phase t, from its last maker on, whatever is chosen; shape (T, data)."""
@@ -191,6 +201,16 @@ class Phases:
         data = at.make_data[make]
         last = np.append((t[1:] != t[:-1]) | (data[1:] != data[:-1]), True)[: len(t)]
         return t, make, last
+
+    def place_of_make(self, t: Int | int, make: Int | int) -> Int:
+        """Where in `makes` makes are, in phases in which they may run."""
+        return np.searchsorted(self._make_keys, np.asarray(t) * len(self.at.make_node) + make)
+
+    @cached_property
+    def _make_keys(self) -> Int:
+        """One ascending number for each of `makes`."""
+        t, make, _ = self.makes
+        return t * len(self.at.make_node) + make
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,8 +121,9 @@ class HIlp(Formulation):
         if problem.order is not OrderRule.FIXED and not self.options.composites:
             raise ProblemError("the h-ilp formulation keeps the reference order of ops; ask for order 'fixed'")
         self.whole = CompositeProblem(problem, self.options.composites)
-        self.tables = Tables(self.whole, self.options.corrections)
-        self.tables.capacity  # noqa: B018  (a budget below what is always held is refused here)
+        budget, held = problem.budget_bytes, self.whole.arrays.input_bytes + problem.constant_bytes
+        if budget is not None and budget < held:
+            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held, {held:,} bytes")
         self._limit: int | None = None
         self.loss = self._find_loss()
 
@@ -141,6 +142,11 @@ class HIlp(Formulation):
             self._limit = cost
             for name in ("phases", "statement"):
                 self.__dict__.pop(name, None)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """What there is to choose from."""
+        return Tables(self.whole, self.options.corrections, self.deadline)
 
     @cached_property
     def phases(self) -> Phases:

@@ -86,6 +86,8 @@ class Tables:
     ----------
     whole : CompositeProblem
     corrections : bool
+    clock : Deadline
+        Looked at between the rows of memory of two nodes.
 
     Attributes
     ----------
@@ -116,8 +118,8 @@ class Tables:
         Options with a backward part: layer, choice of the forward node, choice of the backward node.
     """
 
-    def __init__(self, whole: CompositeProblem, corrections: bool) -> None:
-        self.whole, self.corrections = whole, corrections
+    def __init__(self, whole: CompositeProblem, corrections: bool, clock: Deadline) -> None:
+        self.whole, self.corrections, self.clock = whole, corrections, clock
         arrays = whole.arrays
         self.T = len(whole.nodes)
         by_node = [whole.runs(k) for k in range(self.T)]
@@ -165,6 +167,16 @@ class Tables:
         self.phantom_layer, self.phantom_forward, self.phantom_backward = table.T.copy()
 
     # -- simple properties -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def read_of(self) -> dict[tuple[int, int], int]:
+        """Number of each read, by node and datum."""
+        return {key: i for i, key in enumerate(zip(self.read_node.tolist(), self.read_data.tolist(), strict=True))}
+
+    @cached_property
+    def make_of(self) -> dict[tuple[int, int], int]:
+        """Number of each make, by node and datum."""
+        return {key: i for i, key in enumerate(zip(self.make_node.tolist(), self.make_data.tolist(), strict=True))}
 
     @cached_property
     def hard(self) -> Bool:
@@ -220,7 +232,7 @@ class Tables:
     @cached_property
     def rows(self) -> list[list[NodeRow]]:
         """Rows of memory of each node."""
-        return [self._rows_of(k) for k in range(self.T)]
+        return [self._rows_of(k) for k in self.clock.each(range(self.T), 1)]
 
     def _rows_of(self, k: int) -> list[NodeRow]:
         runs = self.runs[self.first[k] : self.first[k] + self.num[k]]
@@ -267,18 +279,10 @@ class Tables:
 
     @cached_property
     def capacity(self) -> int:
-        """Units left by the budget, rounded down; without one, enough for everything at once.
-
-        Raises
-        ------
-        ProblemError
-            If the budget is less than what is always held.
-        """
+        """Units left by the budget, rounded down; without one, enough for everything at once."""
         budget = self.whole.problem.budget_bytes
         if budget is None:
             return self.most
-        if budget < self.held:
-            raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held")
         return min(self.most, (budget - self.held) // self.unit)
 
     # -- what can be of use ------------------------------------------------------------------------------------------

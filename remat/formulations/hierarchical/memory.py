@@ -100,9 +100,9 @@ def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels, 
     (R, U), at, phases = blocks, h.tables, h.phases
     rows, columns, values, upper = [], [], [], []
     count = 0
-    for k in h.deadline.each(range(at.T), 4):
+    for k in range(at.T):
         slots = phases.slot[np.flatnonzero(phases.may[:, k]), k]
-        for row in stated(at.rows[k]):
+        for row in h.deadline.each(stated(at.rows[k]), 1):
             numbers = count + np.arange(len(slots), dtype=np.int64)
             terms = [(numbers, U.index[slots], np.ones(len(slots), dtype=np.int64))]
             own, rank = expand(np.full(len(slots), at.num[k]))
@@ -126,16 +126,14 @@ def corrections(h: HIlp, levels: Levels, k: int, slots: Int, row: NodeRow) -> li
     at, phases = h.tables, h.phases
     t, size = phases.run_phase[slots], at.size
     found: list[tuple[Int, int]] = []
-    reads = dict(zip(at.read_data[at.read_node == k].tolist(), np.flatnonzero(at.read_node == k).tolist(), strict=True))
-    makes = dict(zip(at.make_data[at.make_node == k].tolist(), np.flatnonzero(at.make_node == k).tolist(), strict=True))
     for d in row.freed.tolist():
-        if d in reads:
-            place = np.searchsorted(read_keys(h), t * len(at.read_node) + reads[d])
+        if (k, d) in at.read_of:
+            place = phases.place_of_read(t, at.read_of[k, d])
             found += [(levels.live[place], -int(size[d])), (levels.following[place], int(size[d]))]
     for d in {*row.freed.tolist(), *row.hidden.tolist()}:
-        if d not in makes:
+        if (k, d) not in at.make_of:
             continue
-        place = np.searchsorted(make_keys(h), t * len(at.make_node) + makes[d])
+        place = phases.place_of_make(t, at.make_of[k, d])
         first, over, after = t == k, levels.over[place], levels.after[place]
         if d in row.freed:
             found += [(np.where(first, ONE, over), -int(size[d])), (np.where(first, after, NONE), int(size[d]))]
@@ -145,15 +143,3 @@ def corrections(h: HIlp, levels: Levels, k: int, slots: Int, row: NodeRow) -> li
                 (levels.before[place], int(size[d])),
             ]  # fmt: skip
     return found
-
-
-def read_keys(h: HIlp) -> Int:
-    """One ascending number for each of the reads of all phases."""
-    t, read, _ = h.phases.reads
-    return t * len(h.tables.read_node) + read
-
-
-def make_keys(h: HIlp) -> Int:
-    """One ascending number for each of the makes of all phases."""
-    t, make, _ = h.phases.makes
-    return t * len(h.tables.make_node) + make

@@ -14,7 +14,6 @@ from remat.formulations.base import Values
 from remat.formulations.hierarchical.choices import Levels, column
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step, expand
-from remat.formulations.hierarchical.memory import make_keys, read_keys
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.modeling.rows import NONE, ONE, sums_without
 from remat.schedule import Schedule
@@ -234,7 +233,7 @@ def plan_in(h: HIlp, values: Values) -> Plan:
     again = np.flatnonzero((phase > node) & at.single[node])
     make = np.full(at.T, NONE, dtype=np.int64)
     make[at.make_node] = np.arange(len(at.make_node))
-    place = np.searchsorted(make_keys(h), phase[again] * len(at.make_node) + make[node[again]])
+    place = phases.place_of_make(phase[again], make[node[again]])
     of_use = np.ones(len(slots), dtype=np.bool_)
     of_use[again] = known(values)(levels.after[place]) > 0.5
     return Plan(node[of_use], choices[of_use], phase[of_use], [NOTHING] * int(of_use.sum()))
@@ -274,14 +273,14 @@ def _live(h: HIlp, values: Values, phase: int, k: int, choice: int) -> Int:
 
 def _level(h: HIlp, levels: Levels, phase: int, k: int, d: int) -> int:
     """Column that says whether datum d is there when node k, after its makers, begins."""
-    at, keys = h.tables, read_keys(h)
+    at, phases = h.tables, h.phases
     first, end = np.searchsorted(at.read_data, [d, d + 1])
-    readers = first + np.flatnonzero(h.phases.may[phase, at.read_node[first:end]])
+    readers = first + np.flatnonzero(phases.may[phase, at.read_node[first:end]])
     later = readers[at.read_node[readers] >= k]
     if len(later):
-        return int(levels.live[np.searchsorted(keys, phase * len(at.read_node) + later[0])])
+        return int(levels.live[phases.place_of_read(phase, later[0])])
     if len(readers):
-        return int(levels.following[np.searchsorted(keys, phase * len(at.read_node) + readers[-1])])
+        return int(levels.following[phases.place_of_read(phase, readers[-1])])
     return int(levels.first[phase, d])
 
 
@@ -294,8 +293,6 @@ def claims_of(h: HIlp, values: Values) -> list[Int]:
     """Bytes that the model says are held at each sub-step of each step of :func:`steps_in`."""
     _, x, levels = h.statement
     at, phases, plan, worth = h.tables, h.phases, plan_in(h, values), known(values)
-    reads = {(int(k), int(d)): i for i, (k, d) in enumerate(zip(at.read_node, at.read_data, strict=True))}
-    makes = {(int(k), int(d)): i for i, (k, d) in enumerate(zip(at.make_node, at.make_data, strict=True))}
     found = []
     for k, choice, t in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
         run = at.runs[choice]
@@ -305,11 +302,11 @@ def claims_of(h: HIlp, values: Values) -> list[Int]:
         for tensor, last in zip(run.tensor.tolist(), run.last.tolist(), strict=True):
             d = int(at.number[tensor])
             gone = 0.0
-            if (k, d) in reads:
-                place = np.searchsorted(read_keys(h), t * len(at.read_node) + reads[k, d])
+            if (k, d) in at.read_of:
+                place = phases.place_of_read(t, at.read_of[k, d])
                 gone += worth(levels.live[[place]])[0] - worth(levels.following[[place]])[0]
-            if (k, d) in makes:
-                place = np.searchsorted(make_keys(h), t * len(at.make_node) + makes[k, d])
+            if (k, d) in at.make_of:
+                place = phases.place_of_make(t, at.make_of[k, d])
                 after = worth(levels.after[[place]])[0]
                 during = 1.0 if t == k else after + worth(levels.over[[place]])[0]
                 gone += during - after

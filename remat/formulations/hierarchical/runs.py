@@ -17,6 +17,9 @@ from remat.modeling.rows import expand
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+#: Most rows of memory of one run: what compares them takes the square of it for each interface.
+MOST_ROWS = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Row:
@@ -97,18 +100,22 @@ class Run:
     def rows(self) -> tuple[Row, ...]:
         """The run's memory with interfaces, by sub-steps that have the same of them; none holds whenever another does.
 
-        A schedule in which every row of the chosen run is within the budget is within it at every sub-step.
+        A schedule in which every row of the chosen run is within the budget is within it at every sub-step. Of long
+        runs, sub-steps that follow one another share a row, which has the most memory and the corrections of them all.
         """
         steps = len(self.ops)
         marks = np.concatenate([[0], self.last + 1, self.absent_from, self.absent_until])
         begins = np.unique(marks[marks < steps])
         if not steps:
             return ()
+        if len(begins) > MOST_ROWS:
+            begins = begins[np.arange(MOST_ROWS) * len(begins) // MOST_ROWS]
+        ends = np.append(begins[1:], steps)
         most = np.maximum.reduceat(self.memory, begins)
         gone = self.last[:, None] < begins
         hidden = np.zeros((len(self.tensor), len(begins)), dtype=np.bool_)
         which = np.searchsorted(self.tensor, self.absent_tensor)
-        inside = (self.absent_from[:, None] <= begins) & (begins < self.absent_until[:, None])
+        inside = (self.absent_from[:, None] <= begins) & (ends <= self.absent_until[:, None])
         np.logical_or.at(hidden, which, inside)
         return undominated([
             Row(int(held), self.tensor[gone[:, i]], self.tensor[hidden[:, i]]) for i, held in enumerate(most)
