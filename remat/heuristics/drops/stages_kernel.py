@@ -55,8 +55,8 @@ class StagedSchedule(NamedTuple):
     recomputations of stage ``s`` by position; node ``k`` is op `node_op[k]`, followed by `node_next[k]`. The memory of
     a stage is its `memory` plus `lazy` of its block; `low` and `high` are the least and the largest in the block.
     `inner` is the part that instances make which begin or end in the stage. `number` is [budget, excess, first of the
-    free nodes, token, how many nodes are free]; what is stamped with the token belongs to the stage or plan that is being looked at. `begins`,
-    `ends` and `limits` are room for the instances that one op touches.
+    free nodes, token, how many nodes are free]; what is stamped with the token belongs to the stage or plan that is
+    being looked at. `begins`, `ends` and `limits` are room for the instances that one op touches.
     """
 
     runs: NDArray[np.int32]
