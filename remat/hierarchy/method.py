@@ -9,7 +9,7 @@ from typing import Any
 
 from remat import registry
 from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.heuristics.options import check_types
@@ -348,7 +348,7 @@ class _Run:
                     ModelMethod(part, method.kind, solver, method.options).run(best)
                 else:
                     method.run(part)
-            except (ProblemError, BackendError, OverdueError) as error:
+            except (ProblemError, ModelError, BackendError, OverdueError) as error:
                 session.note(f"{method.name} was left out: {error}")
                 return
             finally:

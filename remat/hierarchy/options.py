@@ -11,7 +11,7 @@ import numpy as np
 from remat.backends.base import SolveOptions
 from remat.backends.choice import as_backend
 from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Int
@@ -283,7 +283,7 @@ def answered(
         if not session.enough:
             with contextlib.suppress(OverdueError):
                 answerer.run(session)
-    except (ProblemError, BackendError):
+    except (ProblemError, ModelError, BackendError):
         return None
     best = session.incumbents.least_peak if over and session.best is None else session.best
     return None if best is None else best.schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from remat.deadline import Deadline
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.turns import Turns
 from remat.registry import heuristics, make
 from remat.solving.auto import LNS_OPS
@@ -50,7 +50,7 @@ def polish(session: Session, clock: Deadline) -> None:
                 best = None if session.best is None else session.best.schedule
                 session.improve(kept[name], deadline, best, number, clock)
                 number += 1  # another turn is another seed
-            except (ProblemError, BackendError) as error:
+            except (ProblemError, ModelError, BackendError) as error:
                 session.note(f"{name} was left out: {error}")
                 del turns.arms[name]
                 continue

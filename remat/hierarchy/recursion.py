@@ -35,6 +35,8 @@ from remat.schedule import OrderRule
 
 #: Seconds of work from which on processes pay: starting one, with its imports and compiled code, takes about two.
 PAYS = 6.0
+#: Seconds that processes which are late have to end by themselves.
+GRACE = 0.2
 #: Ops in groups that are looked at after the deadline, for options that need no search: some tenths of a second.
 LATE_OPS = 2_000
 OVER = "the time was over before each group had options; the ops of some stand alone"
@@ -250,6 +252,8 @@ class Recursion:
             with WorkerPool(min(workers, len(rest))) as pool:
                 for other, found in run_elsewhere(rest, deadline, pool, workers, self.on_note):
                     yield number + 1 + other, found
+                if deadline.expired:  # or leaving the pool would wait for tasks that are late
+                    pool.stop(GRACE)
 
 
 def together(problem: Problem, ops: Int) -> bool:

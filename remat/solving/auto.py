@@ -13,7 +13,7 @@ from remat.backends.resources import available_cpus
 from remat.bounds import flow
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic
 from remat.heuristics.drops.interpreted import InterpretedDrops
@@ -373,7 +373,7 @@ class Auto:
         with session.step(f"{name} by {backend.full_name}"):
             try:
                 ModelMethod(part, kind, backend, options).run()
-            except (ProblemError, SolverFailedError) as error:
+            except (ProblemError, ModelError, SolverFailedError) as error:
                 session.note(f"{name} was left out: {error}")
                 return
             finally:

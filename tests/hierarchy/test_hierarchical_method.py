@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +18,7 @@ from remat import Problem, solve
 from remat.backends.base import StopReason
 from remat.bounds.base import Bound
 from remat.deadline import Deadline
-from remat.errors import BackendError, FormatError, ProblemError
+from remat.errors import BackendError, FormatError, ModelError, ProblemError
 from remat.formulations.hierarchical import HIlp
 from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, Hierarchy, method, recursion
@@ -51,6 +52,12 @@ def three_levels() -> Hierarchy:
 def knobs() -> Knobs:
     effort = Effort(EVICTION)
     return Knobs(Budgets(2, 2), effort, effort)
+
+
+def late(_: Any, seconds: float) -> list[Any]:
+    """A task that does not look at the clock; without any time it finds nothing at once."""
+    time.sleep(60 if seconds else 0)
+    return []
 
 
 def listed(recursion: Recursion) -> list[Any]:
@@ -218,6 +225,28 @@ def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went()
     assert [step.name for step in results[0].steps][:3] == ["eviction", "partition", "options (blocks)"]
     assert any(news.phase.startswith("options: level 1 of ") for news in told)
     assert "groups" in results[0].message
+
+
+def test_workers_that_are_late_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ran for ever held up the whole, a minute beyond the limit and more."""
+    monkeypatch.setattr("remat.hierarchy.tasks.run_task", late)
+    monkeypatch.setattr(recursion, "run_here", lambda *_: iter(()))
+    began = time.monotonic()
+    listed(Recursion(three_levels(), knobs(), Deadline.after(2), workers=2))
+    assert time.monotonic() - began < 40
+
+
+def test_what_a_solver_cannot_take_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of groups has too many values for rows of HiGHS: a remark, and the schedule so far."""
+
+    def fails(*_: Any) -> None:
+        raise ModelError("record 'memory' cannot be expressed")
+
+    monkeypatch.setattr(HIlp, "build", fails)
+    options = replace(QUICK, partitioners=("blocks",), top_methods=("eviction", "h-ilp"))
+    result = solve(Problem(unit_chain(14), 8), Hierarchical(options), "highs", stop=60)
+    assert result.certificate is not None and result.certificate.accepted
+    assert "h-ilp was left out: record 'memory' cannot be expressed" in result.message
 
 
 @pytest.mark.slow

@@ -70,12 +70,12 @@ class WorkerPool(ProcessPoolExecutor):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid or 0, signal.SIGINT)
 
-    def stop(self) -> None:
-        """End the workers, whatever they do; first gently."""
+    def stop(self, grace: float = GRACE) -> None:
+        """End the workers, whatever they do; first gently, and after `grace` seconds by killing them."""
         mine = self._mine()
         self.shutdown(wait=False, cancel_futures=True)
         self.interrupt()
-        until = time.monotonic() + GRACE
+        until = time.monotonic() + grace
         for process in mine:
             process.join(max(0.0, until - time.monotonic()))
             if process.is_alive():
