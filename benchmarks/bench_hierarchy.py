@@ -74,7 +74,9 @@ def methods(depths: list[int], num_ops: int) -> dict[str, tuple[object, object]]
     for depth in depths:
         if depth == 1:
             if num_ops <= FLAT_OPS:
-                options = HierarchicalOptions(depth=1, top_methods=("drops", "h-ilp"), nodes=FLAT_OPS, polish=False)
+                options = HierarchicalOptions(
+                    depth=1, top_methods=("drops", "few-stages", "h-ilp"), nodes=FLAT_OPS, polish=False
+                )
                 found["1"] = (Hierarchical(options), None)
             continue
         options = HierarchicalOptions(depth=depth, top_methods=("h-ilp",), polish=False)

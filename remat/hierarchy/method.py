@@ -93,7 +93,7 @@ class HierarchicalOptions:
     leaf_methods: tuple[str, ...] = ("drops",)
     group_methods: tuple[str, ...] = ("drops", "h-ilp")
     seconds: float = 2.0
-    top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "rotor", "h-ilp")
+    top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "few-stages", "rotor", "h-ilp")
     nodes: int = 80
     moves: int = 8
     polish: bool = True
