@@ -8,7 +8,7 @@ capacity, for any addresses within it.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
@@ -56,5 +56,9 @@ def main(seconds: float, capacity: str, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    main(float(words[0]) if words else 20.0, words[1] if len(words) > 1 else "-", words[2:] or list(NAMES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", nargs="?", type=float, default=20.0, help="for each")
+    parser.add_argument("capacity", nargs="?", default="-")
+    parser.add_argument("names", nargs="*", default=list(NAMES))
+    given = parser.parse_args()
+    main(given.seconds, given.capacity, given.names)

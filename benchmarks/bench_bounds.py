@@ -7,7 +7,7 @@ Without graphs: training graphs of the zoo, and the random layered graphs of the
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 
 from remat.bounds import Bound, bounds
@@ -58,4 +58,8 @@ def main(seconds: float, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60, sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", nargs="?", type=float, default=60.0, help="for all bounds of one problem")
+    parser.add_argument("names", nargs="*", metavar="graph", help="graph files or zoo names")
+    given = parser.parse_args()
+    main(given.seconds, given.names)

@@ -5,8 +5,8 @@ The width shrinks with the number of ops, so that ops have some eight inputs eac
 
 from __future__ import annotations
 
+import argparse
 import resource
-import sys
 import time
 
 from remat import Problem
@@ -40,4 +40,6 @@ def main(sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]] or [1_000, 10_000])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", type=int, default=[1_000, 10_000], help="numbers of ops")
+    main(parser.parse_args().sizes)

@@ -6,7 +6,7 @@ three inputs each, with the fixed and the free order. Reading the graph into arr
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 from remat import Problem
@@ -53,4 +53,6 @@ def main(sizes: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]] or [1_000, 10_000])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", type=int, default=[1_000, 10_000], help="numbers of ops")
+    main(parser.parse_args().sizes)

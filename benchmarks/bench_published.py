@@ -7,8 +7,8 @@ The random layered graphs are read from the data folder beside the checkout (REM
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -33,7 +33,9 @@ def runs():
 
 
 def main() -> None:
-    limit = float(sys.argv[1]) if len(sys.argv) > 1 else 120.0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", nargs="?", type=float, default=120.0, help="per run")
+    limit = parser.parse_args().seconds
     print(f"limit {limit:g} s, {os.cpu_count()} cores")
     row = "{:9} {:6} {:30} {:10} {:>10} {:>9} {:>7} {:>7}"
     print(row.format("graph", "budget", "method", "status", "overhead %", "bound %", "best s", "all s"))

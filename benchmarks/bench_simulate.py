@@ -5,8 +5,8 @@ Run: python benchmarks/bench_simulate.py [computes]
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -38,7 +38,9 @@ def median_seconds(action: Callable[[], object], repeats: int = 5) -> float:
 
 
 def main() -> None:
-    computes = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("computes", nargs="?", type=int, default=1_000_000)
+    computes = parser.parse_args().computes
     graph = layered(layers=50, width=20, readers=4, seed=1)
     rounds = -(-computes // len(graph.ops))
     schedule = Schedule.of_computes(graph, np.tile(graph.arrays.order, rounds)[:computes])
