@@ -23,7 +23,7 @@ from remat.registry import heuristics, load
 from remat.schedule import OrderRule, Schedule
 from remat.scope import covers, own_scope
 from remat.solving.backend_call import SolverFailedError, call_backend
-from remat.solving.chain_starts import BLOCKS, LOWER, chain_start, chain_starts
+from remat.solving.chain_starts import BLOCKS, FEW, LOWER, chain_start, chain_starts
 from remat.solving.incumbents import Certified, Reader, lower_bound
 from remat.solving.warm_start import best_hint
 
@@ -35,7 +35,7 @@ ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 #: How often a descent starts again: for what builds from nothing once, otherwise until time is over or this often.
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 #: Shares of what is open above the bound that the first session of a round asks for, and the smallest that is asked.
-FIRST_STEP, LAST_STEP = {"eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
+FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left: the bounds, loading a heuristic, eviction and greedy (each), annealing, the solver.
 BOUND_SHARE, PREPARE_SHARE, GREEDY_SHARE, ANNEALING_SHARE, MODEL_SHARE = 0.3, 0.6, 0.2, 0.5, 0.5
 #: Share of the time left for each heuristic on chains of blocks, and for drops at the least peak.
@@ -43,8 +43,8 @@ CHAIN_SHARE = 0.15
 #: Share of the time left for the search over orders, also where nothing else may be changed, and for that over
 #: everything; seconds where there is no deadline.
 ORDERING_SHARE, ONLY_ORDERING_SHARE, EXHAUSTIVE_SHARE, EXHAUSTIVE_SECONDS = 0.2, 0.6, 0.3, 60.0
-#: Seconds below which annealing is not worth loading.
-ANNEALING_LEAST = 1.0
+#: Seconds below which what is compiled is not worth loading.
+LOADING_LEAST = 1.0
 #: Ops up to which everything is searched, a solver is asked, and orders are searched with and without compiled code.
 EXHAUSTIVE_OPS, MODEL_OPS, ORDERING_OPS, SLOW_ORDERING_OPS = 24, 250, 20_000, 200
 #: States times ops up to which the search without compiled code is quicker than loading the other: some tenths of a
@@ -112,13 +112,13 @@ class MinPeakSearch:
         if compiled and not self._only_orders:  # what needs no recomputation is found soonest
             self._order()
         self.ask_chains(quick=quick)
-        for quick_one in ("eviction", "greedy"):
-            self.descend(quick_one, self._share(GREEDY_SHARE))
+        for name in self._quick_ones(quick=quick):
+            self.descend(name, self._share(GREEDY_SHARE))
         if not compiled:
             self._order()
         if not quick:
             self._exhaust()
-        if not quick or deadline.remaining > ANNEALING_LEAST:
+        if not quick or deadline.remaining > LOADING_LEAST:
             self.descend("annealing", deadline if quick else self._share(ANNEALING_SHARE))
         if not quick:
             self._ask_solver()
@@ -223,6 +223,17 @@ class MinPeakSearch:
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
+    def _quick_ones(self, *, quick: bool) -> list[str]:
+        """Heuristics that are asked before annealing: where there are no blocks drops, last while they are compiled."""
+        names = ["eviction", "greedy"]
+        late = self.proved or self.call.deadline.remaining <= (LOADING_LEAST if quick else 0)
+        large = self.num_ops > EXHAUSTIVE_OPS and "drops" in heuristics()
+        if large and not late and not chain_starts(self.problem):
+            drops = load("heuristics", "drops")
+            begin(*drops.kernels)
+            names.insert(0 if drops.compiled() else len(names), "drops")
+        return names
+
     def descend(self, name: str, deadline: Deadline, given: Heuristic | None = None) -> None:
         """Ask for less and less: in longer steps after a success, in shorter ones after a failure."""
         # Loading what comes too late takes tenths of a second, each time.
@@ -252,7 +263,8 @@ class MinPeakSearch:
         if self.call.deadline.expired:
             return
         names = chain_starts(self.problem) if self.num_ops > EXHAUSTIVE_OPS else []
-        for name in (name for name in names if name != LOWER):  # which holds too much where little may be held
+        # Lower sets hold too much where little may be held, and few stages find what is cheap.
+        for name in (name for name in names if name != LOWER and (cheaper or name != FEW)):
             done = self.session.reached is not None or (self.proved and not cheaper) or (quick and name != BLOCKS)
             if done or self.call.deadline.expired:
                 return
