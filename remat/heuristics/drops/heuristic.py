@@ -222,6 +222,7 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     pace = Pace()
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
+        pace.steps = max(1, min(pace.steps, BATCH * CHAINS[0] // chain))  # each may take the longer
         while number[EXCESS] > 0 and not deadline.expired:
             room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
             keys, items = np.empty(room), np.empty(room, dtype=np.int64)
