@@ -17,6 +17,7 @@ def inner(function: Callable[..., Any]) -> Any:
     It gets no wrapper for calls from Python: with arguments of dozens of arrays a wrapper takes as long to compile as
     the function itself. Nothing may be allocated in it, see :func:`kernel`.
     """
+    import numba  # noqa: F401  (first, and not a part of it: see `_compiled`)
     from numba.core.registry import CPUDispatcher
 
     class Inner(CPUDispatcher):
@@ -56,6 +57,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def _compiled(function: Callable[..., Any], compiler: type | None = None, **more: bool) -> Any:
+    # Before any part of it: a thread that imports a part holds that while it waits for numba, and another thread, which
+    # holds numba, needs the part. Python lets one of them have a half of it.
     import numba
     from numba.core.registry import CPUDispatcher
 

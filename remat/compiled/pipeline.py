@@ -21,6 +21,7 @@ LIBRARY = (
 def callee() -> type | None:
     """Numba's compiler for functions that only compiled ones call; None if numba has changed."""
     try:
+        import numba  # noqa: F401  (before any part of it: see `remat.compiled.decorators`)
         from numba.core.codegen import JITCodeLibrary
         from numba.core.compiler import Compiler
     except ImportError:

@@ -421,3 +421,24 @@ def test_an_interruption_while_a_set_is_loaded_is_no_failure(monkeypatch: pytest
             assert not found.loaded
             assert found.ready()
     assert called == [1, 1, 2, 2]
+
+
+RACE = """
+import sys, threading
+from remat.compiled import inner, kernel, pipeline
+thread = threading.Thread(target=lambda: __import__("numba"))
+thread.start()
+while "numba" not in sys.modules:
+    pass
+{}
+thread.join()
+import numba.core.registry
+"""
+
+
+@pytest.mark.parametrize("first", ["inner(lambda x: x)", "kernel(lambda x: x)", "assert pipeline.callee() is not None"])
+def test_numba_may_be_imported_by_two_threads_at_once(first: str) -> None:
+    """One for a search that had not been loaded in time, one for the next: "cannot import name", an internal error."""
+    done = run(RACE.format(first))
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
