@@ -55,8 +55,8 @@ WAIT_SHARE, WAIT, LOADING = 0.2, 2.0, 10.0
 #: no schedule yet, ops and seconds.
 BESIDE_DROPS = {"eviction": (1_500, 0.5), "greedy": (300, 1.0)}
 WITHOUT_DROPS = {"eviction": (20_000, 10.0), "greedy": (300, 2.0)}
-#: Ops up to which drops that are not compiled are run by Python.
-INTERPRETED_OPS = 20_000
+#: Ops up to which drops that are not compiled are run by Python, and seconds for each op that they take to begin with.
+INTERPRETED_OPS, INTERPRETED_PER_OP = 20_000, 1e-4
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
 #: Ops up to which a whole model is worth building, where the order is fixed and where it is free.
@@ -179,11 +179,13 @@ class Auto:
             return
         if self._over() or name in self.kept or "drops" not in heuristics():
             return
+        share = self._share(QUICK_SHARE if self.chains else FIRST_SHARE)
+        if share.remaining < INTERPRETED_PER_OP * self.num_ops:  # they would only be late
+            return
         self.kept[name] = InterpretedDrops()
         ready = _Ready(lambda: self._loaded("drops") if "drops" in self.waiting else self._on_disk("drops"))
         with self.session.step(name):
-            deadline = self._share(QUICK_SHARE if self.chains else FIRST_SHARE).until(ready)
-            self.session.improve(self.kept[name], deadline, self.warm_start)
+            self.session.improve(self.kept[name], share.until(ready), self.warm_start)
 
     def _chain(self, name: str, share: float | None = None) -> None:
         """Find a schedule by a heuristic on training graphs; it is waited for where nothing else finds one sooner."""

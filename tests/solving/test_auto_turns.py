@@ -123,6 +123,14 @@ def test_tiny_problems_are_searched_before_anything_is_imported(monkeypatch: pyt
     assert "interpreted drops" not in [step.name for step in result.steps]
 
 
+def test_drops_by_python_do_not_begin_what_takes_longer_than_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20,000 ops they were a second and a half late, before they had found anything."""
+    compiled_later(monkeypatch, Drops, Annealing)
+    monkeypatch.setattr(remat.solving.auto, "INTERPRETED_PER_OP", 1.0)
+    result = solve(Problem(layered(100, seed=1), "80%"), stop=2, options=ONE)
+    assert "interpreted drops" not in [step.name for step in result.steps]
+
+
 def test_python_ends_as_soon_as_drops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     compiled = Drops.compiled
