@@ -6,8 +6,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import refusals
 from hypothesis import settings
 
 # A busy machine is no failure: property tests have no deadline for one example.
@@ -19,8 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["backends/slow_to_import.py"]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Signals that are ignored stay so in all that tests start: in the background of a shell Ctrl-C is one of them."""
+    if config.getoption("--update-messages"):
+        refusals.start_recording()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,6 +51,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="of the conformance tests, run only those of these backends, for example cp-sat,minizinc:gecode",
     )
+    parser.addoption("--update-messages", action="store_true", help="record the messages of refusals in tests/messages")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Record the messages that this run met; a worker hands its own to the run that started it."""
+    if refusals.recorded is not None and (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["messages"] = {kind: sorted(texts) for kind, texts in refusals.recorded.items()}
+    elif refusals.recorded:
+        refusals.write_texts(refusals.recorded)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Collect the messages that a worker met."""
+    for kind, texts in getattr(node, "workeroutput", {}).get("messages", {}).items():
+        assert refusals.recorded is not None
+        refusals.recorded[kind].update(texts)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -67,12 +67,17 @@ class Bounds:
             If nothing is left for a variable.
         """
         if np.shape(lower) != (model.num_vars,) or np.shape(upper) != (model.num_vars,):
-            raise ModelError(f"bounds do not fit the {model.num_vars} variables of model {model.name!r}")
+            raise ModelError(
+                f"bounds do not fit the {model.num_vars} variables of model {model.name!r}", "bounds-mismatch"
+            )
         low, high = np.maximum(model.lower, lower), np.minimum(model.upper, upper)
         wrong = np.flatnonzero(~(low <= high))
         if len(wrong):
             block = next(b for b in model.blocks if wrong[0] in b.index)
-            raise ModelError(f"nothing is left for variable {wrong[0]} (block {block.name!r}) within the given bounds")
+            raise ModelError(
+                f"nothing is left for variable {wrong[0]} (block {block.name!r}) within the given bounds",
+                "no-value-left",
+            )
         return cls(low, high, np.isin(model.kind, (Kind.INTEGER.value, Kind.BOOLEAN.value)))
 
     def raise_lower(self, variable: Int, value: Float) -> None:

@@ -59,7 +59,8 @@ def violations(model: Model, values: ArrayLike, tolerance: float = 1e-6) -> list
         check = _CHECKS.get(type(record))
         if check is None:
             raise ModelError(
-                f"record {record.name!r} of model {model.name!r} is of unknown kind {type(record).__name__}"
+                f"record {record.name!r} of model {model.name!r} is of unknown kind {type(record).__name__}",
+                "unknown-record",
             )
         found += [f"record {record.name!r}{line}" for line in _first(check(record, numbers, tolerance))]
     return found

@@ -102,7 +102,9 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadlin
         left = tuple(other for other in special if other is not bridge)  # an override sees nothing of its own making
         made = [new for new in bridge.rewrite(record, workshop) if len(new)]
         if any(isinstance(new, Domain) for new in made):
-            raise ModelError(f"bridge {bridge} makes a Domain of record {record.name!r}, which no bridge may")
+            raise ModelError(
+                f"bridge {bridge} makes a Domain of record {record.name!r}, which no bridge may", "wrong-bridge"
+            )
         todo.extend((new, left) for new in reversed(made))
     return Lowered(model, workshop.model, workshop.extend)
 
@@ -138,5 +140,6 @@ def _cheapest(record: Record, workshop: Workshop, native: Kinds, costs: dict[typ
             return bridge
     raise ModelError(
         f"record {record.name!r} ({type(record).__name__}) of model {workshop.model.name!r} cannot be expressed in "
-        f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {'; '.join(tried) or 'no bridge for it'}"
+        f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {'; '.join(tried) or 'no bridge for it'}",
+        "no-bridge",
     )

@@ -78,7 +78,9 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
     rows: list[Linear] = []
     for record in model.records:
         if kind_of(record) is not PlainLinear or not isinstance(record, Linear):
-            raise ModelError(f"record {record.name!r} of model {model.name!r} is not linear: lower the model first")
+            raise ModelError(
+                f"record {record.name!r} of model {model.name!r} is not linear: lower the model first", "not-linear"
+            )
         rows.append(record)
     if sum(len(record.value) for record in rows) >= 2**31:
         raise ModelError(f"model {model.name!r} has 2^31 non-zeros or more, too many for a linear solver")

@@ -100,7 +100,7 @@ class Linear(Record):
         high = np.broadcast_to(np.asarray(upper, dtype=np.float64), (num_rows,))
         literals = None if enforce is None else np.broadcast_to(np.asarray(enforce, dtype=np.int64), (num_rows,))
         if len(rows) != len(columns) or (len(rows) and (rows.min() < 0 or rows.max() >= num_rows)):
-            raise ModelError(f"record {name!r} has coordinates that do not fit its {num_rows} rows")
+            raise ModelError(f"record {name!r} has coordinates that do not fit its {num_rows} rows", "coordinates")
         return cls(name, rows, columns, values, low, high, literals)
 
     def __len__(self) -> int:

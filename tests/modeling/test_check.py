@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from remat.errors import ModelError
 from remat.modeling import (
     ALWAYS,
     AllDifferent,
@@ -169,5 +169,5 @@ def test_unknown_kind_of_record():
 
     model = Model("m")
     model.add(Strange())
-    with pytest.raises(ModelError, match=r"'strange'.*unknown kind Strange"):
+    with refused("model.unknown-record", culprit="strange"):
         violations(model, [])

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import sparse
 
-from remat.errors import ModelError
 from remat.modeling import ALWAYS, Clauses, Linear, Model
 from remat.modeling.matrix import to_matrix
 
@@ -59,5 +59,5 @@ def test_other_records_are_named(record):
     model = Model("m")
     model.booleans("x", 2)
     model.add(record)
-    with pytest.raises(ModelError, match="'other' of model 'm' is not linear"):
+    with refused("model.not-linear", culprit="other"):
         to_matrix(model)

@@ -1,0 +1,38 @@
+"""The kinds of refusals: each one in the source is tested, and nothing is recorded that is no longer there."""
+
+import ast
+from pathlib import Path
+
+import refusals
+
+from remat.errors import RematError
+from remat.solving.backend_call import SolverFailedError
+
+PACKAGE = Path(__file__).resolve().parent.parent / "remat"
+AREAS = {kind.__name__: kind.area for kind in (*RematError.__subclasses__(), RematError, SolverFailedError)}
+
+
+def kinds_in_source() -> set[str]:
+    """Kinds that ``SomeError(message, kind, ...)`` names anywhere in the package."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
+                given = node.args[1:2] + [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
+                area = AREAS.get(ast.unparse(node.func))
+                found |= {f"{area}.{kind.value}" for kind in given if area and isinstance(kind, ast.Constant)}
+    return found
+
+
+def recorded_kinds() -> set[str]:
+    return {kind for path in refusals.MESSAGES.glob("*.txt") for kind in refusals.read_texts(path.stem)}
+
+
+def test_every_kind_in_the_source_has_a_recorded_message() -> None:
+    assert kinds_in_source() <= recorded_kinds()
+
+
+def test_every_recorded_message_is_used_by_a_test() -> None:
+    tests = Path(__file__).parent.rglob("test_*.py")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in tests)
+    assert not {kind for kind in recorded_kinds() if f'"{kind}"' not in text}
