@@ -127,7 +127,7 @@ format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
 	$(BIN)/ruff format
 
 schemas: $(STAMP)  ## write the JSON Schemas in the package anew, from the models that they describe
-	$(BIN)/python -m remat.testing.schemas
+	$(BIN)/python tests/schemas.py
 
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

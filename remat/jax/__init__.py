@@ -1,39 +1,18 @@
-"""Training steps of JAX: their graphs, and the schedules that ``jax.checkpoint`` makes of them (``remat[jax]``)."""
+"""Training steps of JAX: their graphs, and the schedules that ``jax.checkpoint`` makes of them (``remat[jax]``).
 
-from __future__ import annotations
+Using a name raises :class:`~remat.errors.CaptureError` if jax is not installed.
+"""
 
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
 
-if TYPE_CHECKING:
-    from remat.jax.capture import capture
-    from remat.jax.captured import Captured
-
-_HOME = {"Captured": "remat.jax.captured", "capture": "remat.jax.capture"}
-
-__all__ = ["Captured", "capture"]
+from remat.runtime.lazy import import_lazily
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used; jax is imported with the first of them.
-
-    Raises
-    ------
-    CaptureError
-        If jax is not installed.
-    """
-    if name not in _HOME:
-        raise AttributeError(f"module 'remat.jax' has no attribute {name!r}")
-    from importlib import import_module
-    from importlib.util import find_spec
-
+def _check_jax() -> None:
     if find_spec("jax") is None:
         from remat.errors import CaptureError
 
         raise CaptureError("jax is not installed: pip install 'remat[jax]'")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+import_lazily(__name__, _check_jax)

@@ -1,8 +1,6 @@
 """CP-SAT: every record kind against enumeration; hints, limits, refusals."""
 
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -179,10 +177,3 @@ def test_empty_domain_is_infeasible():
     x = model.integers("x", 1, 0, 5)
     model.add(Domain("nothing left", x.index, np.array([0, 1]), np.array([9])))
     assert CpSat().solve(model, options()).status is Status.INFEASIBLE
-
-
-def test_what_nothing_uses_is_not_loaded():
-    """OR-Tools' modelling layer imports pandas, half a second for each process that solves."""
-    modules = "remat.backends.flatzinc.cpsat_model, remat.backends.cp_sat.translation"
-    code = f"import sys, {modules}; print({{'pandas', 'ortools.sat.python.cp_model'}} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from hierarchies import random_hierarchy
 
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status
@@ -20,7 +21,6 @@ from remat.modeling import violations
 from remat.schedule import simulate, validate
 from remat.scope import Restriction
 from remat.testing import optimum, random_budget, random_graph
-from remat.testing.hierarchies import random_hierarchy
 
 KINDS = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from composite_search import CompositeSearch, memory_of
+from hierarchies import RandomHierarchy, RandomOption, random_hierarchy
 
 from remat import registry
 from remat.backends.base import SolveOptions, Status
@@ -20,8 +22,6 @@ from remat.formulations.hierarchical.intervals_tables import Segments
 from remat.modeling import violations
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
-from remat.testing.composite_search import CompositeSearch, memory_of
-from remat.testing.hierarchies import RandomHierarchy, RandomOption, random_hierarchy
 
 
 def composites(h):

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -136,9 +134,3 @@ def test_dot_of_buffers_inputs_and_several_outputs():
     assert sum("shape=ellipse" in line for line in lines) == 4
     assert [line[:2] for line in lines if "peripheries=2" in line] == ["o3"]
     assert len({line.split("fillcolor=")[1][:9] for line in lines if line.startswith("o") and "label" in line}) == 3
-
-
-def test_import_is_light():
-    code = "import sys, remat.graphs; print([m for m in ('networkx', 'scipy', 'numba') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+from hierarchies import RandomHierarchy, random_hierarchy
 
 from remat import Problem
 from remat.deadline import Deadline
@@ -16,7 +17,6 @@ from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Group
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
-from remat.testing.hierarchies import RandomHierarchy, random_hierarchy
 
 
 def composites(hierarchy: RandomHierarchy) -> list[Composite]:

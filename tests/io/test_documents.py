@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from schemas import schemas
 
 from remat.cli import main
 from remat.errors import FormatError, FormatRemark
@@ -17,7 +18,6 @@ from remat.io.files import parse_json
 from remat.schedule.formats.plan_files import plan_from_document
 from remat.schedule.formats.remat_json import schedule_from_document
 from remat.schedule.formats.rockmate import schedule_from_operations
-from remat.testing.schemas import schemas
 
 GRAPH: dict[str, Any] = {
     "format": "remat-graph", "version": 1,

@@ -1,7 +1,6 @@
 """What a captured step is made of, and the models that the tests of remat.torch share."""
 
 import importlib.metadata
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -123,10 +122,3 @@ def test_the_tested_versions_are_those_of_the_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (extra,) = map(Requirement, project["optional-dependencies"]["torch"])
     assert (extra.name, extra.specifier) == ("torch", TESTED)
-
-
-def test_remat_does_not_bring_torch() -> None:
-    import subprocess
-
-    code = "import sys, remat.torch, remat.cli.shell; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,7 +1,5 @@
 """Plots: what is drawn is what was simulated, files are whole and repeatable, nothing global is touched."""
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -185,20 +183,3 @@ def test_what_cannot_be_written_is_named(graph: ComputeGraph, schedule: Schedule
     with pytest.raises(FormatError, match=name):
         save_plot(graph, schedule, tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-def test_matplotlib_is_loaded_late_and_without_global_state() -> None:
-    code = """
-import sys
-import remat.schedule.plots as plots
-from remat.graphs import GraphBuilder
-from remat.schedule import Schedule
-assert "matplotlib" not in sys.modules
-builder = GraphBuilder("g")
-builder.op("a", size=1, cost=1)
-graph = builder.build()
-plots.plot_schedule(graph, Schedule.reference(graph)).savefig("/dev/null", format="png")
-assert "matplotlib" in sys.modules
-assert "matplotlib.pyplot" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

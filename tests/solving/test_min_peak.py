@@ -1,8 +1,6 @@
 """minimize(): the least peak, proved where it can be, in every set of rules; and the quick version for messages."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -216,13 +214,6 @@ def test_bad_calls() -> None:
         minimize(graph, warm_start=backwards)
 
 
-def test_it_stands_below_solve() -> None:
-    """So that solve() can ask it."""
-    code = "import sys, remat.solving.min_peak; print('remat.solving.solve' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
-
-
 def test_least_known_budget() -> None:
     problem = Problem(layered(30, 0.3, 1), 5, "free")
     seen = least_known_budget(problem, 2)
@@ -332,9 +323,3 @@ def test_drops_are_asked_first_where_there_are_no_blocks(monkeypatch, compiled, 
     min_peak_search.MinPeakSearch(session).run(quick=quick)
     assert asked[: len(order)] == order
     assert asked.count("drops") == order.count("drops")
-
-
-def test_networkx_is_not_imported_for_blocks():
-    """It takes some tenths of a second, and only articulation points ask for it."""
-    code = "import sys, remat.hierarchy.blocks; raise SystemExit('networkx' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

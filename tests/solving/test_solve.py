@@ -694,12 +694,3 @@ def test_the_result_as_json() -> None:
 
 def test_points_are_plain_values() -> None:
     assert Point(0.5, None, 4) == Point(0.5, None, 4)
-
-
-def test_the_package_offers_the_function_whichever_is_imported_first() -> None:
-    import subprocess
-    import sys
-
-    code = "from remat.solving.solve import solve; import remat, remat.solving; print(remat.solve is solve)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "True"

@@ -3,14 +3,14 @@
 import random
 
 import pytest
+from composite_search import CompositeSearch, memory_of, nodes_of
+from hierarchies import RandomHierarchy, random_hierarchy
 
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate, validate
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-from remat.testing.composite_search import CompositeSearch, memory_of, nodes_of
 from remat.testing.exhaustive import FILLED_ONCE
-from remat.testing.hierarchies import RandomHierarchy, random_hierarchy
 
 
 def random_sequence(graph, rng):

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hierarchies import RandomHierarchy, RandomOption
+
 from remat.graphs import ComputeGraph
 from remat.problem import Problem
 from remat.schedule import OrderRule
-from remat.testing.hierarchies import RandomHierarchy, RandomOption
 
 
 def memory_of(graph: ComputeGraph, sequence: Sequence[int], kept: frozenset[str] = frozenset()) -> list[int]:

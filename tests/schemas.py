@@ -1,4 +1,4 @@
-"""The JSON Schemas in the package, as the models say them: ``python -m remat.testing.schemas`` writes them anew."""
+"""The JSON Schemas in the package, as the models say them: ``make schemas`` writes them again."""
 
 from __future__ import annotations
 

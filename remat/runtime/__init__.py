@@ -1,0 +1,1 @@
+"""Services that every part of the package may use: imports on first use."""

@@ -1,0 +1,24 @@
+"""Public names of ``remat.torch``; ``__init__.py`` imports them on first use."""
+
+from remat.torch.capture import capture as capture
+from remat.torch.capture import fake_tensors as fake_tensors
+from remat.torch.captured import Captured as Captured
+from remat.torch.captured import Input as Input
+from remat.torch.captured import ResultValue as ResultValue
+from remat.torch.costs import CostModel as CostModel
+from remat.torch.costs import Device as Device
+from remat.torch.costs import cost_model as cost_model
+from remat.torch.execute import Executor as Executor
+from remat.torch.execute import OpRun as OpRun
+from remat.torch.execute import Step as Step
+from remat.torch.memory import measure_peak as measure_peak
+from remat.torch.memory import profiled_memory as profiled_memory
+from remat.torch.memory import track_storages as track_storages
+from remat.torch.partition import Split as Split
+from remat.torch.partition import split as split
+from remat.torch.peers import compare_peers as compare_peers
+from remat.torch.rematerialized.backend import CompileBackend as CompileBackend
+from remat.torch.rematerialized.backend import backend as backend
+from remat.torch.rematerialized.entry import rematerialize as rematerialize
+from remat.torch.rematerialized.module import Rematerialized as Rematerialized
+from remat.torch.rematerialized.report import Report as Report
