@@ -71,6 +71,63 @@ class Csr:
         flat, ends = self.indices.tolist(), self.indptr.tolist()
         return [flat[a:b] for a, b in pairwise(ends)]
 
+    def where(self, mask: Bool) -> Csr:
+        """Return the rows without the entries that `mask`, of shape (columns,), excludes.
+
+        Examples
+        --------
+        >>> rows = Csr.from_pairs(np.array([0, 0, 1]), np.array([2, 1, 0]), 2)
+        >>> rows.where(np.array([True, False, True])).lists()
+        [[2], [0]]
+        """
+        chosen = mask[self.indices]
+        ends = np.concatenate([[0], np.cumsum(chosen)])
+        return Csr(ends[self.indptr], self.indices[chosen])
+
+    def entries(self, rows: Int) -> tuple[Int, Int]:
+        """Return the entries of `rows`, one row after the other: the place in `rows`, and that in `indices`, of each.
+
+        Examples
+        --------
+        >>> table = Csr.from_pairs(np.array([0, 0, 1]), np.array([2, 1, 0]), 2)
+        >>> [each.tolist() for each in table.entries(np.array([1, 0]))]
+        [[0, 1, 1], [2, 0, 1]]
+        """
+        counts = self.counts[rows]
+        owner = np.repeat(np.arange(len(rows)), counts)
+        return owner, np.arange(len(owner)) + np.repeat(self.indptr[rows] - np.cumsum(counts) + counts, counts)
+
+    def sums(self, weights: Int) -> Int:
+        """Return the sum of `weights`, of shape (columns,), over each row."""
+        running = np.concatenate([[0], np.cumsum(weights[self.indices])])
+        return running[self.indptr[1:]] - running[self.indptr[:-1]]
+
+    def lowest(self, values: Int, most: int) -> Int:
+        """Return the least of `most` and the `values`, of shape (columns,), of each row."""
+        found = np.full(len(self), most, dtype=np.int64)
+        np.minimum.at(found, self.rows, values[self.indices])
+        return found
+
+    def highest(self, values: Int, least: int) -> Int:
+        """Return the largest of `least` and the `values`, of shape (columns,), of each row."""
+        found = np.full(len(self), least, dtype=np.int64)
+        np.maximum.at(found, self.rows, values[self.indices])
+        return found
+
+    def reachable(self, start: int) -> Int:
+        """Return all that rows lead to from `start`, without itself; rows and columns are the same things.
+
+        Examples
+        --------
+        >>> Csr.from_pairs(np.array([0, 1]), np.array([1, 2]), 3).reachable(0).tolist()
+        [1, 2]
+        """
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import breadth_first_order
+
+        links = csr_array((np.ones(len(self.indices), np.int8), self.indices, self.indptr), shape=(len(self),) * 2)
+        return np.sort(breadth_first_order(links, start, return_predecessors=False)[1:]).astype(np.int64)
+
     def shared_lists(self) -> Sequence[Sequence[int]]:
         """The same, made once and kept, for who asks again and again; not to be changed.
 
@@ -135,11 +192,10 @@ class GraphArrays:
         out_op, out_tensor = _pairs([x.outputs for x in graph.ops], tensor)
         producers = Csr.from_pairs(out_tensor, out_op, num_tensors)
         # One triple for each (reader, producer of what it reads).
-        counts = producers.counts[in_tensor]
-        if counts.sum() > MAX_EDGES:
-            raise GraphError(f"graph {graph.name!r} has {counts.sum():,} dependencies, more than {MAX_EDGES:,}")
-        entry = np.repeat(producers.indptr[in_tensor] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        edges = np.stack([producers.indices[entry], np.repeat(in_op, counts), np.repeat(in_tensor, counts)])
+        if (count := int(producers.counts[in_tensor].sum())) > MAX_EDGES:
+            raise GraphError(f"graph {graph.name!r} has {count:,} dependencies, more than {MAX_EDGES:,}")
+        read, entry = producers.entries(in_tensor)
+        edges = np.stack([producers.indices[entry], in_op[read], in_tensor[read]])
         edges = edges[:, np.lexsort(edges[::-1])]
         order = np.array([op[name] for name in graph.order or ()], dtype=np.int64)
         position = np.empty(num_ops, dtype=np.int64)
@@ -180,23 +236,33 @@ class GraphArrays:
         keys = keys[np.diff(keys, prepend=-1) > 0]
         return Csr.from_pairs(keys // num_ops, keys % num_ops, num_ops)
 
+    def lifetimes(self, place: Int) -> tuple[Int, Int]:
+        """Return the first place of a writer, and the last of a writer or reader, of each tensor.
+
+        Parameters
+        ----------
+        place : int64 array, shape (ops,)
+            −1 for ops that do not count.
+
+        Returns
+        -------
+        first, last : int64 arrays, shape (tensors,)
+            Where no op counts, the first is ``len(place)`` and the last −1.
+        """
+        num_ops = len(place)
+        first = self.producers.lowest(np.where(place < 0, num_ops, place), num_ops)
+        return first, np.maximum(self.producers.highest(place, -1), self.consumers.highest(place, -1))
+
     @cached_property
     def input_bytes(self) -> int:
         """Bytes of the graph inputs, which are live throughout."""
         return int(self.size[self.is_input].sum())
 
-    def _sum_per_op(self, rows: Csr) -> Int:
-        """Bytes of the tensors of each op that are not graph inputs."""
-        weights = np.where(self.is_input, 0, self.size)[rows.indices]
-        running = np.concatenate([[0], np.cumsum(weights)])
-        return running[rows.indptr[1:]] - running[rows.indptr[:-1]]
-
     @cached_property
     def op_bytes(self) -> Int:
         """Bytes held at a step of each op at the least: graph inputs, its inputs, outputs and workspace."""
-        return frozen(
-            self.input_bytes + self._sum_per_op(self.op_inputs) + self._sum_per_op(self.op_outputs) + self.workspace
-        )
+        weights = np.where(self.is_input, 0, self.size)
+        return frozen(self.input_bytes + self.op_inputs.sums(weights) + self.op_outputs.sums(weights) + self.workspace)
 
     @cached_property
     def reference_memory(self) -> Int:
@@ -205,20 +271,13 @@ class GraphArrays:
         # What nobody reads or keeps is there only while it is written, however many ops write it.
         unread = ~self.is_input & ~self.is_output & (self.consumers.counts == 0)
         live = ~self.is_input & ~unread
-        first = np.full(len(self.size), num_ops, dtype=np.int64)
-        last = np.zeros(len(self.size), dtype=np.int64)
-        np.minimum.at(first, self.producers.rows, self.position[self.producers.indices])
-        np.maximum.at(last, self.producers.rows, self.position[self.producers.indices])
-        np.maximum.at(last, self.consumers.rows, self.position[self.consumers.indices])
+        first, last = self.lifetimes(self.position)
         last[self.is_output] = num_ops - 1
-        change = np.zeros(num_ops + 1, dtype=np.int64)
-        np.add.at(change, first[live], self.size[live])
-        np.add.at(change, last[live] + 1, -self.size[live])
-        written = unread[self.producers.rows]
-        when, size = self.position[self.producers.indices[written]], self.size[self.producers.rows[written]]
-        np.add.at(change, when, size)
-        np.add.at(change, when + 1, -size)
-        return frozen(self.input_bytes + np.cumsum(change[:-1]) + self.workspace[self.order])
+        fleeting = unread[self.producers.rows]
+        when = self.position[self.producers.indices[fleeting]]
+        held = staircase(first[live], last[live], self.size[live], num_ops)
+        held += staircase(when, when, self.size[self.producers.rows[fleeting]], num_ops)
+        return frozen(self.input_bytes + held + self.workspace[self.order])
 
     @cached_property
     def reference_peak(self) -> int:
@@ -234,6 +293,48 @@ class GraphArrays:
         if ends > self.op_bytes[op]:
             return StructuralBound(ends, None)
         return StructuralBound(int(self.op_bytes[op]), self.op_names[op])
+
+
+def staircase(first: Int, last: Int, weight: Int, length: int) -> Int:
+    """Return the sum of the weights of the intervals ``first .. last`` at each of the places 0 .. `length` − 1.
+
+    Examples
+    --------
+    >>> staircase(np.array([0, 1]), np.array([1, 2]), np.array([5, 7]), 4).tolist()
+    [5, 12, 7, 0]
+    """
+    change = np.zeros(length + 1, dtype=np.int64)
+    np.add.at(change, first, weight)
+    np.subtract.at(change, last + 1, weight)
+    return np.cumsum(change[:-1])
+
+
+def first_computes(sequence: Int) -> Bool:
+    """Return which steps of a sequence of ops compute an op for the first time.
+
+    Examples
+    --------
+    >>> first_computes(np.array([0, 1, 0, 2])).tolist()
+    [True, True, False, True]
+    """
+    first = np.zeros(len(sequence), dtype=np.bool_)
+    first[np.unique(sequence, return_index=True)[1]] = True
+    return first
+
+
+def stacked(tables: Sequence[Csr]) -> tuple[list[Int], Int]:
+    """Return one array with the entries of all `tables` after an unused 0, and where the rows of each begin in it.
+
+    Examples
+    --------
+    >>> table = Csr.from_pairs(np.array([0, 1]), np.array([5, 6]), 2)
+    >>> begins, links = stacked([table, table])
+    >>> [each.tolist() for each in begins], links.tolist()
+    ([[1, 2, 3], [3, 4, 5]], [0, 5, 6, 5, 6])
+    """
+    starts = np.cumsum([1, *(len(table.indices) for table in tables)]).tolist()
+    links = np.concatenate([np.zeros(1, dtype=np.int64), *(table.indices for table in tables)])
+    return [table.indptr + start for table, start in zip(tables, starts, strict=False)], links
 
 
 def frozen(array: NDArray) -> NDArray:

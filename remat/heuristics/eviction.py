@@ -10,6 +10,7 @@ import numpy as np
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
+from remat.graphs.arrays import first_computes
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -62,7 +63,7 @@ class Eviction(Heuristic):
         if run.start is not None and problem.order is OrderRule.FREE:
             index = problem.graph.op_index
             given = np.array([index[name] for name in run.start.computes()], dtype=np.int64)
-            order = given[np.sort(np.unique(given, return_index=True)[1])]
+            order = given[first_computes(given)]
         try:
             machine = _Machine(problem, order.tolist(), self.options.most_computes * len(order), run.deadline)
             sequence = machine.run()

@@ -36,8 +36,8 @@ def _order(problem: Problem) -> Int:
 
     arrays = problem.graph.arrays
     num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-    rows = rows_of(problem, ~arrays.is_input)
-    links = len(rows[1]) + len(rows[3]) + len(arrays.producers.indices)
+    reads, writes = arrays.op_inputs.where(~arrays.is_input), arrays.op_outputs.where(~arrays.is_input)
+    links = len(reads.indices) + len(writes.indices) + len(arrays.producers.indices)
 
     def room(length: int, kind: type = np.int64) -> NDArray[Any]:
         return np.zeros(length, dtype=kind)
@@ -45,25 +45,14 @@ def _order(problem: Problem) -> Int:
     order = room(num_ops)
     list_order(
         ListTables(
-            arrays.size, *rows, arrays.producers.indptr, arrays.producers.indices, arrays.consumers.indptr,
-            arrays.consumers.indices, problem.kept, arrays.position,
+            arrays.size, reads.indptr, reads.indices, writes.indptr, writes.indices, arrays.producers.indptr,
+            arrays.producers.indices, arrays.consumers.indptr, arrays.consumers.indices, problem.kept, arrays.position,
             room(num_tensors), room(num_tensors), room(num_tensors, np.bool_), room(num_ops), room(num_ops),
             room(num_ops, np.bool_), room(num_ops), room(num_ops + links, np.float64), room(num_ops + links),
         ),
         order,
     )  # fmt: skip
     return order
-
-
-def rows_of(problem: Problem, wanted: NDArray[np.bool_]) -> tuple[Int, Int, Int, Int]:
-    """Inputs and outputs of each op, as far as they are wanted: two compressed tables."""
-    arrays = problem.graph.arrays
-    found: list[Int] = []
-    for table in (arrays.op_inputs, arrays.op_outputs):
-        keep = wanted[table.indices]
-        counts = np.bincount(table.rows[keep], minlength=len(table))
-        found += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[keep]]
-    return found[0], found[1], found[2], found[3]
 
 
 def _example() -> None:

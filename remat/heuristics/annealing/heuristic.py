@@ -19,6 +19,7 @@ from remat.compiled import KernelSet
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
+from remat.graphs.arrays import first_computes
 from remat.heuristics import grouping
 from remat.heuristics.annealing.options import AnnealingOptions
 from remat.heuristics.annealing.penalty_weight import PenaltyWeight
@@ -227,7 +228,7 @@ class _Search:
         except ProblemError:  # an accumulation buffer is filled twice, which no state says
             return order
         known = np.bincount(given, minlength=len(order))
-        first = given[np.sort(np.unique(given, return_index=True)[1])]
+        first = given[first_computes(given)]
         if (known > np.maximum(self.net.ops[:-1, LIMIT], 1)).any() or (self.fixed and not np.array_equal(first, order)):
             return order
         return given

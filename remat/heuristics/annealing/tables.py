@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.sequence import standing_buffers
+from remat.graphs.arrays import stacked
 from remat.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ def slot_graph(problem: Problem) -> SlotGraph:
     buffers, workspace = standing_buffers(problem)
     live = (arrays.producers.counts == 1) | buffers  # neither graph inputs nor buffers that nobody reads
     limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
-    into = arrays.op_outputs.indices
-    limit[arrays.op_outputs.rows[buffers[into]]] = 1
+    limit[arrays.op_outputs.where(buffers).counts > 0] = 1
     ops = np.zeros((num_ops + 1, kernel.OP_COLUMNS), dtype=np.int64)
     for column, values in (
         (kernel.OP_COST, arrays.cost), (kernel.WORKSPACE, workspace), (kernel.LIMIT, limit),
@@ -38,20 +38,15 @@ def slot_graph(problem: Problem) -> SlotGraph:
         ops[:-1, column] = values
     tensors = np.zeros((num_tensors + 1, kernel.TENSOR_COLUMNS), dtype=np.int64)
     tensors[:-1, kernel.SIZE], tensors[:-1, kernel.KEPT] = arrays.size, problem.kept
-    before, after, writers, readers = (
-        (csr.indptr, csr.indices)
-        for csr in (arrays.op_predecessors, arrays.op_successors, arrays.producers, arrays.consumers)
-    )
-    links: list[Int] = []
-    for table, column, (starts, found) in (
-        (ops, kernel.INPUTS, _only(arrays.op_inputs.rows, arrays.op_inputs.indices, live, num_ops)),
-        (ops, kernel.OUTPUTS, _only(arrays.op_outputs.rows, into, live, num_ops)),
-        (ops, kernel.BEFORE, before), (ops, kernel.AFTER, after),
-        (tensors, kernel.WRITERS, writers), (tensors, kernel.READERS, readers),
-    ):  # fmt: skip
-        table[:, column] = starts + sum(len(link) for link in links)
-        links.append(found)
-    return kernel.SlotGraph(ops, tensors, np.concatenate(links))
+    columns = (
+        (ops, kernel.INPUTS, arrays.op_inputs.where(live)), (ops, kernel.OUTPUTS, arrays.op_outputs.where(live)),
+        (ops, kernel.BEFORE, arrays.op_predecessors), (ops, kernel.AFTER, arrays.op_successors),
+        (tensors, kernel.WRITERS, arrays.producers), (tensors, kernel.READERS, arrays.consumers),
+    )  # fmt: skip
+    begins, links = stacked([rows for _, _, rows in columns])
+    for (table, column, _), begin in zip(columns, begins, strict=True):
+        table[:, column] = begin
+    return kernel.SlotGraph(ops, tensors, links)
 
 
 def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
@@ -80,10 +75,3 @@ def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
     state.ops[:, kernel.RUNS], state.tensors[:, kernel.LAST_CHANGE] = runs, -1
     state.number[kernel.BEST] = -1
     return state
-
-
-def _only(rows: Int, columns: Int, wanted: NDArray[np.bool_], num_rows: int) -> tuple[Int, Int]:
-    """Compressed rows of the entries whose column is wanted."""
-    keep = wanted[columns]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[keep], minlength=num_rows))])
-    return indptr.astype(np.int64), columns[keep]
