@@ -118,6 +118,36 @@ class Deadline:
         return _Until(self.seconds, self.started, done)
 
 
+class Slices:
+    """How much work a compiled function is given between two checks of the clock, from how long the last slice took.
+
+    Parameters
+    ----------
+    first, most : int
+        Amounts of work, in units of the caller.
+    seconds : float
+        The amount doubles after a slice that took less, and halves otherwise.
+
+    Examples
+    --------
+    >>> slices = Slices(1000, 100_000, 60.0)
+    >>> with slices:
+    ...     _ = sum(range(slices.amount))
+    >>> slices.amount
+    2000
+    """
+
+    def __init__(self, first: int, most: int, seconds: float) -> None:
+        self.amount, self.most, self.seconds = first, most, seconds
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        quick = time.perf_counter() - self._began <= self.seconds
+        self.amount = min(2 * self.amount, self.most) if quick else max(1, self.amount // 2)
+
+
 @dataclass(frozen=True)
 class _Until(Deadline):
     done: Callable[[], bool] = bool

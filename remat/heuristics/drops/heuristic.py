@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
-from remat.deadline import Deadline
+from remat.deadline import Deadline, Slices
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
+from remat.graphs.arrays import first_computes
 from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.options import check_types
@@ -174,7 +174,7 @@ def given_orders(problem: Problem, start: Schedule | None) -> list[Int]:
     if problem.order is OrderRule.FREE and start is not None:
         index = problem.graph.op_index
         given = np.array([index[name] for name in start.computes()], dtype=np.int64)
-        found.insert(0, given[np.sort(np.unique(given, return_index=True)[1])])
+        found.insert(0, given[first_computes(given)])
     return found
 
 
@@ -199,8 +199,7 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
     except ProblemError:
         return None
     at = position[given]
-    first = np.zeros(len(at), dtype=np.bool_)
-    first[np.unique(at, return_index=True)[1]] = True
+    first = first_computes(at)
     stage: Int = np.cumsum(first) - first
     again = np.flatnonzero(~first)
     same: NDArray[np.bool_] = np.diff(stage) == 0
@@ -219,10 +218,10 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
 
     number, num_ops = state.number, len(net.cost)
     slack = SLACK if num_ops < MANY else SLACK_OF_MANY
-    pace = Pace()
+    slices = Slices(BATCH, 100 * BATCH, LOOK)
     for chain in CHAINS:
         found = np.empty(chain, dtype=np.int64)
-        pace.steps = max(1, min(pace.steps, BATCH * CHAINS[0] // chain))  # each may take the longer
+        slices.amount = max(1, min(slices.amount, BATCH * CHAINS[0] // chain))  # each may take the longer
         while number[EXCESS] > 0 and not deadline.expired:
             room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
             keys, items = np.empty(room), np.empty(room, dtype=np.int64)
@@ -233,8 +232,8 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
                 last = min(first + BATCH, num_ops)
                 left = search.candidates(net, state, keys, items, left, first, last, over, uses)
             while left and number[EXCESS] > 0 and not deadline.expired:
-                with pace:
-                    left, more = search.descend(net, state, keys, items, left, found, pace.steps, leaning, slack)
+                with slices:
+                    left, more = search.descend(net, state, keys, items, left, found, slices.amount, leaning, slack)
                 taken += more
             if not taken:
                 break
@@ -246,33 +245,10 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
     costliest = np.lexsort((stages, ops, -net.cost[ops]))
     part = 0
     while part < len(costliest) and not deadline.expired:
-        some = costliest[part : part + pace.steps]
+        some = costliest[part : part + slices.amount]
         part += len(some)
-        with pace:
+        with slices:
             search.prune(net, state, ops[some], stages[some])
-
-
-class Pace:
-    """How many steps a compiled function is asked for: about as many as take the time between two looks at the clock.
-
-    Examples
-    --------
-    >>> pace = Pace()
-    >>> with pace:
-    ...     _ = sum(range(pace.steps))
-    >>> pace.steps
-    2000
-    """
-
-    def __init__(self) -> None:
-        self.steps, self._began = BATCH, 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        seconds = time.perf_counter() - self._began
-        self.steps = max(1, self.steps // 2) if seconds > LOOK else min(2 * self.steps, 100 * BATCH)
 
 
 def sequence(net: StageGraph, state: StagedSchedule) -> Int:
@@ -316,15 +292,13 @@ def bare_tables(
     writer = np.full(num_tensors, -1, dtype=np.int64)
     rows = arrays.producers.rows
     writer[rows[single[rows]]] = arrays.producers.indices[single[rows]]
-    begin = np.full(num_tensors, num_ops, dtype=np.int64)
-    shared = buffers[rows]
-    np.minimum.at(begin, rows[shared], position[arrays.producers.indices[shared]])
-    begin[begin == num_ops] = -1
+    begin = np.where(buffers, arrays.producers.lowest(position, num_ops), -1)
     limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
-    into = arrays.op_outputs.indices
-    limit[arrays.op_outputs.rows[(arrays.producers.counts > 1)[into]]] = 1
+    limit[arrays.op_outputs.where(arrays.producers.counts > 1).counts > 0] = 1
+    reads, writes = arrays.op_inputs.where(live), arrays.op_outputs.where(live)
     net = StageGraph(
-        arrays.size.copy(), arrays.cost.copy(), workspace, *list_order.rows_of(problem, live), writer, begin,
+        arrays.size.copy(), arrays.cost.copy(), workspace, reads.indptr, reads.indices, writes.indptr, writes.indices,
+        writer, begin,
         arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & live, limit, order.copy(),
         position,
     )  # fmt: skip
