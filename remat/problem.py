@@ -17,7 +17,11 @@ from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.sizes import UNITS
 from remat.io.text import short
+from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate
 from remat.schedule.rules import OrderRule, Rules
+from remat.schedule.simulate import Simulation, simulate
+from remat.schedule.validate import validate
 
 _DIGITS = r"[0-9]+|[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?:_[0-9]{3})+)"
 _BUDGET = re.compile(rf"\s*((?:{_DIGITS})(?:\.[0-9]+)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*", re.ASCII)
@@ -205,6 +209,24 @@ class Problem:
             1 if not op.recomputable else limits.get(op.name) if isinstance(limits, Mapping) else limits
             for op in self.graph.ops
         ]
+
+    def simulate(self, schedule: Schedule) -> Simulation:
+        """Run a schedule with the tensors to be kept and the constant memory of this problem; nothing is checked.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> problem = Problem(unit_chain(8))
+        >>> problem.simulate(Schedule.reference(problem.graph)).peak
+        10
+        """
+        return simulate(
+            self.graph, schedule, keep=frozenset(self.keep), count_constant_memory=self.count_constant_memory
+        )
+
+    def validate(self, schedule: Schedule) -> Certificate:
+        """Check a schedule by the rules of this problem."""
+        return validate(self.graph, schedule, self.rules)
 
     @cached_property
     def rules(self) -> Rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
 from remat.problem import Problem
 from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate, Verdict
 from remat.scope import Scope
 
 OnSchedule = Callable[[Schedule], bool]
@@ -30,6 +32,11 @@ def rank(fits: bool, cost: int, peak: int) -> tuple[bool, int, int]:
     True
     """
     return (False, cost, peak) if fits else (True, peak, cost)
+
+
+def rank_of(certificate: Certificate) -> tuple[bool, int, int]:
+    """Return the :func:`rank` of a schedule with this certificate."""
+    return rank(certificate.accepted, certificate.cost, certificate.peak)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,67 @@ class HeuristicRun:
 
     def tell(self, schedule: Schedule) -> bool:
         """Hand on a schedule; whether the search may stop."""
-        return self.on_schedule is not None and self.on_schedule(schedule)
+        return self.on_schedule is not None and bool(self.on_schedule(schedule))
+
+
+class Best:
+    """The best schedule of a run: the cheapest within the budget, or else the one of least peak.
+
+    Parameters
+    ----------
+    problem : Problem
+    run : HeuristicRun
+        Receives each schedule within the budget that is better than those before.
+    bound : int, optional
+        A schedule that costs no more is enough.
+    over_budget : bool
+        The run also receives schedules that only miss the budget.
+
+    Attributes
+    ----------
+    schedule : Schedule or None
+    certificate : Certificate or None
+        That of `schedule`.
+    enough : bool
+        Whether the search may stop: a schedule reached `bound`, or the receiver of schedules asked for no more.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(8), 10)
+    >>> best = Best(problem, HeuristicRun(), bound=17)
+    >>> best.offer(Schedule.reference(problem.graph)).cost, best.cost, best.enough
+    (17, 17, True)
+    """
+
+    def __init__(
+        self, problem: Problem, run: HeuristicRun, bound: int | None = None, *, over_budget: bool = False
+    ) -> None:
+        self.problem, self.run, self.bound = problem, run, bound
+        self._told = (Verdict.VALID, Verdict.OVER_BUDGET) if over_budget else (Verdict.VALID,)
+        self.schedule: Schedule | None = None
+        self.certificate: Certificate | None = None
+        self.enough = False
+
+    @property
+    def cost(self) -> int | None:
+        """Cost of the best schedule within the budget, None without one."""
+        return self.certificate.cost if self.certificate is not None and self.certificate.accepted else None
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The :func:`rank` of the best schedule; worse than any other without one."""
+        return rank_of(self.certificate) if self.certificate is not None else (True, sys.maxsize, 0)
+
+    def offer(self, schedule: Schedule, *, tell: bool = True) -> Certificate:
+        """Validate a schedule, keep it if it is the best, and hand it on unless `tell` is false."""
+        certificate = self.problem.validate(schedule)
+        if rank_of(certificate) < self.rank:
+            self.schedule, self.certificate = schedule, certificate
+            if tell and certificate.verdict in self._told:
+                self.enough |= self.run.tell(schedule)
+            self.enough |= self.bound is not None and certificate.accepted and certificate.cost <= self.bound
+        return certificate
 
 
 class Heuristic(Algorithm):

@@ -20,14 +20,13 @@ from remat.bounds.stage_relaxation import StageRelaxation
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.neighbourhoods import Landscape
 from remat.heuristics.options import check_types
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-from remat.schedule.validate import validate
 from remat.scope import scope_within_limits
 
 Int = NDArray[np.int64]
@@ -98,12 +97,13 @@ class FewStages(Heuristic):
         if problem.budget_bytes is None or problem.budget_bytes >= problem.reference_peak:
             return Schedule.reference(problem.graph)
         search = _Search(self, problem, run)
-        search.see(run.start)
+        if run.start is not None:
+            search.best.offer(run.start, tell=False)
         with contextlib.suppress(OverdueError):  # what was found by then counts
             search.go()
         if search.solved and problem.order is OrderRule.FIXED:
             self.bound, self.scope = search.bound, scope_within_limits(problem, OrderRule.FIXED)
-        return search.best
+        return None if search.best.cost is None else search.best.schedule
 
 
 @dataclass(eq=False)
@@ -113,9 +113,6 @@ class _Search:
     heuristic: FewStages
     problem: Problem
     call: HeuristicRun
-    best: Schedule | None = None
-    cost: int | None = None
-    done: bool = False
     solved: bool = False
     events: set[int] = field(default_factory=set)
 
@@ -125,16 +122,7 @@ class _Search:
         self.base = self.bound = self.problem.graph.base_cost
         self.backend = placed(Highs(), self.call.options)
         self.drops = Drops()
-
-    def see(self, schedule: Schedule | None) -> None:
-        """Keep a schedule if it is the cheapest within the rules."""
-        if schedule is None:
-            return
-        certificate = validate(self.problem.graph, schedule, self.problem.rules)
-        if certificate.accepted and (self.cost is None or certificate.cost < self.cost):
-            own = schedule is not self.call.start
-            self.best, self.cost = schedule, certificate.cost
-            self.done |= own and self.call.tell(schedule)
+        self.best = Best(self.problem, self.call)
 
     def go(self) -> None:
         """Programme after programme, with more and more events."""
@@ -153,16 +141,19 @@ class _Search:
                 return
             held = [(raw.values[np.maximum(live, 0)] > 0.5) & (live >= 0) for live in relaxation.live]
             schedule = schedule_of_held(self.problem, relaxation.events, held)
-            self.see(schedule)
+            self.best.offer(schedule)
             if self.drops.prepared(self.call.deadline.earlier(0.0)):
-                self.see(self.drops.mended(self.problem, schedule, self.call.deadline))
+                mended = self.drops.mended(self.problem, schedule, self.call.deadline)
+                if mended is not None:
+                    self.best.offer(mended)
             if not self._add(schedule):
                 if raw.status is Status.OPTIMAL or share >= 1:
                     return
                 share = 1.0  # what there is fits, and nobody knows that it is the best
 
     def _over(self) -> bool:
-        return self.done or self.call.deadline.expired or (self.cost is not None and self.bound >= self.cost)
+        cost = self.best.cost
+        return self.best.enough or self.call.deadline.expired or (cost is not None and self.bound >= cost)
 
     def _solve(self, relaxation: StageRelaxation, model: Model, deadline: Deadline) -> RawResult | None:
         """Solve one programme, and take its bound; None where nothing is cheaper than the best schedule."""
@@ -170,7 +161,7 @@ class _Search:
         call = SolveOptions(
             deadline, options.threads, options.seed, relative_gap=GAP, memory_limit=options.memory_limit
         )
-        asked = self.cost
+        asked = self.best.cost
         if asked is not None and not options.isolate:
             linear = Highs().relax(model, call)
             self._raise(relaxation, linear.bound)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from remat.deadline import Deadline
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
-from remat.schedule import Schedule, simulate
+from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class Greedy(Heuristic):
     >>> from remat.graphs.families import unit_chain
     >>> problem = Problem(unit_chain(8), 7)
     >>> schedule = Greedy().run(problem, HeuristicRun())
-    >>> simulate(problem.graph, schedule).peak
+    >>> problem.simulate(schedule).peak
     7
     """
 
@@ -76,7 +76,7 @@ def mended(problem: Problem, recomputations: frozenset[tuple[int, int]], deadlin
     >>> from remat.graphs.families import unit_chain
     >>> problem = Problem(unit_chain(4), 5)
     >>> schedule = mended(problem, frozenset({(6, 0), (6, 1), (6, 2), (7, 0), (8, 0)}), Deadline())
-    >>> simulate(problem.graph, schedule).cost, simulate(problem.graph, schedule).peak
+    >>> problem.simulate(schedule).cost, problem.simulate(schedule).peak
     (10, 5)
     """
     state = _State(problem, None, recomputations).descended(deadline)
@@ -103,12 +103,7 @@ class _State:
         keys = sorted([*extra, *((k, k) for k in range(len(arrays.order)))])
         self.stage, self.slot = np.array(keys, dtype=np.int64).T
         self.sequence = arrays.order[self.slot]
-        self.run = simulate(
-            problem.graph,
-            Schedule.of_computes(problem.graph, self.sequence),
-            keep=frozenset(problem.keep),
-            count_constant_memory=problem.count_constant_memory,
-        )
+        self.run = problem.simulate(Schedule.of_computes(problem.graph, self.sequence))
         self.budget = problem.budget_bytes
         self.excess = self.excess_of(self.run.memory)
 

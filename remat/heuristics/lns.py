@@ -15,7 +15,7 @@ from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
-from remat.heuristics.base import Heuristic, HeuristicRun, rank
+from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank_of
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import GROUPS, KINDS, Landscape, Portfolio, around_highest
 from remat.heuristics.options import check_types
@@ -26,7 +26,6 @@ from remat.problem import Problem
 from remat.registry import load, make_backend
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate, Verdict
-from remat.schedule.validate import validate
 
 #: Options of solvers for models this small: CP-SAT's presolve takes several times as long as its search.
 QUICK: dict[str, dict[str, Any]] = {"cp-sat": {"cp_model_presolve": False, "linearization_level": 0}}
@@ -154,11 +153,11 @@ class Lns(Heuristic):
             search.begin()
             search.improve()
         except KeyboardInterrupt:
-            if run.on_schedule is not None or search.best is None:
+            if run.on_schedule is not None or search.best.schedule is None:
                 raise
         except OverdueError:  # the caller's: what there is by now is still good
             pass
-        return None if search.best is None else search.best.schedule
+        return search.best.schedule
 
 
 @dataclass(frozen=True)
@@ -170,8 +169,8 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The smaller, the better: within the budget, then cost and peak; over it, peak and cost."""
-        return rank(self.certificate.accepted, self.certificate.cost, self.certificate.peak)
+        """The smaller, the better."""
+        return rank_of(self.certificate)
 
 
 @dataclass
@@ -184,14 +183,13 @@ class _Search:
     kind: type[Formulation]
     backend: Backend
     partitions: Partitions
-    best: _Candidate | None = None
-    enough: bool = False
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.call.seed)
         options = self.call.options
         self.solver = {**QUICK.get(self.backend.full_name, {}), **options.solver, **self.options.solver_options}
         self.placed = placed(self.backend, options)
+        self.best = Best(self.problem, self.call, self.problem.graph.base_cost, over_budget=True)
 
     def see(self, schedule: Schedule, source: str) -> _Candidate:
         """Validate a schedule, and tell of it if it is the best.
@@ -201,16 +199,10 @@ class _Search:
         BackendError
             If any rule but the budget is broken.
         """
-        certificate = validate(self.problem.graph, schedule, self.problem.rules)
+        certificate = self.best.offer(schedule)
         if certificate.verdict is Verdict.INVALID:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}")
-        candidate = _Candidate(schedule, certificate)
-        if self.best is None or candidate.rank < self.best.rank:
-            self.best = candidate
-            self.enough |= self.call.tell(schedule) or (
-                certificate.accepted and certificate.cost == self.problem.graph.base_cost
-            )
-        return candidate
+        return _Candidate(schedule, certificate)
 
     # -- the start -------------------------------------------------------------------------------------------------
 
@@ -219,7 +211,7 @@ class _Search:
         candidates = []
         for schedule, source in self._starts():
             candidates.append(self.see(schedule, source))
-            if candidates[-1].certificate.accepted or self.enough:
+            if candidates[-1].certificate.accepted or self.best.enough:
                 break
         candidates.sort(key=lambda candidate: candidate.rank)
         for candidate in candidates:
@@ -260,13 +252,13 @@ class _Search:
         polish = Portfolio(kinds, self.options.size, num_ops)
         failed, solved, idle = 0, 0, 0
         land = self._landscape(self.work.schedule)
-        while not (self.enough or self.call.deadline.expired):
+        while not (self.best.enough or self.call.deadline.expired):
             if not self.fits and self.statement.preliminary is None:
                 return
             portfolio = polish if self.fits else repair
             name, part = portfolio.choose(land, self.random)
             everything = bool(part.ops.all()) and part.first == 0 and part.last == num_ops - 1
-            best = self.best
+            best = self.best.schedule
             try:
                 new, raw = self._think(part, noisy=self.fits and not everything and self.random.random() < NOISY)
             except _SolverFailedError as failure:
@@ -281,7 +273,7 @@ class _Search:
             better = new is not None and new.rank < self.work.rank
             finished = raw is None or raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
             portfolio.learn(name, better=better, finished=finished)
-            idle = 0 if self.best is not best else idle + 1
+            idle = 0 if self.best.schedule is not best else idle + 1
             if new is not None and (better or self._near(new, idle)) and new.schedule != self.work.schedule:
                 self._go_to(new)
                 land = self._landscape(new.schedule)
@@ -302,11 +294,11 @@ class _Search:
 
     def _near(self, new: _Candidate, idle: int) -> bool:
         """Whether a schedule costs little more than the best; the longer nothing better is found, the more it may."""
-        if self.best is None or not (self.fits and new.certificate.accepted):
+        if self.best.cost is None or not (self.fits and new.certificate.accepted):
             return False
         base = self.problem.graph.base_cost
         travel = self.options.travel * (1 + idle / PATIENCE_TO_TRAVEL)
-        return new.certificate.cost - base <= (1 + travel) * (self.best.certificate.cost - base)
+        return new.certificate.cost - base <= (1 + travel) * (self.best.cost - base)
 
     def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
         """Solve the model of a part; None where there is nothing to solve."""

@@ -18,12 +18,11 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
-from remat.heuristics.base import Heuristic, HeuristicRun, rank
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
-from remat.schedule import Schedule, simulate
-from remat.schedule.validate import validate
+from remat.schedule import Schedule
 
 Bits = NDArray[np.bool_]
 
@@ -135,7 +134,7 @@ class LpRounding(Heuristic):
     >>> problem = Problem(unit_chain(8), 7)
     >>> heuristic = LpRounding()
     >>> schedule = heuristic.run(problem, HeuristicRun())
-    >>> simulate(problem.graph, schedule).cost, heuristic.bound
+    >>> problem.simulate(schedule).cost, heuristic.bound
     (20, 20)
     """
 
@@ -154,11 +153,12 @@ class LpRounding(Heuristic):
         limit = _known_cost(problem, run) if self.options.limited and self.options.formulation == "stages" else None
         for allowance in sorted(self.options.allowances, key=lambda e: e > 0):  # 0 first: it may prove the optimum
             share = self._relaxed(problem, allowance, limit, run)
+            search.best.bound = self.bound
             if share is not None:
                 search.over(allowance, self._rounded(share, np.random.default_rng([run.seed, len(self.tried)])))
             if search.finished:
                 break
-        return search.best
+        return search.best.schedule
 
     # -- phase one ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ def _known_cost(problem: Problem, run: HeuristicRun) -> int | None:
     schedule = run.start or Greedy().run(problem, HeuristicRun(run.options))
     if schedule is None:
         return None
-    certificate = validate(problem.graph, schedule, problem.rules)
+    certificate = problem.validate(schedule)
     return certificate.cost if certificate.accepted else None
 
 
@@ -222,15 +222,13 @@ class _Search:
 
     def __init__(self, heuristic: LpRounding, problem: Problem, run: HeuristicRun) -> None:
         self.heuristic, self.problem, self.run = heuristic, problem, run
-        self.best: Schedule | None = None
-        self.done = False
-        self._ranked: tuple[bool, int, int] | None = None
+        self.best = Best(problem, run)
         self._seen: set[bytes] = set()
 
     @property
     def finished(self) -> bool:
         """Whether the optimum is proved, somebody said stop, or time is up."""
-        return self.done or self.run.deadline.expired
+        return self.best.enough or self.run.deadline.expired
 
     def over(self, allowance: float, roundings: Iterator[tuple[float | None, Bits]]) -> None:
         """Look at one rounding after the other."""
@@ -254,17 +252,5 @@ class _Search:
             self._take(replace(schedule, source=f"{name}, mended"), allowance, threshold, True)
 
     def _take(self, schedule: Schedule, allowance: float, threshold: float | None, mended: bool) -> None:
-        problem = self.problem
-        found = simulate(
-            problem.graph, schedule, keep=frozenset(problem.keep), count_constant_memory=problem.count_constant_memory
-        )
-        budget = problem.budget_bytes
-        fits = budget is None or found.peak <= budget
-        self.heuristic.tried.append(Rounded(allowance, threshold, mended, found.cost, found.peak, fits))
-        ranked = rank(fits, found.cost, found.peak)
-        if self._ranked is not None and ranked >= self._ranked:
-            return
-        self.best, self._ranked = schedule, ranked
-        if fits:
-            proved = self.heuristic.bound is not None and found.cost <= self.heuristic.bound
-            self.done = self.run.tell(schedule) or proved
+        found = self.best.offer(schedule)
+        self.heuristic.tried.append(Rounded(allowance, threshold, mended, found.cost, found.peak, found.accepted))

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.base import Part
+from remat.graphs.arrays import first_computes
 from remat.heuristics.windows import Windows
 from remat.problem import Problem
-from remat.schedule import Schedule, simulate
+from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
 
@@ -42,14 +43,8 @@ class Landscape:
         graph = problem.graph
         self.problem, self.windows = problem, windows
         self.sequence = np.array([graph.op_index[name] for name in schedule.computes()], dtype=np.int64)
-        self.run = simulate(
-            graph,
-            Schedule.of_computes(graph, self.sequence),
-            keep=frozenset(problem.keep),
-            count_constant_memory=problem.count_constant_memory,
-        )
-        first = np.zeros(len(self.sequence), dtype=np.bool_)
-        first[np.unique(self.sequence, return_index=True)[1]] = True
+        self.run = problem.simulate(Schedule.of_computes(graph, self.sequence))
+        first = first_computes(self.sequence)
         self.stage: Int = np.cumsum(first) - first
         self.memory = self.run.memory
         self.again = np.flatnonzero(~first)

@@ -10,11 +10,11 @@ from typing import ClassVar
 from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.options import check_types
 from remat.heuristics.retention import Bits, recomputation_for, schedule_for
 from remat.problem import Problem
-from remat.schedule import Schedule, Verdict, validate
+from remat.schedule import Schedule
 from remat.schedule.formats.checkmate import schedule_from_matrices
 
 #: Seconds that validating a schedule takes for each of its computes, which may be millions.
@@ -92,7 +92,7 @@ class Checkpointing(Heuristic):
                 f"{self.name} needs about {needed / 2**30:.1f} GiB for {num_ops:,} ops, of which "
                 f"{available / 2**30:.1f} GiB are to be had"
             )
-        best: tuple[tuple[bool, int, int], Schedule] | None = None
+        best = Best(problem, run)
         # a small graph's first schedule is there at once, however late it is
         self.deadline = Deadline.after(max(FIRST, run.deadline.remaining))
         candidates = self.candidates(problem)
@@ -104,16 +104,10 @@ class Checkpointing(Heuristic):
             if schedule is None or self.deadline.remaining < SECONDS_TO_JUDGE * schedule.num_computes:
                 break
             self.deadline = run.deadline
-            found = validate(problem.graph, schedule, problem.rules)
-            fits = self.fitted = found.verdict is Verdict.VALID
-            rank = (False, found.cost, found.peak) if fits else (True, found.peak, found.cost)
-            if best is None or rank < best[0]:
-                best = rank, schedule
-                if fits and run.tell(schedule):
-                    break
-            if run.deadline.expired:
+            self.fitted = best.offer(schedule).accepted
+            if best.enough or run.deadline.expired:
                 break
-        return None if best is None else best[1]
+        return best.schedule
 
     def retaining(self, problem: Problem, S: Bits) -> Schedule:
         """The schedule that retains `S` and computes as little as that allows."""
