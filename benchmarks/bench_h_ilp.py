@@ -15,7 +15,7 @@ from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
 from remat.graphs.zoo import gpt
-from remat.hierarchy.chain import chain_of_blocks
+from remat.hierarchy.partition.blocks import Blocks
 from remat.registry import make_backend
 
 
@@ -48,7 +48,7 @@ def option(problem, group, share):
 
 def composites(problem, count):
     found = []
-    for group in chain_of_blocks(problem):
+    for group in Blocks().partition(problem).root.children:
         if len(group.forward) < 2:
             continue
         if not len(group.backward):

@@ -13,8 +13,7 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.hierarchy.pairing import largest_acyclic
-from remat.hierarchy.partition.base import groupable
-from remat.hierarchy.tree import Hierarchy, Int, dependencies
+from remat.hierarchy.tree import Int, dependencies
 from remat.problem import Problem
 
 #: A numbered module with more than this share of the ops is taken apart, where it consists of numbered modules.
@@ -48,7 +47,7 @@ def module_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
     modules = problem.graph.meta.get("modules")
     if not isinstance(modules, Mapping) or not modules:
         raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by modules: meta has no 'modules'")
-    paths = [_path(modules.get(problem.graph.op_names[op])) for op in ops.tolist()]
+    paths = [module_path(modules.get(problem.graph.op_names[op])) for op in ops.tolist()]
     return numbered(problem, ops, paths, "no numbered modules with several ops each")
 
 
@@ -97,7 +96,8 @@ def articulation_labels(problem: Problem, ops: Int, max_side: int) -> Labels:
     return Labels(ops, label, names, "no op is one that all later ones depend on the earlier ones through")
 
 
-def _path(text: Any) -> tuple[str, ...]:
+def module_path(text: Any) -> tuple[str, ...]:
+    """Return the parts of a dotted path; none for what is no text."""
     return tuple(part for part in text.split(".") if part) if isinstance(text, str) else ()
 
 
@@ -129,7 +129,7 @@ def numbered(problem: Problem, ops: Int, paths: list[tuple[str, ...]], reason: s
         if key:
             labels[op] = codes.setdefault(key, len(codes))
             names[int(labels[op])] = ".".join(key)
-    return in_pieces(problem, ops, labels, names, reason=reason, paths=paths)
+    return _in_pieces(problem, dict(zip(ops.tolist(), paths, strict=True)), labels, names, reason)
 
 
 def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
@@ -142,44 +142,15 @@ def _key(path: tuple[str, ...], number: int) -> tuple[str, ...]:
     return ()
 
 
-def hierarchy_labels(hierarchy: Hierarchy) -> Labels:
-    """Blocks are the highest groups; ops that stand alone go with the group after them."""
-    problem = hierarchy.problem
-    ops = groupable(problem)
-    labels = np.full(len(problem.graph.ops), -1, dtype=np.int64)
-    names = {}
-    for k, group in enumerate(hierarchy.root.children):
-        labels[group.forward] = k
-        names[k] = group.name
-    if not names:
-        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks: its hierarchy has no groups")
-    found = in_pieces(problem, ops, labels, names, reason="it is a single group")
-    label = found.label.copy()
-    known = np.flatnonzero(label < len(names))
-    after = np.searchsorted(known, np.arange(len(label)))
-    label = label[known[np.minimum(after, len(known) - 1)]]
-    return Labels(found.ops, label, names, found.reason)
-
-
-def in_pieces(
-    problem: Problem,
-    ops: Int,
-    labels: Int,
-    names: dict[int, str],
-    *,
-    reason: str,
-    paths: list[tuple[str, ...]] | None = None,
+def _in_pieces(
+    problem: Problem, paths: dict[int, tuple[str, ...]], labels: Int, names: dict[int, str], reason: str
 ) -> Labels:
     """Ops in an order in which each label comes in one piece, as near to the reference order as that can be.
 
     Ops without a label (-1) get new ones, the same where they are neighbours in this order.
     """
-    arrays = problem.graph.arrays
-    inside = np.zeros(len(labels), dtype=np.bool_)
-    inside[ops] = True
-    tails, heads = dependencies(problem)
-    edges = inside[tails] & inside[heads]
-    tails, heads = tails[edges], heads[edges]
+    ops = np.array(list(paths))
+    tails, heads = dependencies(problem, ops)
     nodes = np.where(labels >= 0, labels, len(names) + np.arange(len(labels)))
     keep = largest_acyclic(nodes, ops, tails, heads)
     nodes = np.where(keep, nodes, len(names) + np.arange(len(labels)))
@@ -192,13 +163,12 @@ def in_pieces(
         if a != b and b not in follow[a]:
             follow[a].add(b)
             waiting[b] += 1
-    position = arrays.position
+    position = problem.graph.arrays.position
     ready = [(int(position[members[node][0]]), node) for node, count in waiting.items() if not count]
     heapq.heapify(ready)
     order: list[int] = []
     label: list[int] = []
-    names, count = dict(names), len(names)
-    path_of = dict(zip(ops.tolist(), paths, strict=True)) if paths else {}
+    count = len(names)
     last = -1
     while ready:
         _, node = heapq.heappop(ready)
@@ -207,7 +177,7 @@ def in_pieces(
         elif last < count:  # the first of a run of ops without a label
             op = members[node][0]
             last = max(names) + 1
-            names[last] = ".".join(path_of.get(op, ())[:1]) or problem.graph.op_names[op]
+            names[last] = ".".join(paths[op][:1]) or problem.graph.op_names[op]
         order += members[node]
         label += [last] * len(members[node])
         for b in follow[node]:

@@ -126,16 +126,11 @@ class SubProblem:
         backward = None if option.backward is None else self.ops[option.backward]
         return Option(self.ops[option.forward], backward, name)
 
-    def schedule(
-        self, forward: Iterable[int], backward: Iterable[int] = (), problem: Problem | None = None
-    ) -> Schedule:
-        """The schedule that two sequences of ops of the whole graph stand for.
-
-        It is signed for `problem`, one that :meth:`asking` gave, or else for :attr:`problem`.
-        """
+    def schedule(self, forward: Iterable[int], backward: Iterable[int] = ()) -> Schedule:
+        """Return the schedule that two sequences of ops of the whole graph stand for."""
         between = [] if self.outside is None else [self.outside]
         computes = [*(self.place[op] for op in forward), *between, *(self.place[op] for op in backward)]
-        return Schedule.of_computes((problem or self.problem).graph, computes)
+        return Schedule.of_computes(self.problem.graph, computes)
 
 
 def numbers(group: Group) -> Int:

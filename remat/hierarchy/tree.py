@@ -192,9 +192,10 @@ class Hierarchy:
         lacking = np.setdiff1d(np.arange(len(name)), self.root.ops)
         if len(lacking):
             raise ProblemError(f"the hierarchy of graph {self.graph.name!r} lacks op {name[lacking[0]]!r}")
-        if not _parts_agree(self, arrays):
-            for group in self.groups():
-                _check_parts(group, arrays)
+        above: tuple[Group, ...] = ()
+        for level in self.levels():
+            _check_level(arrays, level, above)
+            above = level
         for number, level in enumerate(self.levels()):
             if number and (fault := cycle_fault(arrays, level)):
                 raise ProblemError(f"graph {self.graph.name!r}: {fault}")
@@ -208,17 +209,22 @@ class Hierarchy:
         return f"Hierarchy({self.graph.name!r}, depth {self.depth}, {sum(1 for _ in self.groups())} groups)"
 
 
-def dependencies(problem: Problem) -> tuple[Int, Int]:
-    """Which op has to come before which, as positions in ``graph.ops``: pairs of a tail and a head, some repeatedly.
+def dependencies(problem: Problem, ops: Int | None = None) -> tuple[Int, Int]:
+    """Return which op has to come before which, as positions in ``graph.ops``: tails and heads, some repeatedly.
 
-    Where the order is fixed, neighbours in the reference order are such pairs, too: then only ops that are neighbours
-    there can be run as a whole.
+    With `ops`, only pairs among them. Where the order is fixed, neighbours in the reference order are such pairs, too:
+    then only ops that are neighbours there can be run as a whole.
     """
     arrays = problem.graph.arrays
-    if problem.order is not OrderRule.FIXED:
-        return arrays.edge_producer, arrays.edge_consumer
-    order = arrays.order
-    return np.concatenate([arrays.edge_producer, order[:-1]]), np.concatenate([arrays.edge_consumer, order[1:]])
+    tails, heads = arrays.edge_producer, arrays.edge_consumer
+    if problem.order is OrderRule.FIXED:
+        tails, heads = np.concatenate([tails, arrays.order[:-1]]), np.concatenate([heads, arrays.order[1:]])
+    if ops is None:
+        return tails, heads
+    inside = np.zeros(len(arrays.cost), dtype=np.bool_)
+    inside[ops] = True
+    both = inside[tails] & inside[heads]
+    return tails[both], heads[both]
 
 
 def part_labels(num_ops: int, groups: tuple[Group, ...] | list[Group]) -> Int:
@@ -271,55 +277,50 @@ def _label_name(labels: Int, op: int, groups: tuple[Group, ...] | list[Group]) -
     return f"group {group.name!r}" + (" (its backward ops)" if backward else "")
 
 
-def _parts_agree(hierarchy: Hierarchy, arrays: GraphArrays) -> bool:
-    """Whether all groups are in order, and children disjoint parts of their parents; without saying what is wrong."""
-    above = np.full(len(arrays.cost), -1, dtype=np.int64)
-    parent = np.zeros(1, dtype=np.int64)
-    for number, level in enumerate(hierarchy.levels()):
-        parts = [ops for group in level for ops in (group.forward, group.backward)]
-        lengths = np.array([len(ops) for ops in parts])
-        ops, label = np.concatenate(parts), np.repeat(np.arange(len(parts)), lengths)
-        neighbours = label[1:] == label[:-1]
-        if (lengths[::2] + lengths[1::2] == 0).any() or (np.bincount(ops, minlength=1) > 1).any():
-            return False
-        if (np.diff(arrays.position[ops])[neighbours] <= 0).any():
-            return False
-        if number and (above[ops] != 2 * np.repeat(parent, 2)[label] + label % 2).any():
-            return False
-        above = np.full(len(arrays.cost), -1, dtype=np.int64)
-        above[ops] = label
-        parent = np.repeat(np.arange(len(level)), [len(group.children) for group in level])
-    return True
+def _check_level(arrays: GraphArrays, level: tuple[Group, ...], above: tuple[Group, ...]) -> None:
+    """Check that the groups of a level are in order, and disjoint parts of their parents in the level `above`.
 
-
-def _check_parts(group: Group, arrays: GraphArrays) -> None:
-    """That a group is in order, and its children disjoint parts of it."""
+    Raises
+    ------
+    ProblemError
+        For the first fault.
+    """
     name = arrays.op_names
-    if not group.num_ops:
-        raise ProblemError(f"group {group.name!r} has no ops")
-    for ops in (group.forward, group.backward):
-        late = np.flatnonzero(np.diff(arrays.position[ops]) <= 0)
-        if len(late):
-            op = name[ops[late[0] + 1]]
-            raise ProblemError(f"group {group.name!r}: op {op!r} is listed twice or not in the reference order")
-    both = np.intersect1d(group.forward, group.backward)
+    parts = [ops for group in level for ops in (group.forward, group.backward)]
+    lengths = np.array([len(ops) for ops in parts])
+    ops, part = np.concatenate(parts), np.repeat(np.arange(len(parts)), lengths)
+    empty = np.flatnonzero(lengths[::2] + lengths[1::2] == 0)
+    if len(empty):
+        raise ProblemError(f"group {level[empty[0]].name!r} has no ops")
+    late = np.flatnonzero((np.diff(arrays.position[ops]) <= 0) & (np.diff(part) == 0)) + 1
+    if len(late):
+        group, op = level[part[late[0]] // 2].name, name[ops[late[0]]]
+        raise ProblemError(f"group {group!r}: op {op!r} is listed twice or not in the reference order")
+    by_op = np.argsort(ops, kind="stable")
+    again = np.flatnonzero(np.diff(ops[by_op]) == 0)
+    one, other = by_op[again], by_op[again + 1]
+    both = one[part[one] // 2 == part[other] // 2]
     if len(both):
-        raise ProblemError(f"group {group.name!r}: op {name[both[0]]!r} is both a forward and a backward op")
-    for part in ("forward", "backward"):
-        if not group.children:
-            break
-        inside = np.concatenate([getattr(child, part) for child in group.children])
-        strange = np.setdiff1d(inside, getattr(group, part))
-        if len(strange):
-            child = next(c for c in group.children if strange[0] in getattr(c, part))
-            raise ProblemError(
-                f"{part} op {name[strange[0]]!r} of group {child.name!r} is not one of its parent {group.name!r}"
-            )
-        values, counts = np.unique(inside, return_counts=True)
-        if (counts > 1).any():
-            twice = int(values[counts > 1][0])
-            shown = " and ".join(repr(c.name) for c in group.children if twice in getattr(c, part))
-            raise ProblemError(f"op {name[twice]!r} is in several children of group {group.name!r}: {shown}")
+        group, op = level[part[both[0]] // 2].name, name[ops[both[0]]]
+        raise ProblemError(f"group {group!r}: op {op!r} is both a forward and a backward op")
+    if not above:
+        return
+    parent = np.repeat(np.arange(len(above)), [len(group.children) for group in above])
+    part_above = np.full(len(name), -1, dtype=np.int64)
+    for number, group_above in enumerate(above):
+        part_above[group_above.forward], part_above[group_above.backward] = 2 * number, 2 * number + 1
+    strange = np.flatnonzero(part_above[ops] != 2 * parent[part // 2] + part % 2)
+    if len(strange):
+        child, kind = divmod(int(part[strange[0]]), 2)
+        raise ProblemError(
+            f"{('forward', 'backward')[kind]} op {name[ops[strange[0]]]!r} of group {level[child].name!r} is not one "
+            f"of its parent {above[parent[child]].name!r}"
+        )
+    if len(again):
+        holders = part[ops == ops[one[0]]] // 2
+        shown = " and ".join(repr(level[holder].name) for holder in holders.tolist())
+        where = above[parent[holders[0]]].name
+        raise ProblemError(f"op {name[ops[one[0]]]!r} is in several children of group {where!r}: {shown}")
 
 
 def _rows(table: Csr, rows: Int) -> Int:

@@ -35,16 +35,11 @@ class ModelMethod:
     backend : Backend
     options : optional
         Of the formulation.
-    call : SolveOptions, optional
-        In place of that of the session.
     """
 
-    def __init__(
-        self, session: Session, kind: type[Formulation], backend: Backend, options: Any = None,
-        call: SolveOptions | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, session: Session, kind: type[Formulation], backend: Backend, options: Any = None) -> None:
         self.session, self.kind, self.backend, self.options = session, kind, backend, options
-        self.call = call or session.call
+        self.call = session.call
         self.incumbents = session.incumbents
         self.source = f"{kind.name} by {backend.full_name}"
         self.last_cost = session.bound

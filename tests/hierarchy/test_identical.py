@@ -10,8 +10,9 @@ import pytest
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, Tensor
 from remat.graphs.zoo.gpt import gpt
-from remat.hierarchy import Group, Hierarchy, chain_of_blocks
+from remat.hierarchy import Group, Hierarchy
 from remat.hierarchy.identical import Forms, identical_groups, translate
+from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
 from remat.problem import Problem
 
@@ -23,8 +24,7 @@ def small(**options) -> ComputeGraph:
 
 
 def layer_classes(problem: Problem) -> list[list[str]]:
-    chain = chain_of_blocks(problem)
-    return [[group.name for group in each.members] for each in identical_groups(chain.hierarchy)]
+    return [[group.name for group in each.members] for each in identical_groups(Blocks().partition(problem))]
 
 
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
@@ -67,8 +67,7 @@ def test_sizes_limits_and_what_is_kept_separate() -> None:
 
 def test_groups_inside_have_to_lie_at_the_same_places() -> None:
     problem = Problem(small())
-    chain = chain_of_blocks(problem)
-    one, two = chain[1], chain[2]
+    _, one, two, *_ = Blocks().partition(problem).root.children
     forms = Forms(problem)
     cut = [
         Group(g.name, g.forward, g.backward, (Group("x", g.forward[:n]),)) for g, n in ((one, 3), (two, 3), (two, 4))

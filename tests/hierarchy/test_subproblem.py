@@ -124,8 +124,8 @@ def test_a_limit_on_what_is_held_in_between_is_the_workspace_of_outside() -> Non
     forgetting = part.asking(7, 3)
     fault = validate(forgetting.graph, Schedule.reference(forgetting.graph), forgetting.rules).first
     assert "'outside'" in str(fault) and "budget" in str(fault)
-    again_all = part.schedule([1, 2, 3, 4], [1, 2, 3, 8, 9, 10, 11], forgetting)
-    assert validate(forgetting.graph, again_all, forgetting.rules).accepted
+    again_all = part.schedule([1, 2, 3, 4], [1, 2, 3, 8, 9, 10, 11]).targets
+    assert validate(forgetting.graph, Schedule.of_computes(forgetting.graph, again_all), forgetting.rules).accepted
 
 
 def test_a_group_that_reads_a_buffer_others_write_into_cannot_be_run_alone() -> None:

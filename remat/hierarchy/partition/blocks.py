@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.heuristics.options import check_types
-from remat.hierarchy.chain import forward_blocks
-from remat.hierarchy.partition.base import Partitioner
+from remat.hierarchy.labels import Labels, articulation_labels, module_labels, name_labels
+from remat.hierarchy.partition.base import Partitioner, groupable
+from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
+
+#: Where blocks come from.
+SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {
+    "modules": module_labels, "names": name_labels, "articulation": articulation_labels
+}  # fmt: skip
+#: Side tensors may hold this share of the bytes of all forward values, in hundredths.
+MAX_SIDE = 10
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class BlocksOptions:
 
 
 class Blocks(Partitioner):
-    """The chain of blocks of a graph (:func:`~remat.hierarchy.chain.chain_of_blocks`), where there is one.
+    """The chain of blocks of a graph (:func:`forward_blocks`), where there is one.
 
     Where there are more than `most` blocks, neighbours are put together until there are no more than that, as evenly as
     their number allows; and so within each group.
@@ -74,3 +84,74 @@ def _together(groups: list[Group]) -> Group:
         return groups[0]
     first, last = groups[0].name.split(" .. ")[0], groups[-1].name.split(" .. ")[-1]
     return Group(f"{first} .. {last}", np.concatenate([group.forward for group in groups]), children=tuple(groups))
+
+
+def forward_blocks(
+    problem: Problem,
+    source: Literal["auto", "modules", "names", "articulation"] = "auto",
+    *,
+    max_side: int = MAX_SIDE,
+) -> list[Group]:
+    """Return the forward ops of a training graph (or all ops of a graph without a backward pass) as a chain of blocks.
+
+    Every op is in one block. Blocks read values of their own, of the block before, graph inputs, and *side tensors*:
+    values that live across a block that neither writes nor last reads them, such as masks, the output of an encoder,
+    and the skips of a U-Net.
+
+    Parameters
+    ----------
+    problem : Problem
+    source : {"auto", "modules", "names", "articulation"}
+        ``"modules"``: numbered modules in ``meta["modules"]`` (op name to dotted path, such as ``layers.3.attn``), and
+        the ops between them. ``"names"``: the same from the names of ops (``block3_conv1``). ``"articulation"``:
+        runs between ops through which all later ones depend on the earlier ones. ``"auto"``: the first of these that
+        makes at least two blocks.
+    max_side : int
+        Side tensors may hold this share of the bytes of all forward values, in hundredths. Blocks are joined until
+        they do.
+
+    Raises
+    ------
+    ProblemError
+        If the source does not make at least two blocks, with the reason.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> [block.ops.tolist() for block in forward_blocks(Problem(unit_chain(4)))]
+    [[0], [1], [2], [3]]
+    """
+    if source != "auto" and source not in SOURCES:
+        raise ProblemError(f"blocks come from auto, modules, names or articulation, not {source!r}")
+    ops = groupable(problem)
+    faults: list[ProblemError] = []
+    for name in SOURCES if source == "auto" else [source]:
+        try:
+            return _joined(problem, SOURCES[name](problem, ops, max_side), name, max_side)
+        except ProblemError as fault:
+            faults.append(fault)
+    raise faults[-1]
+
+
+def _joined(problem: Problem, labels: Labels, source: str, max_side: int) -> list[Group]:
+    """Runs of one label, joined until side tensors hold few bytes."""
+    arrays = problem.graph.arrays
+    starts = np.flatnonzero(np.diff(labels.label, prepend=-2))
+    names = [labels.names[label] for label in labels.label[starts].tolist()]
+    block = np.full(len(arrays.cost), -1, dtype=np.int64)
+    block[labels.ops] = np.searchsorted(starts, np.arange(len(labels.ops)), side="right") - 1
+    first, last = lives(problem, block)
+    side = np.flatnonzero(last > first + 1)
+    side = side[np.argsort(arrays.size[side], kind="stable")]
+    allowed = np.cumsum(arrays.size[side]) * 100 <= max_side * int(arrays.size[first < len(names)].sum())
+    begins = np.ones(len(names), dtype=np.bool_)
+    for tensor in side[~allowed].tolist():
+        begins[first[tensor] + 2 : last[tensor] + 1] = False
+    heads = np.flatnonzero(begins)
+    if len(heads) < 2:
+        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by {source}: {labels.reason}")
+    found = []
+    for head, tail, ops in zip(heads, [*heads[1:] - 1, -1], np.split(labels.ops, starts[heads[1:]]), strict=True):
+        name = names[head] if begins[tail] else f"{names[head]} .. {names[tail]}"
+        found.append(Group(name, ops[np.argsort(arrays.position[ops])]))
+    return found

@@ -79,7 +79,8 @@ class MinCut(Partitioner):
         node = np.full(len(arrays.cost), -1, dtype=np.int64)
         node[ops] = np.arange(len(ops))
         ops = ops[Level.of(problem, node, None, problem.kept).by_rank]
-        first, last = lives(problem, ops)
+        node[ops] = np.arange(len(ops))
+        first, last = lives(problem, node)
         alive = np.zeros(len(ops) + 1, dtype=np.int64)  # bytes that pass from the ops before each place to it and later
         passed = np.flatnonzero(last > first)
         np.add.at(alive, first[passed] + 1, arrays.size[passed])

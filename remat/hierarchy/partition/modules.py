@@ -10,6 +10,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.heuristics.options import check_types
+from remat.hierarchy.labels import module_path
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_runs
@@ -57,22 +58,18 @@ class Modules(Partitioner):
         if not isinstance(modules, Mapping) or not modules:
             raise ProblemError(f"graph {problem.graph.name!r} has no 'modules' in meta to be grouped by")
         names = problem.graph.op_names
-        paths = {op: _parts(modules.get(names[op])) for op in ops.tolist()}
+        paths = {op: module_path(modules.get(names[op])) for op in ops.tolist()}
         self._cut(problem, ops, paths, deadline)
         members = self._members(problem, ops.tolist(), paths, deadline)
         return groups_of(in_runs(problem, members, self.options.max_members))
 
     def _cut(self, problem: Problem, ops: Int, paths: dict[int, tuple[str, ...]], deadline: Deadline) -> None:
         """Shorten paths, level by level, until all modules of a level can be run as wholes."""
-        tails, heads = dependencies(problem)
-        inside = np.zeros(len(problem.graph.ops), dtype=np.bool_)
-        inside[ops] = True
-        edges = inside[tails] & inside[heads]
-        tails, heads = tails[edges], heads[edges]
+        tails, heads = dependencies(problem, ops)
         for length in range(1, max(map(len, paths.values())) + 1):
             deadline.check()
             codes: dict[tuple[str, ...], int] = {}
-            labels = -1 - np.arange(len(inside))
+            labels = -1 - np.arange(len(problem.graph.ops))
             for op, path in paths.items():
                 if len(path) >= length:
                     labels[op] = codes.setdefault(path[:length], len(codes))
@@ -104,7 +101,3 @@ class Modules(Partitioner):
                 parent.append(Group(".".join(path), np.array(by_path[path]), children=children))
         position = problem.graph.arrays.position
         return sorted(below[()], key=lambda m: int(position[m.forward[0] if isinstance(m, Group) else m]))
-
-
-def _parts(text: object) -> tuple[str, ...]:
-    return tuple(part for part in text.split(".") if part) if isinstance(text, str) else ()

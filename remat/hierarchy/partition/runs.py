@@ -40,15 +40,22 @@ def groups_of(members: list[Group | int]) -> list[Group]:
     return [member for member in members if isinstance(member, Group)]
 
 
-def lives(problem: Problem, ops: Int) -> tuple[Int, Int]:
-    """Places in `ops` of the first writer and the last reader or writer of each tensor; shapes (tensors,).
+def lives(problem: Problem, place: Int) -> tuple[Int, Int]:
+    """Return the places of the first writer and of the last reader or writer of each tensor; shapes (tensors,).
 
-    The first is ``len(ops)`` and the last -1 where there is none.
+    Parameters
+    ----------
+    place : int64 array, shape (ops,)
+        The place of each op; -1 for ops that do not count.
+
+    Returns
+    -------
+    tuple of int64 arrays
+        The number of ops and -1 for tensors that no op with a place writes, or that none reads or writes.
     """
     arrays = problem.graph.arrays
-    place = np.full(len(arrays.cost), -1, dtype=np.int64)
-    place[ops] = np.arange(len(ops))
-    first, last = np.full(len(arrays.size), len(ops)), np.full(len(arrays.size), -1, dtype=np.int64)
+    first = np.full(len(arrays.size), len(place), dtype=np.int64)
+    last = np.full(len(arrays.size), -1, dtype=np.int64)
     writer, reader = place[arrays.producers.indices], place[arrays.consumers.indices]
     np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
     np.maximum.at(last, arrays.producers.rows, writer)

@@ -1,4 +1,4 @@
-"""Chains of blocks from modules, names, articulation points and hierarchies."""
+"""Chains of blocks from modules, names and articulation points."""
 
 import random
 
@@ -12,15 +12,15 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.zoo.gpt import gpt
-from remat.hierarchy import Chain, Group, chain_of_blocks
-from remat.hierarchy.pairing import attach_backward
+from remat.hierarchy import Group
 from remat.hierarchy.partition.base import groupable
+from remat.hierarchy.partition.blocks import Blocks, BlocksOptions, forward_blocks
 from remat.problem import Problem
 
 
-def check_chain(chain: Chain) -> None:
-    """That it is what it says: all forward ops once, and each block reads the one before, or side tensors."""
-    problem, arrays = chain.problem, chain.problem.graph.arrays
+def side_tensors(problem: Problem, chain: list[Group]) -> set[str]:
+    """Check that all forward ops are in a block and that each reads the one before; what is read from elsewhere."""
+    arrays = problem.graph.arrays
     forward = np.concatenate([block.forward for block in chain])
     assert sorted(forward) == sorted(groupable(problem))
     number = np.full(len(arrays.cost), -1)
@@ -29,20 +29,19 @@ def check_chain(chain: Chain) -> None:
     inside = (number[arrays.edge_producer] >= 0) & (number[arrays.edge_consumer] >= 0)
     steps = (number[arrays.edge_consumer] - number[arrays.edge_producer])[inside]
     assert (steps >= 0).all()
-    assert set(arrays.edge_tensor[inside][steps > 1]) == set(chain.side)
+    return {problem.graph.tensor_names[t] for t in arrays.edge_tensor[inside][steps > 1]}
 
 
 @pytest.mark.parametrize("accumulation", ["sums", "buffers"])
 def test_layers_of_a_transformer_by_modules(accumulation) -> None:
-    chain = chain_of_blocks(Problem(gpt(layers=4, accumulation=accumulation)))
-    check_chain(chain)
+    problem = Problem(gpt(layers=4, accumulation=accumulation))
+    root = Blocks().partition(problem).root
+    chain = forward_blocks(problem)
+    assert not side_tensors(problem, chain)
     assert [block.name for block in chain] == ["embedding", *(f"layers.{k}" for k in range(4)), "head"]
-    assert chain.source == "modules"
-    assert {(len(block.forward), len(block.backward)) for block in chain[1:-1]} == {(15, 15)}
-    assert not len(chain.side)
-    graph = chain.problem.graph
-    assert [graph.op_names[op] for op in chain.hierarchy.root.alone] == ["loss", "grad_loss"]
-    assert [graph.tensor_names[t] for t in np.concatenate(chain.links())][1] == "layers.0.residual2"
+    assert [block.name for block in root.children] == [block.name for block in forward_blocks(problem, "modules")]
+    assert {(len(block.forward), len(block.backward)) for block in root.children[1:-1]} == {(15, 15)}
+    assert [problem.graph.op_names[op] for op in root.alone] == ["loss", "grad_loss"]
 
 
 @pytest.mark.shared
@@ -60,19 +59,21 @@ def test_layers_of_a_transformer_by_modules(accumulation) -> None:
     ],
 )
 def test_real_graphs(name: str, source: str, blocks: int, shared) -> None:
-    chain = chain_of_blocks(Problem(load_graph(shared / "data" / "graphs" / f"{name}.json")))
-    check_chain(chain)
-    assert (chain.source, len(chain)) == (source, blocks)
-    arrays = chain.problem.graph.arrays
-    assert arrays.size[chain.side].sum() <= 0.1 * arrays.size.sum()
+    problem = Problem(load_graph(shared / "data" / "graphs" / f"{name}.json"))
+    chain = forward_blocks(problem)
+    side = side_tensors(problem, chain)
+    assert [block.name for block in chain] == [block.name for block in forward_blocks(problem, source)]
+    assert len(chain) == blocks
+    graph, arrays = problem.graph, problem.graph.arrays
+    assert arrays.size[[graph.tensor_index[t] for t in side]].sum() <= 0.1 * arrays.size.sum()
     # little is left over but the loss, as the order is fixed: sums of gradients that come at odd times
-    assert len(chain.hierarchy.root.alone) <= 2
-    position = arrays.position
-    for block in chain:
+    root = Blocks(BlocksOptions(most=blocks)).partition(problem).root
+    assert len(root.alone) <= 2
+    for block in root.children:
         for ops in (block.forward, block.backward):
-            assert (np.diff(position[ops]) == 1).all()
+            assert (np.diff(arrays.position[ops]) == 1).all()
     if "unet" in name:  # skips hold together what lies between them
-        assert max(len(block.forward) for block in chain) > 0.7 * len(groupable(chain.problem))
+        assert max(len(block.forward) for block in chain) > 0.7 * len(groupable(problem))
 
 
 def encoder_decoder(layers: int, mask: int) -> Problem:
@@ -92,21 +93,20 @@ def encoder_decoder(layers: int, mask: int) -> Problem:
 
 
 def test_long_lived_values_are_side_tensors_where_they_are_small() -> None:
-    chain = chain_of_blocks(encoder_decoder(4, mask=10))
-    check_chain(chain)
+    problem = encoder_decoder(4, mask=10)
+    chain = forward_blocks(problem)
+    assert side_tensors(problem, chain) == {"mask", "encoder.3.down"}
     assert [block.name for block in chain] == ["mask", *(f"{s}.{k}" for s in ("encoder", "decoder") for k in range(4))]
-    names = chain.problem.graph.tensor_names
-    assert {names[t] for t in chain.side} == {"mask", "encoder.3.down"}
-    again = chain_of_blocks(encoder_decoder(4, mask=10), "articulation")
-    check_chain(again)
+    again = forward_blocks(problem, "articulation")
+    assert side_tensors(problem, again) == {"mask", "encoder.3.down"}
     assert len(again) == 16  # after attention, too
-    assert {names[t] for t in again.side} == {"mask", "encoder.3.down"}
 
 
 def test_blocks_are_joined_where_long_lived_values_are_large() -> None:
     for mask, max_side in ((10_000, 10), (10, 0)):
-        chain = chain_of_blocks(encoder_decoder(4, mask=mask), "names", max_side=max_side)
-        check_chain(chain)
+        problem = encoder_decoder(4, mask=mask)
+        chain = forward_blocks(problem, "names", max_side=max_side)
+        side_tensors(problem, chain)
         assert [block.name for block in chain] == ["mask", "encoder.0 .. decoder.3"]  # all that read it
 
 
@@ -120,42 +120,23 @@ def test_numbered_modules_within_numbered_modules() -> None:
                 path = f"stages.{stage}.blocks.{block}.{part}"
                 last = b.op(path, inputs=[last] if last else [], size=1)
                 modules[path] = path
-    chain = chain_of_blocks(Problem(_with_meta(b, modules)))
-    assert [block.name for block in chain] == ["stages.0.blocks.0", *(f"stages.1.blocks.{k}" for k in range(6))]
-
-
-def _with_meta(builder: GraphBuilder, modules: dict[str, str]):
-    builder.meta["modules"] = modules
-    return builder.build()
+    b.meta["modules"] = modules
+    chain = forward_blocks(Problem(b.build()))
+    assert [block.name for block in chain] == [
+        "stages.0.blocks.0",
+        *(f"stages.1.blocks.{k}" for k in range(6)),
+    ]
 
 
 def test_what_is_no_chain_is_refused() -> None:
     b = GraphBuilder("one")
     b.op("a", size=1)
     with pytest.raises(ProblemError, match="no op is one that all later ones depend on"):
-        chain_of_blocks(Problem(b.build()))
+        forward_blocks(Problem(b.build()))
     with pytest.raises(ProblemError, match="meta has no 'modules'"):
-        chain_of_blocks(Problem(unit_chain(4)), "modules")
-    with pytest.raises(ProblemError, match="blocks come from auto, modules, names, articulation or a hierarchy"):
-        chain_of_blocks(Problem(unit_chain(4)), "layers")  # type: ignore[arg-type]
-
-
-def test_blocks_of_a_hierarchy_take_the_ops_between_them() -> None:
-    problem = Problem(unit_chain(6))
-    hierarchy = attach_backward(problem, [Group("x", np.array([1, 2])), Group("y", np.array([4]))])
-    chain = chain_of_blocks(problem, hierarchy)
-    check_chain(chain)
-    assert [(block.name, block.forward.tolist()) for block in chain] == [("x", [0, 1, 2]), ("y", [3, 4, 5])]
-
-
-def test_chains_are_merged_evenly() -> None:
-    chain = chain_of_blocks(Problem(unit_chain(12)))
-    assert [len(block.forward) for block in chain.merged(4)] == [3, 3, 3, 3]
-    assert [len(block.forward) for block in chain.merged(1)] == [12]
-    assert chain.merged(40) is chain
-    check_chain(chain.merged(5))
-    with pytest.raises(ProblemError, match="at least one block"):
-        chain.merged(0)
+        forward_blocks(Problem(unit_chain(4)), "modules")
+    with pytest.raises(ProblemError, match="blocks come from auto, modules, names or articulation"):
+        forward_blocks(Problem(unit_chain(4)), "layers")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
@@ -170,9 +151,9 @@ def test_any_names_make_chains_or_are_refused(seed: int) -> None:
     graph = b.build()
     for source, order in (("names", "free"), ("names", "fixed"), ("articulation", "fixed")):
         try:
-            chain = chain_of_blocks(Problem(graph, order=order), source, max_side=draw.choice([0, 20, 100]))
+            chain = forward_blocks(Problem(graph, order=order), source, max_side=draw.choice([0, 20, 100]))
         except ProblemError:
             continue
-        check_chain(chain)
+        side_tensors(Problem(graph, order=order), chain)
         if order == "fixed":
             assert all((np.diff(graph.arrays.position[block.forward]) == 1).all() for block in chain)
