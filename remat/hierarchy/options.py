@@ -14,7 +14,6 @@ from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.subproblem import SubProblem
-from remat.hierarchy.tree import Int
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.simulate import simulate
@@ -133,7 +132,7 @@ def measured(part: SubProblem, options: Iterable[Option]) -> list[Measured]:
         if len(backward) and option.backward is None:  # a composite must have one that can be run backward
             some.append(Option(forward, backward))
         try:
-            whole = CompositeProblem(part.problem, [Composite(part.group.name, forward, backward, some)])
+            whole = CompositeProblem(part.problem, [Composite("group", forward, backward, some)])
         except ProblemError:
             continue
         ahead = whole.runs(int(whole.node_of[0]))[0]
@@ -370,8 +369,3 @@ def part_cost(problem: Problem, schedule: Schedule) -> int:
     """Cost of a schedule of the problem."""
     arrays, index = problem.graph.arrays, problem.graph.op_index
     return int(arrays.cost[[index[op] for op in schedule.computes()]].sum())
-
-
-def translated(option: Option, ops: Int) -> Option:
-    """An option in other numbers: `ops` has the new number of each op."""
-    return Option(ops[option.forward], None if option.backward is None else ops[option.backward], option.name)

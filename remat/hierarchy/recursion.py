@@ -8,13 +8,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
 from remat.backends.processes.workers import WorkerPool
 from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Composite, Option
+from remat.formulations.hierarchical import Composite
 from remat.hierarchy.identical import Forms
 from remat.hierarchy.options import (
     Budgets,
@@ -23,12 +21,11 @@ from remat.hierarchy.options import (
     farthest_first,
     measured,
     shared_out,
-    translated,
     undominated,
 )
 from remat.hierarchy.store import Store
-from remat.hierarchy.subproblem import SubProblem, numbers
-from remat.hierarchy.tasks import Sequences, Task, alone, as_options, run_elsewhere, run_here
+from remat.hierarchy.subproblem import SubProblem, numbers, translated
+from remat.hierarchy.tasks import Sequences, Task, as_options, run_elsewhere, run_here
 from remat.hierarchy.tree import Group, Hierarchy, Int
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -89,6 +86,7 @@ class Recursion:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from remat.graphs.families import unit_chain
     >>> from remat.problem import Problem
     >>> problem = Problem(unit_chain(8), 7)
@@ -139,27 +137,15 @@ class Recursion:
         problem = self.hierarchy.problem if part is None else part.problem
         children = [child for child in group.children if id(child) in self._key and len(child.forward)]
         counts = shared_out(self.knobs.total, [child.num_ops for child in children])
-        place: np.ndarray | None = None
-        if part is not None:
-            place = np.full(len(self.hierarchy.graph.ops), -1, dtype=np.int64)
-            inside = np.flatnonzero(part.ops >= 0)
-            place[part.ops[inside]] = inside
         made = []
         for child, count in zip(children, counts, strict=True):
-            options = farthest_first(self._found[self._key[id(child)]], min(count, self.knobs.options))
-            to_flat = numbers(child)
-
-            def moved(option: Option, to_flat: np.ndarray = to_flat) -> Option:
-                flat = translated(option, to_flat)
-                return flat if place is None else translated(flat, place)
-
-            forward, backward = child.forward, child.backward
-            if place is not None:
-                forward, backward = place[forward], place[backward]
+            here = numbers(child) if part is None else part.place[numbers(child)]
+            forward, backward = here[: len(child.forward)], here[len(here) - len(child.backward) :]
             if problem.order is OrderRule.FIXED and not (together(problem, forward) and together(problem, backward)):
                 self.on_note("groups that are not together in the reference order, which is fixed, are no composites")
                 continue
-            made.append(Composite(child.name, forward, backward, [moved(one.option) for one in options]))
+            options = farthest_first(self._found[self._key[id(child)]], min(count, self.knobs.options))
+            made.append(Composite(child.name, forward, backward, [translated(one.option, here) for one in options]))
         return made
 
     # -- one level ---------------------------------------------------------------------------------------------------
@@ -224,7 +210,7 @@ class Recursion:
             return None
         composites = tuple(self.composites(group, part)) if group.children else ()
         effort = self.knobs.upper if group.children else self.knobs.leaf
-        return Task(alone(part), self.knobs.budgets, effort, composites)
+        return Task(part, self.knobs.budgets, effort, composites)
 
     @cached_property
     def _forms(self) -> Forms:

@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.hierarchy.options import Effort, answered
 from remat.hierarchy.quotient import Choice, Quotient
-from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.subproblem import SubProblem, translated
 from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.schedule.simulate import simulate
@@ -92,7 +92,7 @@ def _options(
     """More options of a composite near one of them."""
     try:
         part = SubProblem.of(problem, Group(composite.name, composite.forward, composite.backward))
-        own = part.schedule(option.forward, () if option.backward is None else option.backward)
+        own = part.schedule(translated(option, part.place))
     except ProblemError:
         return []
     run = simulate(part.problem.graph, own)
@@ -114,7 +114,7 @@ def _options(
         for method in effort.methods:
             schedule = None if deadline.expired else answered(question, method, effort, deadline)
             if schedule is not None:
-                one = part.option(schedule)
+                one = translated(part.cut(schedule), part.ops)
                 if _key(one) not in known:
                     known.add(_key(one))
                     found.append(one)

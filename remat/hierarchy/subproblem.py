@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,9 +31,6 @@ class SubProblem:
 
     Attributes
     ----------
-    whole : Problem
-        The problem that the group belongs to.
-    group : Group
     problem : Problem
         Of the sub-graph, with no budget, in its fixed order.
     ops : int64 array, shape (ops of the sub-graph,)
@@ -49,13 +45,11 @@ class SubProblem:
     ('f1', 'f2', 'outside', 'g2', 'g1')
     >>> part.problem.graph.inputs, part.problem.graph.outputs, part.problem.reference_peak
     (('f0',), ('g1',), 5)
-    >>> option = part.option(Schedule.reference(part.problem.graph))
-    >>> option.forward.tolist(), option.backward.tolist()
-    ([1, 2], [6, 7])
+    >>> option = part.cut(Schedule.reference(part.problem.graph))
+    >>> option.forward.tolist(), option.backward.tolist(), translated(option, part.ops).backward.tolist()
+    ([0, 1], [3, 4], [6, 7])
     """
 
-    whole: Problem
-    group: Group
     problem: Problem
     ops: Int
 
@@ -68,7 +62,7 @@ class SubProblem:
         ProblemError
             If ops outside the group contribute to a buffer that its forward part reads: it cannot be run alone.
         """
-        return cls(whole, group, _Cut(whole, group).made(), numbers(group))
+        return cls(_Cut(whole, group).made(), numbers(group))
 
     @cached_property
     def outside(self) -> int | None:
@@ -77,9 +71,12 @@ class SubProblem:
         return int(there[0]) if len(there) else None
 
     @cached_property
-    def place(self) -> dict[int, int]:
-        """Op of the sub-graph by op of the whole graph."""
-        return {op: here for here, op in enumerate(self.ops.tolist()) if op >= 0}
+    def place(self) -> Int:
+        """Op of the sub-graph by op of the whole graph; -1 for ops that are not in it."""
+        found = np.full(int(self.ops.max(initial=-1)) + 1, -1, dtype=np.int64)
+        inside = np.flatnonzero(self.ops >= 0)
+        found[self.ops[inside]] = inside
+        return found
 
     @cached_property
     def held_least(self) -> int:
@@ -111,26 +108,25 @@ class SubProblem:
             graph = replace(graph, ops=ops)
         return replace(self.problem, graph=graph, budget=budget)
 
-    def cut(self, schedule: Schedule, name: str = "") -> Option:
-        """A schedule of the sub-problem, cut at `outside`; in the numbers of its ops."""
+    def cut(self, schedule: Schedule) -> Option:
+        """Return a schedule of the sub-problem, cut at `outside`; in the numbers of its ops."""
         here = self.problem.graph.op_index
         computes = [here[op] for op in schedule.computes()]
         if self.outside is None:
-            return Option(computes, name=name)
+            return Option(computes)
         place = computes.index(self.outside)
-        return Option(computes[:place], computes[place + 1 :], name)
+        return Option(computes[:place], computes[place + 1 :])
 
-    def option(self, schedule: Schedule, name: str = "") -> Option:
-        """A schedule of the sub-problem as an option of the group, in the numbers of the whole graph."""
-        option = self.cut(schedule, name)
-        backward = None if option.backward is None else self.ops[option.backward]
-        return Option(self.ops[option.forward], backward, name)
+    def schedule(self, option: Option) -> Schedule:
+        """Return the schedule that an option in the numbers of the sub-problem's ops stands for."""
+        between = NONE if self.outside is None else [self.outside]
+        backward = NONE if option.backward is None else option.backward
+        return Schedule.of_computes(self.problem.graph, np.concatenate([option.forward, between, backward]))
 
-    def schedule(self, forward: Iterable[int], backward: Iterable[int] = ()) -> Schedule:
-        """Return the schedule that two sequences of ops of the whole graph stand for."""
-        between = [] if self.outside is None else [self.outside]
-        computes = [*(self.place[op] for op in forward), *between, *(self.place[op] for op in backward)]
-        return Schedule.of_computes(self.problem.graph, computes)
+
+def translated(option: Option, ops: Int) -> Option:
+    """Return an option in other numbers: `ops` has the new number of each op."""
+    return Option(ops[option.forward], None if option.backward is None else ops[option.backward], option.name)
 
 
 def numbers(group: Group) -> Int:

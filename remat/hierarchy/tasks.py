@@ -17,7 +17,6 @@ from remat.errors import RematError
 from remat.formulations.hierarchical import Composite, Option
 from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.subproblem import SubProblem
-from remat.hierarchy.tree import Group
 
 #: Seconds between two looks at the clock while others work.
 LOOK = 0.2
@@ -33,11 +32,10 @@ class Task:
     Attributes
     ----------
     part : SubProblem
-        In its own numbers (:func:`alone`), so that nothing else of the graph travels with it.
     budgets : Budgets
     effort : Effort
     composites : tuple of Composite
-        The groups below with their options, in the same numbers.
+        The groups below with their options, in the numbers of the sub-problem's ops.
     """
 
     part: SubProblem
@@ -72,6 +70,7 @@ def signature(part: SubProblem) -> str:
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
+    >>> from remat.hierarchy.tree import Group
     >>> from remat.problem import Problem
     >>> chain = Problem(unit_chain(8))
     >>> groups = [Group(str(k), np.arange(k, k + 2), np.arange(15 - k, 17 - k)) for k in (1, 3, 5)]
@@ -95,16 +94,6 @@ def signature(part: SubProblem) -> str:
     tensors = [[graph.tensors[sizes[name]].size, name in given, name in kept] for name in number]
     text = json.dumps([ops, tensors, part.outside], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def alone(part: SubProblem) -> SubProblem:
-    """The same sub-problem in its own numbers, without the whole graph."""
-    size, outside = len(part.ops), part.outside
-    ops = np.arange(size)
-    if outside is None:
-        return SubProblem(part.problem, Group("group", ops), part.problem, ops)
-    group = Group("group", ops[:outside], ops[outside + 1 :])
-    return SubProblem(part.problem, group, part.problem, np.where(ops == outside, -1, ops))
 
 
 def run_task(task: Task, seconds: float) -> list[Sequences]:

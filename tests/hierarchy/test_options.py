@@ -31,7 +31,7 @@ def test_each_option_is_a_schedule_of_the_sub_problem_and_takes_what_is_said_of_
         assert not any(other is not one and other.dominates(one) for other in found)
         if one.option.backward is None:
             continue
-        computes = part.schedule(part.ops[one.option.forward], part.ops[one.option.backward]).targets
+        computes = part.schedule(one.option).targets
 
         def certificate(problem: Problem, computes: Int = computes) -> Certificate:
             return validate(problem.graph, Schedule.of_computes(problem.graph, computes), problem.rules)

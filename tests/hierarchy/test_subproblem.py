@@ -9,9 +9,10 @@ import pytest
 
 from remat import Problem
 from remat.errors import ProblemError
+from remat.formulations.hierarchical import Option
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
-from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.subproblem import SubProblem, translated
 from remat.hierarchy.tree import Group
 from remat.schedule import Schedule, simulate
 from remat.schedule.validate import validate
@@ -79,11 +80,11 @@ def test_memory_of_a_sub_problem_is_that_of_its_group_in_the_whole_graph(seed: i
     a, b, c, d = map(int, group.name.split())
     order = graph.arrays.order
     forward, backward = again(rng, problem, group)
-    small = part.schedule(forward, backward)
+    small = part.schedule(translated(Option(forward, backward), part.place))
     certificate = validate(part.problem.graph, small, part.problem.rules)
     assert certificate.accepted, certificate.first
     assert certificate.cost == int(graph.arrays.cost[forward + backward].sum())
-    option = part.option(small)
+    option = translated(part.cut(small), part.ops)
     assert option.forward.tolist() == forward
     assert (option.backward is None) == (part.outside is None)
     rest = [] if part.outside is None else backward
@@ -124,7 +125,7 @@ def test_a_limit_on_what_is_held_in_between_is_the_workspace_of_outside() -> Non
     forgetting = part.asking(7, 3)
     fault = validate(forgetting.graph, Schedule.reference(forgetting.graph), forgetting.rules).first
     assert "'outside'" in str(fault) and "budget" in str(fault)
-    again_all = part.schedule([1, 2, 3, 4], [1, 2, 3, 8, 9, 10, 11]).targets
+    again_all = part.schedule(Option([0, 1, 2, 3], [0, 1, 2, 5, 6, 7, 8])).targets
     assert validate(forgetting.graph, Schedule.of_computes(forgetting.graph, again_all), forgetting.rules).accepted
 
 
