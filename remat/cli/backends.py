@@ -71,17 +71,17 @@ def _about(group: str, name: str) -> dict[str, str]:
 def _formats() -> dict[str, dict[str, str]]:
     """Formats of files; those that are broken by the name that they are registered under."""
     from remat import registry
-    from remat.graphs.formats import base as graphs
-    from remat.schedule.formats import base as schedules
+    from remat.graphs.formats.base import graph_formats
+    from remat.schedule.formats.base import schedule_formats
 
     found: dict[str, dict[str, str]] = {}
-    kinds: tuple[tuple[Any, type[Any]], ...] = ((graphs, graphs.GraphFormat), (schedules, schedules.ScheduleFormat))
-    for module, kind in kinds:
-        what = module.GROUP.removeprefix("remat.").replace("_formats", "s")
-        for entry in [*registry.own(module.GROUP, module.BUILT_IN), *registry.others(module.GROUP, module.BUILT_IN)]:
+    kinds: tuple[Any, ...] = (graph_formats, schedule_formats)
+    for formats in kinds:
+        group, built_in = formats.group, formats.built_in
+        for entry in [*registry.own(group, built_in), *registry.others(group, built_in)]:
             try:
-                about = registry.load_entry(entry, module.GROUP, kind).description
+                about = registry.load_entry(entry, group, formats.kind).description
             except RematError as error:
                 about = f"broken: {error}"
-            found[f"{entry.name} ({what})"] = {"about": about}
+            found[f"{entry.name} ({formats.what}s)"] = {"about": about}
     return found

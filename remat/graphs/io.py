@@ -9,14 +9,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from remat.errors import FormatError, FormatRemark, GraphError
-from remat.graphs.formats.base import GROUP, graph_formats
+from remat.errors import FormatError, FormatRemark
+from remat.graphs.formats.base import GraphFormat, graph_formats
 from remat.graphs.graph import ComputeGraph
 from remat.io.files import exists, is_special, is_standard_stream, read_stream, size_of_file, write_atomic
-from remat.io.formats import Source, reading, recognized
+from remat.io.formats import Source, reading
 from remat.io.limits import MAX_BYTES
 from remat.io.text import expect, one_line
-from remat.registry import attempt
 
 
 def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
@@ -42,7 +41,7 @@ def read_graph(path: str | os.PathLike[str], **options: Any) -> ComputeGraph:
     """
     source = replace(_source(path), options=options)
     with reading():
-        graph = _read(source)
+        graph = graph_formats.read(source, lambda found: _graph(found, source))
     for remark in source.remarks:
         warnings.warn(one_line(f"{source.name}: {remark}"), FormatRemark, stacklevel=2)
     return graph
@@ -61,24 +60,15 @@ def _source(path: str | os.PathLike[str]) -> Source:
     return Source.of_file(path)
 
 
-def _read(source: Source) -> ComputeGraph:
-    """The graph in a source."""
-    faults: list[str] = []
-    found, known = recognized(graph_formats(faults), source, faults)
-    if found is None:
-        broken = "".join(f"; {fault}" for fault in faults)
-        raise FormatError(f"{source.name}: not a graph in any known format ({', '.join(known)}){_hint(source)}{broken}")
-    read = found.read
-    if read is None:
-        raise FormatError(f"{source.name}: graph format {found.name!r} cannot be read")
+def _graph(found: GraphFormat, source: Source) -> ComputeGraph:
+    """The graph in a source of a format, whose options it checks."""
+    if found.read is None:
+        raise FormatError(f"graph format {found.name!r} cannot be read")
     foreign = [name for name in source.options if name not in found.options]
     if foreign:
         has = ", ".join(found.options) or "none"
-        raise FormatError(f"{source.name}: graph format {found.name!r} has no option {foreign[0]!r} (it has {has})")
-    try:
-        return attempt(lambda: read(source), f"graph format {found.name!r} fails", GROUP)
-    except (FormatError, GraphError) as error:
-        raise type(error)(f"{source.name}: {error}") from None
+        raise FormatError(f"graph format {found.name!r} has no option {foreign[0]!r} (it has {has})")
+    return found.read(source)
 
 
 def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
@@ -124,10 +114,3 @@ def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
             return write_atomic(path, graph_format.write(graph))
         known.extend(graph_format.suffixes)
     raise FormatError(f"{os.fspath(path)}: no graph format has the suffix {suffix!r} (there are {', '.join(known)})")
-
-
-def _hint(source: Source) -> str:
-    """What an unrecognised JSON file says of itself."""
-    if source.looks_like_json and isinstance(source.json, dict) and isinstance(source.json.get("format"), str):
-        return f'; its "format" is {source.json["format"][:40]!r}'
-    return ""

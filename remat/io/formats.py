@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from remat.errors import FormatError, RematError
 from remat.io.files import decode_text, parse_json, read_bytes
 from remat.io.text import short
-from remat.registry import load_entry, others, own
+from remat.registry import attempt, load_entry, others, own
 
 
 class _Collector:
@@ -112,67 +112,99 @@ class Format(Protocol):
 
 
 F = TypeVar("F", bound=Format)
+T = TypeVar("T")
 
 
-def installed_formats(
-    group: str, built_in: Mapping[str, str], kind: type[F], last: int = 0, faults: list[str] | None = None
-) -> Iterator[F]:
-    """The formats registered in an entry-point group, one by one; one that cannot be loaded is passed over.
+@dataclass(frozen=True)
+class Formats(Generic[F]):
+    """Registry of the formats of graphs, or of schedules; called, it gives them one by one.
 
-    Parameters
+    Attributes
     ----------
-    group : str
-    built_in : mapping of name to ``module:attribute``
-        Those of this package; they work without installed metadata.
+    what : str
+        ``"graph"`` or ``"schedule"``: the word in messages, and in the entry-point group.
     kind : type
-        What an entry must be.
+        Class of the formats.
+    built_in : mapping of name to ``module:attribute``
+        Formats of this package, as in its entry points; they work without installed metadata.
     last : int
-        How many of `built_in`, from its end, come after those of others.
-    faults : list of str, optional
-        Takes what is wrong with those that are passed over.
+        Number of formats of `built_in`, from its end, that come after those of other packages.
     """
-    ours = own(group, built_in)
-    for entry in _in_turn(ours[: len(ours) - last], group, built_in, ours[len(ours) - last :]):
+
+    what: str
+    kind: type[F]
+    built_in: Mapping[str, str]
+    last: int = 0
+
+    @property
+    def group(self) -> str:
+        """The entry-point group."""
+        return f"remat.{self.what}_formats"
+
+    def __call__(self, faults: list[str] | None = None) -> Iterator[F]:
+        """Yield all formats; import a format only when the iteration reaches it.
+
+        Skip a format that cannot be loaded, and append the reason to `faults`.
+        """
+        for entry in self._entries():
+            try:
+                found = load_entry(entry, self.group, self.kind)
+            except FormatError as error:
+                if faults is not None:
+                    faults.append(str(error))
+                continue
+            yield found
+
+    def _entries(self) -> Iterator[EntryPoint]:
+        ours = own(self.group, self.built_in)
+        yield from ours[: len(ours) - self.last]
+        # Reading the metadata of all that is installed takes milliseconds: only when no format of this package will do.
+        yield from others(self.group, self.built_in)
+        yield from ours[len(ours) - self.last :]
+
+    def read(self, source: Source, read: Callable[[F], T]) -> T:
+        """Return what `read` makes of `source`, given the first format that recognizes it.
+
+        Raises
+        ------
+        FormatError
+            If no format recognizes the source.
+        RematError
+            Naming the file, as `read` raises it; whatever a plug-in raises otherwise becomes a FormatError.
+        """
+        found = self._recognized(source)
         try:
-            found = load_entry(entry, group, kind)
-        except FormatError as error:
-            if faults is not None:
-                faults.append(str(error))
-            continue
-        yield found
+            return attempt(lambda: read(found), f"{self.what} format {found.name!r} fails", self.group)
+        except RematError as error:
+            if str(error).startswith(f"{source.name}: "):  # decoding the source names it already
+                raise
+            raise type(error)(f"{source.name}: {error}", error.kind.rpartition(".")[2], error.culprit) from None
+
+    def _recognized(self, source: Source) -> F:
+        """The first format that recognizes `source`; one that fails over the question does not."""
+        faults: list[str] = []
+        asked: list[str] = []
+        for each in self(faults):
+            test = each.recognizes
+            if test is None:
+                continue
+            asked.append(each.name)
+            try:
+                if test(source):
+                    return each
+            except RematError:
+                raise
+            except Exception as error:
+                faults.append(f"format {each.name!r} fails: {type(error).__name__}: {' '.join(str(error).split())}")
+        broken = "".join(f"; {fault}" for fault in faults)
+        known = ", ".join(asked)
+        raise FormatError(
+            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source)}{broken}"
+        )
 
 
-def recognized(formats: Iterator[F], source: Source, faults: list[str]) -> tuple[F | None, list[str]]:
-    """The first format that recognises `source`, None if none does; and the names of those that were asked.
-
-    A format of somebody else that fails where it should say yes or no has not recognised anything; `faults` takes what
-    is wrong with it.
-
-    Raises
-    ------
-    FormatError
-        If the source cannot be read or decoded at all.
-    """
-    asked: list[str] = []
-    for each in formats:
-        test = each.recognizes
-        if test is None:
-            continue
-        asked.append(each.name)
-        try:
-            if test(source):
-                return each, asked
-        except RematError:
-            raise
-        except Exception as error:
-            faults.append(f"format {each.name!r} fails: {type(error).__name__}: {' '.join(str(error).split())}")
-    return None, asked
-
-
-def _in_turn(
-    first: list[EntryPoint], group: str, built_in: Mapping[str, str], last: list[EntryPoint]
-) -> Iterator[EntryPoint]:
-    yield from first
-    # Reading the metadata of all that is installed takes milliseconds: only when no format of this package will do.
-    yield from others(group, built_in)
-    yield from last
+def _says_format(source: Source) -> str:
+    """What an unrecognized JSON file says of itself."""
+    if source.looks_like_json and isinstance(source.json, dict) and isinstance(source.json.get("format"), str):
+        return f'; its "format" is {source.json["format"][:40]!r}'
+    return ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 
-from remat.errors import FormatError, ScheduleError
+from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
-from remat.io.formats import Source, reading, recognized
+from remat.io.formats import Source, reading
 from remat.io.text import expect
-from remat.registry import attempt
-from remat.schedule.formats.base import GROUP, schedule_formats
+from remat.schedule.formats.base import schedule_formats
 from remat.schedule.schedule import Schedule
 
 
@@ -33,23 +32,7 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
         expect(graph, ComputeGraph, "graph", FormatError)
     source = Source.of_file(path)
     with reading():
-        return _read(source, graph)
-
-
-def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
-    """The schedule in a source."""
-    faults: list[str] = []
-    found, known = recognized(schedule_formats(faults), source, faults)
-    if found is None:
-        broken = "".join(f"; {fault}" for fault in faults)
-        raise FormatError(f"{source.name}: not a schedule in any known format ({', '.join(known)}){broken}")
-    try:
-        return attempt(lambda: found.read(source, graph), f"schedule format {found.name!r} fails", GROUP)
-    except (FormatError, ScheduleError) as error:
-        message = str(error)
-        if not message.startswith(f"{source.name}: "):  # decoding the source names it already
-            message = f"{source.name}: {message}"
-        raise type(error)(message) from None
+        return schedule_formats.read(source, lambda found: found.read(source, graph))
 
 
 def write_schedule(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_built_in_formats_are_the_registered_ones():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"][formats.GROUP] == formats.BUILT_IN
+    assert project["entry-points"][graph_formats.group] == formats.BUILT_IN
     assert [f.name for f in graph_formats()] == list(formats.BUILT_IN)
 
 
@@ -63,19 +63,19 @@ def test_third_party_format(tmp_path, monkeypatch):
         "                     lambda g: 'LINES\\n' + '\\n'.join(g.order))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    entries = [EntryPoint("lines", "lines_format:FORMAT", formats.GROUP)]
+    entries = [EntryPoint("lines", "lines_format:FORMAT", graph_formats.group)]
     monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)
     write_graph(unit_chain(1), tmp_path / "g.lines")
     assert read_graph(tmp_path / "g.lines").op_names == ("f0", "loss", "g0")
 
     # A broken plug-in does not stand in the way of the formats before it, and is named when it is its turn.
-    entries[:] = [EntryPoint("broken", "no_such_module:FORMAT", formats.GROUP)]
+    entries[:] = [EntryPoint("broken", "no_such_module:FORMAT", graph_formats.group)]
     monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # as after another is installed
     write_graph(unit_chain(1), tmp_path / "g.json")
     assert read_graph(tmp_path / "g.json") == unit_chain(1)
     with pytest.raises(FormatError, match=r"graph format 'broken' \(no_such_module:FORMAT\) cannot be loaded"):
         read_graph(tmp_path / "g.lines")
-    entries[:] = [EntryPoint("odd", "json:dumps", formats.GROUP)]
+    entries[:] = [EntryPoint("odd", "json:dumps", graph_formats.group)]
     monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # as after another is installed
     with pytest.raises(FormatError, match=r"graph format 'odd' \(json:dumps\) is not a GraphFormat"):
         read_graph(tmp_path / "g.lines")

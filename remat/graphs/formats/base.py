@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from remat.graphs.graph import ComputeGraph
-from remat.io.formats import Source, installed_formats
-
-GROUP = "remat.graph_formats"
+from remat.io.formats import Formats, Source
 
 #: The formats of this package, as in its entry points: they work without installed metadata, too.
 BUILT_IN = {
@@ -56,9 +54,5 @@ class GraphFormat:
     abridged_suffixes: tuple[str, ...] = ()
 
 
-def graph_formats(faults: list[str] | None = None) -> Iterator[GraphFormat]:
-    """All formats, those of this package first; others are imported only when the iteration gets to them.
-
-    One that cannot be loaded is passed over; `faults` takes what is wrong with it.
-    """
-    return installed_formats(GROUP, BUILT_IN, GraphFormat, faults=faults)
+#: All graph formats, those of this package first.
+graph_formats = Formats("graph", GraphFormat, BUILT_IN)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.io.formats import Source, installed_formats
+from remat.io.formats import Formats, Source
 from remat.schedule.schedule import Schedule
-
-GROUP = "remat.schedule_formats"
 
 #: The formats of this package, as in its entry points: they work without installed metadata, too.
 BUILT_IN = {
@@ -49,12 +47,8 @@ class ScheduleFormat:
     write: Callable[[Schedule, ComputeGraph | None], str] | None = None
 
 
-def schedule_formats(faults: list[str] | None = None) -> Iterator[ScheduleFormat]:
-    """All formats, those of this package first, the least particular (plain list) last.
-
-    One that cannot be loaded is passed over; `faults` takes what is wrong with it.
-    """
-    return installed_formats(GROUP, BUILT_IN, ScheduleFormat, last=1, faults=faults)
+#: All schedule formats, those of this package first, the least particular (plain list) last.
+schedule_formats = Formats("schedule", ScheduleFormat, BUILT_IN, last=1)
 
 
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
