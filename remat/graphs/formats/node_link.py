@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeGuard
 
 from remat.errors import FormatError, GraphError
 from remat.graphs.builder import single_output_graph
-from remat.graphs.exchange import MARK
+from remat.graphs.exchange import MARK, from_networkx
 from remat.graphs.formats.base import GraphFormat
-from remat.graphs.graph import ComputeGraph, Op, Tensor, whole_number
+from remat.graphs.graph import ComputeGraph, whole_number
 from remat.io.documents import ForeignDocument, decoded
 from remat.io.formats import Source
 from remat.io.text import short, together
@@ -222,42 +222,22 @@ def _end(value: Any, names: dict[int | str, str], at: str, faults: list[str]) ->
 
 def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeGraph:
     """The graph whose form with ops and tensors as nodes (:func:`remat.graphs.exchange.to_networkx`) this is."""
-    top = decoded(BipartiteHeader, header, "graph")
-    ops: dict[str, BipartiteOp] = {}
-    tensors: dict[str, BipartiteTensor] = {}
+    import networkx as nx
+
+    result: nx.MultiDiGraph[str] = nx.MultiDiGraph(format=MARK, **dict(decoded(BipartiteHeader, header, "graph")))
     for number, entry in enumerate(found.nodes):
-        if entry.get("kind") == "op":
-            op = decoded(BipartiteOp, entry, f"nodes[{number}]")
-            ops[op.id] = op
-        else:
-            tensor = decoded(BipartiteTensor, entry, f"nodes[{number}]")
-            tensors[tensor.id] = tensor
-    if len(ops) + len(tensors) != len(found.nodes):
+        kind: type[BipartiteOp | BipartiteTensor] = BipartiteOp if entry.get("kind") == "op" else BipartiteTensor
+        node = decoded(kind, entry, f"nodes[{number}]")
+        result.add_node(node.id, **dict(node))
+    if len(result) != len(found.nodes):
         raise FormatError("nodes: two have the same id")
-    reads: dict[str, list[tuple[int, str]]] = {key: [] for key in ops}
-    writes: dict[str, list[tuple[int, str]]] = {key: [] for key in ops}
+    kinds = result.nodes(data="kind")
     key, links = found.listed()
     for number, link in enumerate(decoded(list[BipartiteLink], links, key)):
-        if link.source in tensors and link.target in ops:
-            reads[link.target].append((link.position, tensors[link.source].name))
-        elif link.source in ops and link.target in tensors:
-            writes[link.source].append((link.position, tensors[link.target].name))
-        else:
+        if not {link.source, link.target} <= result.nodes or kinds[link.source] == kinds[link.target]:
             raise FormatError(f"{key}[{number}] is not between an op and a tensor of the graph")
-
-    def in_order(names: list[tuple[int, str]]) -> tuple[str, ...]:
-        return tuple(name for _, name in sorted(names, key=lambda pair: pair[0]))
-
-    return ComputeGraph(
-        tensors=[Tensor(tensor.name, tensor.size) for tensor in tensors.values()],
-        ops=[
-            Op(op.name, in_order(reads[key]), in_order(writes[key]), op.cost, op.workspace, op.type, op.phase,
-               op.recomputable)
-            for key, op in ops.items()
-        ],
-        name=top.name, inputs=top.inputs, outputs=top.outputs, order=top.order, constant_memory=top.constant_memory,
-        cost_unit=top.cost_unit, source=top.source, meta=top.meta,
-    )  # fmt: skip
+        result.add_edge(link.source, link.target, position=link.position)
+    return from_networkx(result)
 
 
 def _recognizes(source: Source) -> bool:
