@@ -174,7 +174,6 @@ def test_darts_as_published():
     graph = genotype_network()
     assert abs(graph.base_cost / 574e6 - 1) < 0.08
     assert graph.meta["params"] == 4_718_752
-    assert genotype_network(genotype="nasnet-a").meta["params"] == pytest.approx(5.3e6, rel=0.05)
     lean = genotype_network(fold_batch_norms=True)
     assert "BatchNorm" not in {op.type for op in lean.ops}
     assert lean.base_cost == graph.base_cost
@@ -291,11 +290,10 @@ def test_ops_by_hand():
         net.relu("a", x)
     with pytest.raises(GraphError, match="needs at least 9 x 9 pixels"):
         net.conv("f", x, 1, kernel=9, valid=True)
-    with pytest.raises(GraphError, match="cannot be folded"):
-        net.concat("g", "a", "a")
-    net.conv("h", x, 16, stride=2)
-    with pytest.raises(GraphError, match="reads a concatenation beside something else"):
-        net.add("i", "c", "h")
+    net.add("i", "c", net.conv("h", x, 16, stride=2))
+    graph = net.graph()
+    assert "c" not in graph.op_index
+    assert graph.ops[graph.op_index["i"]].inputs == ("a", "d", "h")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +306,6 @@ def test_ops_by_hand():
         (lambda: randwire(channels=0), "whole numbers of channels"),
         (lambda: swiftnet_cell(0), "batch of a whole number"),
         (lambda: swiftnet_cell(cell="d"), "no cell 'd'; there are a, b, c"),
-        (lambda: genotype_network(genotype="x"), "no genotype 'x'; there are darts, nasnet-a, amoebanet-a"),
         (lambda: cell_network(network="x"), "no network of cells 'x'; there are nasnet-a-large, "),
         (lambda: cell_network(filters=3), "whole number of filters from 4, not 3"),
         (lambda: cell_network(image=(8, 8, 3), stem_filters="4"), "stem filters"),

@@ -1,4 +1,4 @@
-"""Networks of cells as DARTS builds them from a genotype: its own cells, and those of NASNet-A and AmoebaNet-A."""
+"""The network of cells that DARTS found, as its code builds it from a genotype."""
 
 from __future__ import annotations
 
@@ -15,52 +15,17 @@ CHANNELS = 48
 LAYERS = 14
 
 
-@dataclass(frozen=True)
-class Genotype:
-    """The two cells of a network.
-
-    Attributes
-    ----------
-    normal, reduction : str
-        Two ops a step, each with the number of the state that it reads: 0 and 1 are the outputs of the last two cells,
-        2 is what the first step adds up, and so on.
-    normal_outputs, reduction_outputs : tuple of int
-        The states that the output concatenates.
-    """
-
-    normal: str
-    normal_outputs: tuple[int, ...]
-    reduction: str
-    reduction_outputs: tuple[int, ...]
-
-
-GENOTYPES = {
-    "darts": Genotype(
-        "sep3 0, sep3 1; sep3 0, sep3 1; sep3 1, skip 0; skip 0, dil3 2",
-        (2, 3, 4, 5),
-        "max3 0, max3 1; skip 2, max3 1; max3 0, skip 2; skip 2, max3 1",
-        (2, 3, 4, 5),
-    ),
-    "nasnet-a": Genotype(
-        "sep5 1, sep3 0; sep5 0, sep3 0; avg3 1, skip 0; avg3 0, avg3 0; sep3 1, skip 1",
-        (2, 3, 4, 5, 6),
-        "sep5 1, sep7 0; max3 1, sep7 0; avg3 1, sep5 0; skip 3, avg3 2; sep3 2, max3 1",
-        (4, 5, 6),
-    ),
-    "amoebanet-a": Genotype(
-        "avg3 0, max3 1; sep3 0, sep5 2; sep3 0, avg3 3; sep3 1, skip 1; skip 0, avg3 1",
-        (4, 5, 6),
-        "avg3 0, sep3 1; max3 0, sep7 2; sep7 0, avg3 1; max3 0, max3 1; conv17 0, sep3 5",
-        (3, 4, 6),
-    ),
-}
+#: The two cells: two ops a step, each with the number of the state that it reads. 0 and 1 are the outputs of the last
+#: two cells, 2 is what the first step adds up, and so on; the output concatenates the sums of all four steps.
+NORMAL = "sep3 0, sep3 1; sep3 0, sep3 1; sep3 1, skip 0; skip 0, dil3 2"
+REDUCTION = "max3 0, max3 1; skip 2, max3 1; max3 0, skip 2; skip 2, max3 1"
 
 
 def genotype_network(
-    batch: int = 1, image: Shape = IMAGE, classes: int = 1000, *, genotype: str = "darts", channels: int = CHANNELS,
-    layers: int = LAYERS, fold_concats: bool = False, fold_batch_norms: bool = False,
+    batch: int = 1, image: Shape = IMAGE, classes: int = 1000, *, channels: int = CHANNELS, layers: int = LAYERS,
+    fold_concats: bool = False, fold_batch_norms: bool = False,
 ) -> ComputeGraph:  # fmt: skip
-    """The ImageNet network of a genotype as DARTS builds it, without the auxiliary head.
+    """The ImageNet network of DARTS, without the auxiliary head.
 
     A separable convolution is eight ops: Relu, DepthwiseConv, Conv, BatchNorm, and again. The multiply-accumulates of
     DARTS are 8 % below the 574 million of the paper, its parameters are exactly those of the published code.
@@ -70,8 +35,6 @@ def genotype_network(
     batch : int
     image : (height, width, channels)
     classes : int
-    genotype : str
-        ``"darts"``, ``"nasnet-a"`` or ``"amoebanet-a"``.
     channels : int
         Of the first cells; even.
     layers : int
@@ -85,11 +48,9 @@ def genotype_network(
     >>> graph, graph.base_cost, graph.meta["params"]
     (ComputeGraph('darts-b1', 709 ops, 709 tensors, 809 edges), 529911552, 4718752)
     """
-    found = _genotype(genotype)
     if type(channels) is not int or channels < 2 or channels % 2 or type(layers) is not int or layers < 1:
         raise GraphError("a network of cells needs an even number of channels and at least one layer")
-    name = genotype if genotype == "darts" else f"{genotype}-in-darts"
-    net = _network(name, batch, fold_concats, fold_batch_norms)
+    net = _network("darts", batch, fold_concats, fold_batch_norms)
     x = net.conv("stem0/conv_1", net.input("input", image), channels // 2, kernel=3, stride=2)
     x = net.relu("stem0/relu", net.batch_norm("stem0/bn_1", x))
     before = net.batch_norm("stem0/bn_2", net.conv("stem0/conv_2", x, channels, kernel=3, stride=2))
@@ -102,8 +63,7 @@ def genotype_network(
         cell = _Cell(net, f"cell{layer}", channels)
         prepare = cell.factorized_reduce if halved else cell.relu_conv_bn
         states = [prepare("preprocess0", before), cell.relu_conv_bn("preprocess1", last)]
-        steps, outputs = (found.reduction, found.reduction_outputs) if halve else (found.normal, found.normal_outputs)
-        before, last = last, cell.run(states, steps, outputs, stride=2 if halve else 1)
+        before, last = last, cell.run(states, REDUCTION if halve else NORMAL, stride=2 if halve else 1)
         halved = halve
     net.dense("classifier", net.global_pool("global_pool", last), classes)
     return net.graph()
@@ -129,21 +89,14 @@ def darts_cell(
     (ComputeGraph('darts-cell-coarse-folded-b1', 13 ops, 13 tensors, 18 edges), 903168)
     """
     net = _network("darts-cell-coarse" if coarse else "darts-cell", batch, fold_concats, fold_batch_norms)
-    found = _genotype("darts")
     states = [net.input(f"s{number}", (28, 28, CHANNELS)) for number in (0, 1)]
-    last = _Cell(net, "cell", CHANNELS, coarse).run(states, found.normal, found.normal_outputs)
+    last = _Cell(net, "cell", CHANNELS, coarse).run(states, NORMAL)
     following = _Cell(net, "next", CHANNELS)
     if coarse:
         net.conv("next/preprocess1", last, CHANNELS)
     else:
         following.relu_conv_bn("preprocess1", last)
     return net.graph()
-
-
-def _genotype(name: str) -> Genotype:
-    if name not in GENOTYPES:
-        raise GraphError(f"there is no genotype {name!r}; there are {', '.join(GENOTYPES)}")
-    return GENOTYPES[name]
 
 
 def _network(name: str, batch: int, fold_concats: bool, fold_batch_norms: bool) -> InferenceNetwork:
@@ -162,7 +115,7 @@ class _Cell:
     channels: int
     coarse: bool = False
 
-    def run(self, states: list[str], steps: str, outputs: tuple[int, ...], stride: int = 1) -> str:
+    def run(self, states: list[str], steps: str, stride: int = 1) -> str:
         """Add all steps; `states` are the two inputs; returns the output."""
         states = list(states)
         for number, step in enumerate(steps.split(";")):
@@ -171,7 +124,7 @@ class _Cell:
                 kind, index = op.split()
                 ends.append(self._op(kind, f"b{number}{side}", states[int(index)], stride if int(index) < 2 else 1))
             states.append(self.net.add(f"{self.name}/b{number}/add", *ends))
-        return self.net.concat(f"{self.name}/concat", *(states[index] for index in outputs))
+        return self.net.concat(f"{self.name}/concat", *states[2:])
 
     def relu_conv_bn(self, name: str, x: str) -> str:
         here = f"{self.name}/{name}"
@@ -190,13 +143,8 @@ class _Cell:
         match kind:
             case "skip":
                 return x if stride == 1 else self.factorized_reduce(name, x)
-            case "max3" | "avg3":
-                return net.pool(here, x, kind=f"{kind[:3].title()}Pool", kernel=3, stride=stride)
-            case "conv17":  # 1 x 7, then 7 x 1
-                x = net.relu(f"{here}/relu", x)
-                x = net.conv(f"{here}/conv_1x7", x, self.channels, kernel=(1, 7), stride=(1, stride))
-                x = net.conv(f"{here}/conv_7x1", x, self.channels, kernel=(7, 1), stride=(stride, 1))
-                return net.batch_norm(f"{here}/bn", x)
+            case "max3":
+                return net.pool(here, x, kernel=3, stride=stride)
         size, repeats = int(kind[3:]), 2 if kind.startswith("sep") else 1
         if self.coarse:
             return net.separable(here, x, kernel=size, repeats=repeats, kind="SepConv" if repeats == 2 else "DilConv")

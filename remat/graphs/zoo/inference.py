@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.builder import GraphBuilder
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.rewriting import RewriteOptions, RuleName, rewrite_graph
 from remat.graphs.zoo.network import Shape
 
 #: Bytes of one element.
@@ -47,8 +48,8 @@ class InferenceNetwork:
     layout : str
         ``"NHWC"`` or ``"NCHW"``: the order of the axes in ``meta["shapes"]``.
     fold_concats : bool
-        Leave concatenations out: what reads one reads its parts instead (*zero-copy*), in their order, and says so
-        by the attributes ``concat_inputs`` and ``concat_axis``.
+        Leave concatenations out, and splits into one part: what reads one reads its parts instead (*zero-copy*), in
+        their order, and says so by the attributes ``concat_inputs`` and ``concat_axis``.
     fold_batch_norms : bool
         Leave batch normalisations out, as deployed networks have them in the weights of the convolution before.
 
@@ -75,8 +76,7 @@ class InferenceNetwork:
     params: int = field(default=0, init=False)
     param_bytes: int = field(default=0, init=False)
     _ops: dict[str, _Op] = field(default_factory=dict, init=False, repr=False)
-    _folded: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False)
-    _shapes: dict[str, Shape] = field(default_factory=dict, init=False, repr=False)
+    _kept: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if type(self.batch) is not int or self.batch < 1:
@@ -149,13 +149,13 @@ class InferenceNetwork:
         attrs = {"weight_shape": [units, elements]}
         return self._add("Dense", name, (x,), (1, 1, units), macs=elements * units, attrs=attrs)
 
-    def batch_norm(self, name: str, x: str, *, learned: int = 2) -> str:
-        """Batch normalisation, with `learned` trainable parameters for each channel and two moving statistics."""
+    def batch_norm(self, name: str, x: str) -> str:
+        """Batch normalisation, with two trainable parameters for each channel and two moving statistics."""
         channels = self.shape_of(x)[2]
         if self.fold_batch_norms:
             self._count(0, channels)  # a bias
             return x
-        self._count(0, (learned + 2) * channels, trainable=learned * channels)
+        self._count(0, 4 * channels, trainable=2 * channels)
         return self._elementwise("BatchNorm", name, x)
 
     def relu(self, name: str, x: str) -> str:
@@ -195,20 +195,15 @@ class InferenceNetwork:
         if len({shape[:2] for shape in shapes}) != 1:
             raise GraphError(f"{self.name}: cannot concatenate {' and '.join(map(str, shapes))}")
         shape = (*shapes[0][:2], sum(shape[2] for shape in shapes))
-        if keep or not self.fold_concats:
-            return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
-        parts = tuple(part for x in inputs for part in self._folded.get(x, (x,)))
-        if len(set(parts)) != len(parts) or name in self._shapes:
-            raise GraphError(f"{self.name}: {name} cannot be folded away")
-        self._folded[name] = parts
-        self._shapes[name] = shape
-        return name
+        if keep:
+            self._kept.add(name)
+        return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
 
     # -- results ---------------------------------------------------------------------------------------------------
 
     def shape_of(self, x: str) -> Shape:
         """Height, width and channels of a tensor."""
-        return self._shapes[x]
+        return self._ops[x].shape
 
     def graph(self) -> ComputeGraph:
         """The network as a graph: the order of the ops is the reference order, what nothing reads is an output."""
@@ -236,9 +231,17 @@ class InferenceNetwork:
             b.op(name, inputs=op.inputs, size=size, cost=self.batch * op.macs, type=op.kind)
             read.update(op.inputs)
         b.output(*(name for name in self._ops if name not in read))
-        return b.build()
+        graph = b.build()
+        return self._folded(graph) if self.fold_concats else graph
 
     # -- details ---------------------------------------------------------------------------------------------------
+
+    def _folded(self, graph: ComputeGraph) -> ComputeGraph:
+        """The graph without concatenations, as the rewriting rules make it."""
+        rules = (RuleName.ZERO_COPY_CONCAT, RuleName.ZERO_COPY_SPLIT)
+        chosen = {(rule, name) for rule in rules for name in self._ops if name not in self._kept}
+        found = rewrite_graph(graph, RewriteOptions(rules=rules), chosen).graph
+        return replace(found, name=graph.name, meta={k: v for k, v in found.meta.items() if k != "rewriting"})
 
     def _full(self, shape: Shape) -> list[int]:
         height, width, channels = shape
@@ -283,17 +286,9 @@ class InferenceNetwork:
         self, kind: str, name: str, inputs: Sequence[str], shape: Shape, *, macs: int = 0,
         attrs: dict[str, Any] | None = None,
     ) -> str:  # fmt: skip
-        if name in self._shapes:
+        if name in self._ops:
             raise GraphError(f"{self.name}: two ops are named {name!r}")
-        attrs = dict(attrs or {})
-        read = tuple(inputs)
-        if any(x in self._folded for x in read):
-            if len(read) > 1:
-                raise GraphError(f"{self.name}: {name} reads a concatenation beside something else; do not fold it")
-            read = self._folded[read[0]]
-            attrs |= {"concat_inputs": True, "concat_axis": CHANNEL_AXIS[self.layout]}
-        self._ops[name] = _Op(kind, read, shape, macs, attrs)
-        self._shapes[name] = shape
+        self._ops[name] = _Op(kind, tuple(inputs), shape, macs, dict(attrs or {}))
         return name
 
 

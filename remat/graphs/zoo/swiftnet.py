@@ -76,17 +76,13 @@ def swiftnet_cells(batch: int = 1, *, fold_concats: bool = False) -> ComputeGrap
 def swiftnet(batch: int = 1, image: Shape = IMAGE, classes: int = 2, *, fold_concats: bool = False) -> ComputeGraph:
     """The whole of SwiftNet HPD: 56 million multiply-accumulates (published: 57.4), 217 thousand parameters.
 
-    With `fold_concats` the split in one part that the file begins with, a copy, is left out too.
-
     Examples
     --------
     >>> swiftnet(), swiftnet().reference_peak
     (ComputeGraph('swiftnet-b1', 86 ops, 86 tensors, 123 edges), 351232)
     """
     net = _network("swiftnet", batch, fold_concats)
-    x = net.input("input", image)
-    if not fold_concats:
-        x = net.copy("split", x, "Split")
+    x = net.copy("split", net.input("input", image), "Split")
     x = net.conv("conv_pre1", x, 16, kernel=7, stride=4, bias=True)
     x = net.depthwise("conv_pre2/depthwise", x, kernel=3, bias=True)
     x = net.conv("conv_pre2/pointwise", x, 32, bias=True)
