@@ -5,6 +5,9 @@
 # begins; `make warm-up` waits for its end, and where it failed does it over.
 
 BIN := .venv/bin
+# Distributions of their own, installed with the development tools; their data files are copied into .venv.
+PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
+PACKAGE_FILES := $(wildcard packages/*/pyproject.toml packages/*/*/share/minizinc/*/*)
 STAMP := .venv/.ready
 OUT := out
 PYTHON ?=
@@ -29,7 +32,7 @@ help:  ## show this list
 
 setup: $(STAMP)  ## create .venv with remat and its development tools
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(PACKAGE_FILES)
 	@rm -f $@ .venv/.no-torch
 	@python=; for candidate in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python; do \
 	  if [ -n "$$candidate" ] && "$$candidate" -c \
@@ -42,13 +45,13 @@ $(STAMP): pyproject.toml
 	if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python "$$python" .venv && \
 	  export VIRTUAL_ENV="$(CURDIR)/.venv" && uv pip install --quiet --editable . && \
-	  { $(BIN)/remat warm-up >/dev/null 2>&1 & } && uv pip install --quiet --group dev; \
+	  { $(BIN)/remat warm-up >/dev/null 2>&1 & } && uv pip install --quiet --group dev $(PACKAGES:%=--editable %); \
 	else \
 	  if ! "$$python" -m venv .venv; then \
 	    echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; fi; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
 	  install="$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check" && \
-	  $$install --editable . && { $(BIN)/remat warm-up >/dev/null 2>&1 & } && $$install --group dev && \
+	  $$install --editable . && { $(BIN)/remat warm-up >/dev/null 2>&1 & } && $$install --group dev $(PACKAGES:%=--editable %) && \
 	  { $(BIN)/python -m compileall -qq -j 0 -x '$(IDLE)' .venv/lib/python3*/site-packages >/dev/null 2>&1 || true; }; \
 	fi
 	@touch $@

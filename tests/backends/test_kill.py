@@ -42,7 +42,7 @@ PROGRAM = textwrap.dedent(
 SOLVERS = {
     "isolated cp-sat": "multiprocessing.forkserver",
     "minizinc:gecode": "fzn-gecode",
-    "minizinc:cp-sat": "remat.backends.flatzinc.cpsat",
+    "minizinc:cp-sat": "fzn-cpsat",
     "pyomo:cbc": "bin/cbc",
 }
 

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import subprocess
+import sysconfig
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -68,11 +69,9 @@ def executable() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Variables of the program's environment: this one's, with the FlatZinc solvers of this package."""
-    from remat.backends.flatzinc import solver_path
-
-    folders = [str(solver_path()), *filter(None, [os.environ.get("MZN_SOLVER_PATH")])]
-    return {**os.environ, "MZN_SOLVER_PATH": os.pathsep.join(folders)}
+    """Variables of the program's environment: this one's, with the solvers installed in this Python environment."""
+    folders = [os.environ.get("MZN_SOLVER_PATH"), str(Path(sysconfig.get_path("data"), "share", "minizinc", "solvers"))]
+    return {**os.environ, "MZN_SOLVER_PATH": os.pathsep.join(filter(None, folders))}
 
 
 @functools.lru_cache(maxsize=4)

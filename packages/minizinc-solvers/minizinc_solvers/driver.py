@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn, Protocol
 
-from remat.backends.flatzinc.model import FlatZinc
-from remat.backends.flatzinc.options import Options, parse_options
-from remat.backends.flatzinc.output import Ending, Printer
-from remat.backends.flatzinc.parser import parse
-from remat.backends.processes.guard import end_with_parent
-from remat.deadline import Deadline
-from remat.errors import RematError
-from remat.io.files import read_text
+from minizinc_solvers.deadline import Deadline
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.model import FlatZinc
+from minizinc_solvers.options import Options, parse_options
+from minizinc_solvers.output import Ending, Printer
+from minizinc_solvers.parser import parse
 
 #: Seconds that a solver has to end after it was asked to; then what is known is printed without it.
 GRACE = 1.0
@@ -48,13 +49,13 @@ class _Stop:
 def main(program: str, solver: Solver, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a FlatZinc program; ends the process with 0, or with 1 and one line on standard error."""
     options = parse_options(program, arguments)
-    deadline = Deadline.after(options.milliseconds and options.milliseconds / 1000)
+    deadline = Deadline(options.milliseconds / 1000) if options.milliseconds else Deadline()
     stop = _Stop()
     code = 0
     worker = _Worker(options, solver, deadline)
     try:
         worker.wait(stop.event)
-    except RematError as error:
+    except FlatZincError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         code = 1
     except BrokenPipeError:  # nobody reads any more
@@ -72,6 +73,23 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends; on Linux only."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise FlatZincError(f"{path}: {reason}") from None
+    except UnicodeDecodeError as error:
+        raise FlatZincError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
 class _Worker:
     """Reads and solves in a thread of its own, so that the main thread stays free for signals and the deadline."""
 
@@ -84,7 +102,7 @@ class _Worker:
 
     def wait(self, stop: threading.Event) -> None:
         """Until it is done, or was asked to stop and the time to do so is over."""
-        end_with_parent()
+        _end_with_parent()
         parent = os.getppid()
         threading.Thread(target=self._work, daemon=True, name="fzn-solver").start()
         asked: Deadline | None = None
@@ -92,7 +110,7 @@ class _Worker:
             if os.getppid() != parent:  # nobody reads any more
                 os._exit(1)
             if stop.is_set() or self.deadline.expired:
-                asked = asked or Deadline.after(GRACE)
+                asked = asked or Deadline(GRACE)
                 if self.search is not None:
                     self.search.stop()
         if self.failure is not None:
@@ -101,7 +119,7 @@ class _Worker:
 
     def _work(self) -> None:
         try:
-            model = parse(read_text(self.options.path), self.options.path.name)
+            model = parse(_read_text(self.options.path), self.options.path.name)
             self.printer.model = model
             self.search = self.solver(model, self.options, self.printer, self.deadline)
             verdict = Ending.UNKNOWN if self.deadline.expired else self.search.run()

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from remat.backends.flatzinc.model import Argument, Constraint, FlatZinc, IntSet, Output, Variable, VarKind
-from remat.errors import FormatError
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.model import Argument, Constraint, FlatZinc, IntSet, Output, Variable, VarKind
 
 #: Longest number that is read, in characters.
 MAX_DIGITS = 400
@@ -44,7 +44,7 @@ def parse(text: str, name: str = "input") -> FlatZinc:
 
     Raises
     ------
-    FormatError
+    FlatZincError
         In one line that names `name`, the line and what is wrong there.
 
     Examples
@@ -111,7 +111,7 @@ class _Parser:
         found = ""
         if at_token:
             found = f", not {_shown(self.tokens[self.at])}" if self.at < len(self.tokens) else ", not the end"
-        raise FormatError(f"{self.name}: line {self.line}: {problem}{found}")
+        raise FlatZincError(f"{self.name}: line {self.line}: {problem}{found}")
 
     def _peek(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""

@@ -2,22 +2,23 @@
 
 import contextlib
 import json
-import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from remat.backends.flatzinc import solver_path
+from minizinc_solvers import __version__
+from minizinc_solvers.registration import SHARE, environment_folder
+from minizinc_solvers.registration import run as register
 
-CPSAT = [sys.executable, "-P", "-m", "remat.backends.flatzinc.cpsat"]
-HIGHS = [sys.executable, "-P", "-m", "remat.backends.flatzinc.highs"]
+CPSAT = [sys.executable, "-P", "-m", "minizinc_solvers.cpsat"]
+HIGHS = [sys.executable, "-P", "-m", "minizinc_solvers.highs"]
 both = pytest.mark.parametrize("program", [CPSAT, HIGHS], ids=["cpsat", "highs"])
 
 KNAPSACK = """var 0..9: a :: output_var; var 0..9: b :: output_var; var 0..99: gain :: output_var;
@@ -237,34 +238,57 @@ def test_a_signal_keeps_the_best(program, number, stream, tmp_path):
     assert output.count("----------") == (int(last["nSolutions"]) if stream else 1)
 
 
-def test_configurations_name_programs_that_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    solver_path.cache_clear()
-    try:
-        folder = solver_path()
-    finally:
-        solver_path.cache_clear()
-    assert folder.parent == tmp_path / "cache" / "remat"
-    assert not [path for path in folder.iterdir() if path.suffix == ".part"]
+def check_configurations(folder, tmp_path):
+    """Every configuration names a program that runs and a library that is there."""
     path = tmp_path / "model.fzn"
     path.write_text(KNAPSACK)
     for name in ("cp-sat", "highs"):
         configuration = json.loads((folder / f"remat-{name}.msc").read_text())
         assert configuration["id"] == f"org.remat.{name}"
-        assert configuration["mznlib"] == "-Glinear" or Path(configuration["mznlib"], "redefinitions.mzn").is_file()
-        done = subprocess.run([configuration["executable"], path], capture_output=True, text=True, check=False)
+        assert configuration["version"] == __version__
+        library = configuration["mznlib"]
+        assert library == "-Glinear" or (folder / library / "redefinitions.mzn").is_file()
+        done = subprocess.run([folder / configuration["executable"], path], capture_output=True, text=True, check=False)
         assert "gain = 22;" in done.stdout
 
 
-def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    solver_path.cache_clear()
-    try:
-        assert solver_path().parent == tmp_path / f"remat-{os.getuid()}"
-    finally:
-        solver_path.cache_clear()
+def test_the_environment_has_configurations(tmp_path, capsys):
+    register(["path"])
+    assert capsys.readouterr().out == f"{environment_folder()}\n"
+    check_configurations(environment_folder(), tmp_path)
+    copied = {path.name: path.read_text() for path in environment_folder().parent.glob("remat-*/*")}
+    assert copied == {path.name: path.read_text() for path in SHARE.glob("remat-*/*")}, "install the package again"
+
+
+def test_they_are_installed_for_a_user_and_removed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".minizinc" / "solvers"
+    register(["install"])
+    files = [str(folder / f"remat-{name}.msc") for name in ("cp-sat", "highs")]
+    assert capsys.readouterr().out.splitlines() == files
+    check_configurations(folder, tmp_path)
+    if minizinc := shutil.which("minizinc"):
+        listed = subprocess.run([minizinc, "--solvers"], capture_output=True, text=True, check=True).stdout
+        assert "org.remat.cp-sat" in listed and "org.remat.highs" in listed
+    register(["uninstall"])
+    assert capsys.readouterr().out.splitlines() == files
+    assert not list(folder.iterdir())
+    register(["uninstall"])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / ".minizinc").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit):
+        register(["install"])
+    assert capsys.readouterr().err == f"minizinc-solvers: error: {tmp_path}/.minizinc/solvers: Not a directory\n"
+
+
+def test_pandas_is_not_loaded():
+    """OR-Tools' modelling layer imports it, half a second for each run."""
+    code = "import sys, minizinc_solvers.cpsat_model; assert 'pandas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux has them")

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 
-from remat.backends.flatzinc.cpsat_builtins import BUILTINS, RELATIONS
-from remat.backends.flatzinc.cpsat_globals import GLOBALS
-from remat.backends.flatzinc.cpsat_model import CpSatBuilder
-from remat.backends.flatzinc.refusals import refuse
-from remat.deadline import Deadline
-from remat.errors import ModelError
+from minizinc_solvers.cpsat_builtins import BUILTINS, RELATIONS
+from minizinc_solvers.cpsat_globals import GLOBALS
+from minizinc_solvers.cpsat_model import CpSatBuilder
+from minizinc_solvers.deadline import Deadline
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.refusals import refuse
 
 KNOWN = BUILTINS | GLOBALS
 
@@ -21,7 +21,7 @@ def translate(builder: CpSatBuilder, deadline: Deadline) -> None:
 
     Raises
     ------
-    ModelError
+    FlatZincError
         Naming the line and the constraint that cannot be expressed.
     """
     for k, constraint in enumerate(builder.source.constraints):
@@ -35,7 +35,7 @@ def translate(builder: CpSatBuilder, deadline: Deadline) -> None:
             raise refuse(constraint, f"has {len(constraint.arguments)} arguments, which is not what it takes")
         try:
             function(builder, *constraint.arguments)
-        except ModelError as error:
+        except FlatZincError as error:
             raise refuse(constraint, str(error)) from None
 
 

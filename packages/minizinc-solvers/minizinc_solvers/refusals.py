@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat.backends.flatzinc.model import Constraint, IntSet, Variable
-from remat.errors import ModelError
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.model import Constraint, IntSet, Variable
 
 
 def items(argument: Any) -> list[Any]:
@@ -41,7 +41,7 @@ def constant_set(argument: Any) -> IntSet:
     return argument
 
 
-def unfit(wanted: str, argument: Any) -> ModelError:
+def unfit(wanted: str, argument: Any) -> FlatZincError:
     """The error that says what an argument should have been."""
     if isinstance(argument, Variable):
         shown = f"variable {argument.name[:40]!r}"
@@ -51,10 +51,10 @@ def unfit(wanted: str, argument: Any) -> ModelError:
         shown = "a set"
     else:
         shown = str(argument).lower()[:40]
-    return ModelError(f"has {shown} where {wanted} belongs")
+    return FlatZincError(f"has {shown} where {wanted} belongs")
 
 
-def refuse(constraint: Constraint, problem: str) -> ModelError:
+def refuse(constraint: Constraint, problem: str) -> FlatZincError:
     """The error that names a constraint and its line."""
     name = constraint.name if len(constraint.name) <= 60 else constraint.name[:57] + "..."
-    return ModelError(f"line {constraint.line}: constraint {name!r} {problem}")
+    return FlatZincError(f"line {constraint.line}: constraint {name!r} {problem}")

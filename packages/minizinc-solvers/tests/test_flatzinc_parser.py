@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat.backends.flatzinc.bounds import tighten
-from remat.backends.flatzinc.model import IntSet, VarKind
-from remat.backends.flatzinc.parser import parse
-from remat.errors import FormatError
+from minizinc_solvers.bounds import tighten
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.model import IntSet, VarKind
+from minizinc_solvers.parser import parse
 
 MODEL = """% a comment; with a semicolon
 predicate my_own(var int: x, array [int] of var bool: bs);
@@ -89,7 +89,7 @@ def test_everything_is_read():
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(text, problem):
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(FlatZincError) as caught:
         parse(text, "model.fzn")
     message = str(caught.value)
     assert message.startswith(f"model.fzn: {problem}") and "\n" not in message
@@ -100,10 +100,10 @@ PIECES = MODEL.replace("\n", " ").split(" ") + list('()[]{};:,.="%\\\n-') + ["::
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.sampled_from(["", " "]))
 def test_any_text_is_read_or_refused(pieces, between):
-    """A FormatError of one line is the only error there is."""
+    """A FlatZincError of one line is the only error there is."""
     try:
         parse(between.join(pieces))
-    except FormatError as error:
+    except FlatZincError as error:
         assert "\n" not in str(error)
 
 
@@ -111,7 +111,7 @@ def test_any_text_is_read_or_refused(pieces, between):
 def test_a_model_with_a_piece_replaced_is_read_or_refused(first, last, piece):
     try:
         parse(MODEL[: min(first, last)] + piece + MODEL[max(first, last) :])
-    except FormatError as error:
+    except FlatZincError as error:
         assert "\n" not in str(error)
 
 
@@ -132,9 +132,9 @@ def test_hostile_text_is_refused_quickly():
         "a" * 300_000 + ";",
         ":: " * 100_000,
     ):
-        with pytest.raises(FormatError):
+        with pytest.raises(FlatZincError):
             parse(text)
-        with pytest.raises(FormatError):
+        with pytest.raises(FlatZincError):
             parse("constraint f(" + text + ");")
     assert time.monotonic() - started < 10
 

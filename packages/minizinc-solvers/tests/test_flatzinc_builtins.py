@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from remat.backends.flatzinc.cpsat import CpSatSearch
-from remat.backends.flatzinc.cpsat_builtins import BUILTINS
-from remat.backends.flatzinc.cpsat_globals import GLOBALS
-from remat.backends.flatzinc.highs import ROWS, HighsSearch
-from remat.backends.flatzinc.options import Options
-from remat.backends.flatzinc.output import Ending, Printer
-from remat.backends.flatzinc.parser import parse
-from remat.deadline import Deadline
+from minizinc_solvers.cpsat import CpSatSearch
+from minizinc_solvers.cpsat_builtins import BUILTINS
+from minizinc_solvers.cpsat_globals import GLOBALS
+from minizinc_solvers.deadline import Deadline
+from minizinc_solvers.highs import ROWS, HighsSearch
+from minizinc_solvers.options import Options
+from minizinc_solvers.output import Ending, Printer
+from minizinc_solvers.parser import parse
 
 WIDE, NARROW, WIDER = "-3..3", "-2..2", "-4..4"
 SMALL = "0..2"

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from remat.backends.flatzinc.driver import Search, main
-from remat.backends.flatzinc.model import FlatZinc, Variable
-from remat.backends.flatzinc.options import Options
-from remat.backends.flatzinc.output import Ending, Printer
-from remat.deadline import Deadline
-from remat.errors import ModelError
+from minizinc_solvers.deadline import Deadline
+from minizinc_solvers.driver import Search, main
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.model import FlatZinc, Variable
+from minizinc_solvers.options import Options
+from minizinc_solvers.output import Ending, Printer
 
 #: Bounds from here on are CP-SAT's way of saying that it has none.
 NO_BOUND = 2**62
@@ -25,9 +25,9 @@ class CpSatSearch:
     """One run of CP-SAT on a FlatZinc model."""
 
     def __init__(self, model: FlatZinc, options: Options, printer: Printer, deadline: Deadline) -> None:
-        from remat.backends.cp_sat_engine import Solver
-        from remat.backends.flatzinc.cpsat_model import CpSatBuilder
-        from remat.backends.flatzinc.cpsat_translate import translate
+        from minizinc_solvers.cpsat_engine import Solver
+        from minizinc_solvers.cpsat_model import CpSatBuilder
+        from minizinc_solvers.cpsat_translate import translate
 
         self.model, self.options, self.printer, self.deadline = model, options, printer, deadline
         self.builder = CpSatBuilder(model)
@@ -55,7 +55,7 @@ class CpSatSearch:
         self.solver.stop()
 
     def run(self) -> Ending:
-        from remat.backends.cp_sat_engine import Status, fault
+        from minizinc_solvers.cpsat_engine import Status, fault
 
         if math.isfinite(self.deadline.seconds):
             self.solver.parameters.max_time_in_seconds = self.deadline.remaining
@@ -63,7 +63,7 @@ class CpSatSearch:
         if self.failure is not None:
             raise self.failure
         if status == Status.MODEL_INVALID:
-            raise ModelError(f"CP-SAT refuses the model: {' '.join(fault(self.builder.proto).split())[:300]}")
+            raise FlatZincError(f"CP-SAT refuses the model: {' '.join(fault(self.builder.proto).split())[:300]}")
         if status == Status.INFEASIBLE:
             return self._claim(Ending.UNSATISFIABLE)
         if status == Status.OPTIMAL and self.model.goal != "satisfy":

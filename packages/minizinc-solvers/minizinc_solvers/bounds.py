@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import Any
 
-from remat.backends.flatzinc.model import Constraint, FlatZinc, IntSet, Variable, VarKind
+from minizinc_solvers.model import Constraint, FlatZinc, IntSet, Variable, VarKind
 
 #: Times that one constraint is looked at; bounds that still move then grow without end.
 MAX_LOOKS = 20
@@ -21,7 +21,7 @@ def tighten(model: FlatZinc) -> None:
 
     Examples
     --------
-    >>> from remat.backends.flatzinc.parser import parse
+    >>> from minizinc_solvers.parser import parse
     >>> m = parse("var 0..3: x; var int: y; constraint int_lin_eq([2,-1],[x,y],1); solve minimize y;")
     >>> tighten(m)
     >>> m.variables[1].domain

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from remat.backends.flatzinc.cpsat_model import HIGHEST, LOWEST, Affine, CpSatBuilder, Ranges, complement, constant
-from remat.backends.flatzinc.refusals import constant_set, wholes
-from remat.errors import ModelError
+from minizinc_solvers.cpsat_model import HIGHEST, LOWEST, Affine, CpSatBuilder, Ranges, complement, constant
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.refusals import constant_set, wholes
 
 Translate = Callable[..., None]
 #: A relation that says of a sum of terms that it lies in some ranges.
@@ -31,7 +31,7 @@ def _weighted(ranges: Ranges) -> Relation:
     def relation(b: CpSatBuilder, weights: Any, variables: Any, right: Any) -> tuple[list[Affine], Ranges]:
         factors, terms = wholes(weights), b.affines(variables)
         if len(factors) != len(terms):
-            raise ModelError(f"has {len(factors)} weights for {len(terms)} variables")
+            raise FlatZincError(f"has {len(factors)} weights for {len(terms)} variables")
         left = [term.scaled(factor) for factor, term in zip(factors, terms, strict=True)]
         return [*left, b.affine(right).scaled(-1)], ranges
 
@@ -290,7 +290,7 @@ def int_pow(b: CpSatBuilder, base: Any, exponent: Any, result: Any) -> None:
             b.linear([bottom if first else constant(1), power.scaled(-1)], EQUAL)
         return
     if (high - low + 1) * (last - first + 1) > MAX_POWERS:
-        raise ModelError(f"has a base in {low}..{high} and an exponent in {first}..{last}, which is too much")
+        raise FlatZincError(f"has a base in {low}..{high} and an exponent in {first}..{last}, which is too much")
     smallest, largest = b.bounds(power)
     values: list[int] = []
     for x, y in itertools.product(range(low, high + 1), range(first, last + 1)):

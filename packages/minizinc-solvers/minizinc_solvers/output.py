@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TextIO
 
-from remat.backends.flatzinc.model import FlatZinc, Output, Variable, VarKind
-from remat.backends.flatzinc.options import Options
-from remat.deadline import Deadline
+from minizinc_solvers.deadline import Deadline
+from minizinc_solvers.model import FlatZinc, Output, Variable, VarKind
+from minizinc_solvers.options import Options
 
 SEPARATOR = "----------"
 #: Least seconds between two reports of a bound alone.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from remat.backends.cp_sat_engine import Proto
-from remat.backends.flatzinc.bounds import tighten
-from remat.backends.flatzinc.model import FlatZinc, IntSet, Variable, VarKind
-from remat.backends.flatzinc.refusals import items, unfit
-from remat.errors import ModelError
+from minizinc_solvers.bounds import tighten
+from minizinc_solvers.cpsat_engine import Proto
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.model import FlatZinc, IntSet, Variable, VarKind
+from minizinc_solvers.refusals import items, unfit
 
 #: Ends of a range of a linear row that stand for infinity.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -50,7 +50,7 @@ class CpSatBuilder:
 
     Raises
     ------
-    ModelError
+    FlatZincError
         In one line that names the line and the constraint, for what CP-SAT does not take.
     """
 
@@ -91,7 +91,7 @@ class CpSatBuilder:
     def _add_variable(self, variable: Variable) -> int:
         domain = variable.domain
         if variable.kind is VarKind.FLOAT:
-            raise ModelError(f"variable {variable.name!r} is a float: CP-SAT knows integers and Booleans only")
+            raise FlatZincError(f"variable {variable.name!r} is a float: CP-SAT knows integers and Booleans only")
         if variable.kind is VarKind.BOOL:
             return self.new_variable(0, 1)
         if not isinstance(domain, IntSet):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat.backends.flatzinc.cpsat_model import HIGHEST, Affine, CpSatBuilder
-from remat.backends.flatzinc.refusals import constant_set, whole, wholes
-from remat.errors import ModelError
+from minizinc_solvers.cpsat_model import HIGHEST, Affine, CpSatBuilder
+from minizinc_solvers.errors import FlatZincError
+from minizinc_solvers.refusals import constant_set, whole, wholes
 
 
 def all_different(b: CpSatBuilder, array: Any) -> None:
@@ -38,7 +38,7 @@ def _interval(b: CpSatBuilder, start: Affine, size: Affine, presence: int | None
 
 def _same_length(*arrays: list[Any]) -> None:
     if len({len(array) for array in arrays}) > 1:
-        raise ModelError(f"has arrays of different lengths: {', '.join(str(len(array)) for array in arrays)}")
+        raise FlatZincError(f"has arrays of different lengths: {', '.join(str(len(array)) for array in arrays)}")
 
 
 def _cumulative(b: CpSatBuilder, presences: list[int] | None, tasks: tuple[Any, Any, Any], limit: Any) -> None:
@@ -183,7 +183,7 @@ def table_imp(b: CpSatBuilder, array: Any, rows: Any, truth: Any) -> None:
 
 def _table(b: CpSatBuilder, terms: list[Affine], values: list[int], *enforce: int, negated: bool = False) -> None:
     if len(values) % len(terms) if terms else values:
-        raise ModelError(f"has {len(values)} values, which are not rows of {len(terms)}")
+        raise FlatZincError(f"has {len(values)} values, which are not rows of {len(terms)}")
     if not terms:
         return
     if not values:
@@ -202,7 +202,7 @@ def regular(  # noqa: PLR0917 -- the predicate has as many
     """`array` is read by an automaton: from state q, symbol s leads to ``moves[q, s]``, where 0 is a dead end."""
     terms, targets, width = b.affines(array), wholes(moves), whole(symbols)
     if width < 1 or len(targets) != whole(states) * width:
-        raise ModelError(f"has {len(targets)} moves, not one for each state and symbol")
+        raise FlatZincError(f"has {len(targets)} moves, not one for each state and symbol")
     ends = [state for low, high in constant_set(accepting).ranges for state in range(low, high + 1)]
     if not terms:
         if whole(start) not in ends:

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from remat.backends.flatzinc import solver_path
+from minizinc_solvers.registration import environment_folder
 
 MINIZINC = shutil.which("minizinc")
 pytestmark = pytest.mark.skipif(MINIZINC is None, reason="the minizinc program is not installed (apt install minizinc)")
@@ -22,7 +22,7 @@ def minizinc(model: str, solver: str, tmp_path, *options: str) -> str:
     path.write_text(model)
     done = subprocess.run(
         [MINIZINC, "--solver", solver, *options, path], capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "MZN_SOLVER_PATH": str(solver_path())},
+        env={**os.environ, "MZN_SOLVER_PATH": str(environment_folder())},
     )  # fmt: skip
     output = done.stdout + done.stderr  # which may have warnings
     assert done.returncode == 0 and not re.search("error", output, re.IGNORECASE), (solver, output)
