@@ -11,7 +11,7 @@ from remat.allocation.canonical import CanonicalOptions
 from remat.allocation.fits import FitOptions
 from remat.bounds import bounds
 from remat.errors import FormatError, GraphError, ProblemError, RematError, ScheduleError
-from remat.experiments.compare import csv_text
+from remat.experiments.compare import table_csv
 from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.formats.dot import graph_to_dot
@@ -134,4 +134,4 @@ def test_halves_of_surrogate_pairs_in_dot(tmp_path: Path) -> None:
 
 def test_cells_are_no_formulas() -> None:
     row = {"method": "=1+1", "status": "@x", "cost": -5, "share": -0.5, "source": "+a", "stop": "-b", "versions": {}}
-    assert csv_text([row]).splitlines()[1] == "'=1+1,'@x,-5,-0.5,'+a,'-b,"
+    assert table_csv([row]).splitlines()[1] == "'=1+1,'@x,-5,-0.5,'+a,'-b,"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -39,6 +38,7 @@ from remat.cli.signals import writing
 from remat.errors import FormatError
 from remat.interruption import interrupts
 from remat.io.files import check_output, check_outputs, exists
+from remat.io.text import json_text
 
 if TYPE_CHECKING:
     from remat.experiments.max_batch_result import BatchResult, Probe
@@ -254,13 +254,13 @@ def _json(done: Sequence[BatchResult]) -> str:
         {**answer.row(), "limits": dict(answer.limits), "tried": [probe.as_dict() for probe in answer.probes]}
         for answer in done
     ]
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    return json_text(content)
 
 
 def _csv(done: Sequence[BatchResult]) -> str:
-    from remat.experiments.compare import csv_text
+    from remat.experiments.compare import table_csv
 
-    return csv_text([{**answer.row(), "versions": {}} for answer in done])
+    return table_csv([{**answer.row(), "versions": {}} for answer in done])
 
 
 def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None:

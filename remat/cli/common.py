@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from remat.io.files import is_standard_stream
-from remat.io.text import printable
+from remat.io.text import aligned, json_text, printable
 
 if TYPE_CHECKING:
     from remat.config import Config, OutputSection
@@ -219,16 +218,13 @@ def end_of_solve(
 
 def print_json(value: Any, stream: TextIO | None = None) -> None:
     """Print a JSON value, readable and exact, on a stream (default: standard output)."""
-    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False), file=stream)
+    print(json_text(value), end="", file=stream)
 
 
-def print_table(rows: Iterable[tuple[str, ...]], indent: str = "") -> None:
-    """Print rows of words in aligned columns; the last one as long as it is."""
-    lines = [tuple(printable(word) for word in row) for row in rows]
-    widths = [max(len(word) for word in column) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [word.ljust(width) for word, width in zip(line, widths, strict=True)]
-        print((indent + "  ".join(cells)).rstrip())
+def print_table(rows: Iterable[tuple[str, ...]], indent: str = "", right: Container[int] = ()) -> None:
+    """Print rows of words in aligned columns, those in `right` right-aligned."""
+    for line in aligned([[printable(word) for word in row] for row in rows], right):
+        print(indent + line)
 
 
 def option_bytes(size: str, option: str) -> int:

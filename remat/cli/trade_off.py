@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remat.io.text import json_text
+
 if TYPE_CHECKING:
     from remat.experiments.compare import Comparison
     from remat.experiments.trade_off import Point, TradeOff
@@ -43,7 +45,7 @@ def with_points(comparison: Comparison, points: Sequence[Point]) -> str:
     if not points:
         return text
     content = {**json.loads(text), "schedules": [point.row() for point in points]}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    return json_text(content)
 
 
 def print_trade_off(found: TradeOff) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +12,7 @@ from remat.cli.common import ERROR, OK, Graph, Json, Keep, load_graph, option_by
 from remat.cli.saving import Outputs
 from remat.errors import ProblemError
 from remat.io.files import check_outputs
+from remat.io.text import csv_text, json_text
 
 if TYPE_CHECKING:
     from remat.schedule.traffic import Traffic
@@ -66,11 +64,12 @@ def command(
     order = Schedule.from_steps([("compute", name) for name in loaded.order or ()])
     theirs = off_chip_traffic(loaded, order, sizes, by=by, block=unit, keep=keep or ())  # type: ignore[arg-type]
     rows = [row(one, other) for one, other in zip(mine, theirs, strict=True)]
+    facts, lines = {"graph": loaded.name, "rows": rows}, [list(each.values()) for each in rows]
     outputs = Outputs()
     for path in tables or ():
-        outputs.save_text(path, _json(loaded.name, rows) if path.suffix.lower() == ".json" else _csv(rows))
+        outputs.save_text(path, json_text(facts) if path.suffix.lower() == ".json" else csv_text(list(rows[0]), lines))
     if as_json:
-        print_json({"graph": loaded.name, "rows": rows})
+        print_json(facts)
     else:
         _print(rows)
     if plot is not None:
@@ -89,18 +88,6 @@ def row(mine: Traffic, theirs: Traffic) -> dict[str, Any]:
     return {**mine.as_dict(), **reference, "times_less": theirs.total / mine.total if mine.total else None}
 
 
-def _json(graph: str, rows: Sequence[dict[str, Any]]) -> str:
-    return json.dumps({"graph": graph, "rows": rows}, indent=2, allow_nan=False) + "\n"
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _print(rows: Sequence[dict[str, Any]]) -> None:
     def words(row: dict[str, Any]) -> tuple[str, ...]:
         times = row["times_less"]
@@ -109,9 +96,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         return (*(f"{number:,}" for number in numbers), gain)
 
     heads = ("on chip", "fetched", "written", "total", "reference order", "times less")
-    lines = [heads, *(words(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    print_table([tuple(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in lines])
+    print_table([heads, *map(words, rows)], right=range(len(heads)))
     first = rows[0]
     kind = f"blocks of {first['block']:,} bytes" if first["by"] == "block" else "whole tensors"
     print(f"{kind}; graph inputs, compulsory: {first['compulsory']:,} bytes")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +15,13 @@ from remat.backends.base import DEFAULT_OPTIONS, SolveOptions, Status
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.io.text import clipped
+from remat.io.sizes import size_unit
+from remat.io.text import clipped, csv_text
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
 from remat.registry import allocators, make
 from remat.schedule import Schedule, schedule_buffers
-from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.schedule.plots import empty_figure, plain_text, write_figure
 from remat.solving.method import OrderMethod, make_method
 from remat.solving.order import order
 
@@ -140,13 +139,8 @@ def _schedules(
 
 def arenas_table(found: Sequence[Arena]) -> str:
     """CSV: order, allocator, peak, arena, bound, seconds."""
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["order", "allocator", "peak", "arena", "bound", "seconds"])
-    for one in found:
-        arena = "" if one.arena is None else one.arena
-        writer.writerow([one.order, one.allocator, one.peak, arena, one.bound, f"{one.seconds:.3f}"])
-    return out.getvalue()
+    header = ["order", "allocator", "peak", "arena", "bound", "seconds"]
+    return csv_text(header, ([*astuple(one)[:-1], f"{one.seconds:.3f}"] for one in found))
 
 
 def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None) -> Axes:
@@ -191,8 +185,4 @@ def save_arenas_plot(found: Sequence[Arena], path: str | os.PathLike[str], title
     FormatError
         Naming the file, if its name has another suffix or it cannot be written.
     """
-
-    def draw() -> object:
-        return plot_arenas(found, title).figure
-
-    write_figure(path, draw)  # type: ignore[arg-type]
+    write_figure(path, lambda: plot_arenas(found, title).figure)  # type: ignore[arg-type, return-value]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +13,7 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.experiments.contestant import Contestant
 from remat.interruption import interrupted, interrupts
+from remat.io.text import csv_text, json_text
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -179,11 +177,11 @@ class Comparison:
             "interrupted": self.interrupted,
             "runs": runs,
         }
-        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+        return json_text(content)
 
     def to_csv(self) -> str:
         """The text of a CSV file: one line for each run, unknown values empty."""
-        return csv_text([run.row() for run in self.runs])
+        return table_csv([run.row() for run in self.runs])
 
 
 @interrupts()
@@ -335,22 +333,18 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows like those of :meth:`Run.row` as the text of a CSV file, unknown values empty.
 
     Words that a spreadsheet would take for a formula begin with an apostrophe (OWASP, *CSV injection*).
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        words = {**row, "versions": " ".join(f"{name}={text}" for name, text in row["versions"].items())}
-        writer.writerow({key: harmless(value) for key, value in words.items()})
-    return text.getvalue()
+    return csv_text(list(rows[0]) if rows else [], ([_field(value) for value in row.values()] for row in rows))
 
 
-def harmless(value: Any) -> Any:
+def _field(value: Any) -> Any:
     """A value of a CSV file, none that a spreadsheet would take for a formula."""
+    if isinstance(value, Mapping):
+        value = " ".join(f"{name}={text}" for name, text in value.items())
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 

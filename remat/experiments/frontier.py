@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
@@ -18,14 +17,15 @@ from remat.experiments.compare import (
     Watch,
     check_names,
     chosen_methods,
-    csv_text,
     question,
     run_method,
+    table_csv,
     unwatched,
 )
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell, Folder
 from remat.interruption import interrupted, interrupts
+from remat.io.text import json_text
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
@@ -97,7 +97,7 @@ class Frontier:
 
     def to_csv(self) -> str:
         """The text of a CSV file: one line for each cell."""
-        return csv_text(self.rows())
+        return table_csv(self.rows())
 
     def to_json(self) -> str:
         """The text of a JSON file: graph, rules, limits and the table."""
@@ -107,7 +107,7 @@ class Frontier:
             "interrupted": self.interrupted,
             "cells": self.rows(),
         }
-        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+        return json_text(content)
 
 
 @interrupts()

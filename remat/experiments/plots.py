@@ -13,9 +13,10 @@ import numpy as np
 from remat.experiments.compare import NOBODY, Comparison, Run
 from remat.experiments.frontier import Frontier
 from remat.experiments.max_batch_result import BatchResult
+from remat.io.sizes import size_unit
 from remat.problem import Objective, Problem
 from remat.schedule.certificate import overhead_percent
-from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.schedule.plots import empty_figure, plain_text, write_figure
 from remat.solving.incumbents import structural_peak
 
 if TYPE_CHECKING:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from remat.errors import ProblemError
-from remat.experiments.compare import Comparison, Run, harmless
+from remat.experiments.compare import Comparison, Run, table_csv
 from remat.graphs import ComputeGraph
-from remat.io.text import expect
+from remat.io.text import expect, json_text
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
 from remat.schedule.rules import Rules
@@ -157,11 +154,7 @@ class TradeOff:
 
     def to_csv(self) -> str:
         """The text of a CSV file; words that a spreadsheet would take for a formula begin with an apostrophe."""
-        text, rows = io.StringIO(), self.rows()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
-        return text.getvalue()
+        return table_csv(self.rows())
 
     def to_json(self) -> str:
         """The text of a JSON file: the graph's facts, and the table."""
@@ -170,7 +163,7 @@ class TradeOff:
             "name": graph.name, "digest": graph.digest, "base_cost": graph.base_cost, "cost_unit": graph.cost_unit,
             "reference_peak": graph.reference_peak,
         }  # fmt: skip
-        return json.dumps({"graph": facts, "points": self.rows()}, indent=2, allow_nan=False) + "\n"
+        return json_text({"graph": facts, "points": self.rows()})
 
 
 def points_of_runs(runs: Iterable[Run]) -> list[Point]:

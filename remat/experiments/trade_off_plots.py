@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from remat.experiments.plots import COLOURS, MARKERS
 from remat.experiments.trade_off import Point, TradeOff
-from remat.schedule.plots import empty_figure, plain_text, size_text, size_unit, write_figure
+from remat.io.sizes import size_text, size_unit
+from remat.schedule.plots import empty_figure, plain_text, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

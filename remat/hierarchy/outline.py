@@ -8,6 +8,7 @@ import numpy as np
 
 from remat.hierarchy.identical import identical_groups
 from remat.hierarchy.tree import Group, Hierarchy, interface
+from remat.io.text import aligned
 from remat.problem import Problem
 
 #: Lines of an outline; what is beyond is counted.
@@ -77,11 +78,7 @@ def _alone(group: Group) -> str:
 
 def _table(lines: list[tuple[str, str, str, str]], max_lines: int) -> str:
     rows = [("group", "ops", "bytes in", "bytes out"), *lines[:max_lines]]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    text = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+    text = aligned(rows, right=range(1, 4))
     if len(lines) > max_lines:
         text.append(f"... and {len(lines) - max_lines} more lines")
-    return "\n".join(line.rstrip() for line in text)
+    return "\n".join(text)

@@ -34,3 +34,15 @@ def memory_bytes(limit: int | str) -> int:
     if size <= 0:
         raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes above 0")
     return size
+
+
+def size_unit(largest: int) -> tuple[int, str]:
+    """The largest binary unit in which `largest` is at least 1: bytes in it, and its name."""
+    power = min(max(largest.bit_length() - 1, 0) // 10, 5)
+    return 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+
+
+def size_text(size: int) -> str:
+    """A number of bytes in its :func:`size_unit`, for a label."""
+    scale, unit = size_unit(size)
+    return f"{size} bytes" if scale == 1 else f"{size / scale:.2f} {unit}"

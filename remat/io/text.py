@@ -1,8 +1,11 @@
-"""Text from outside, made fit for messages and terminals."""
+"""Text from outside, made fit for messages and terminals; tables as text, CSV and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import json
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from remat.errors import RematError
@@ -90,3 +93,46 @@ def together(faults: Sequence[str], count: int | None = None) -> str:
     """Faults on one line: the first :data:`LISTED`, and how many more there are of `count` (default: of `faults`)."""
     more = (len(faults) if count is None else count) - LISTED
     return "; ".join([*faults[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
+
+
+def aligned(rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Return a line for each row, its words in columns two blanks apart; columns in `right` are right-aligned.
+
+    Examples
+    --------
+    >>> aligned([("op", "bytes"), ("conv1", "64")], right={1})
+    ['op     bytes', 'conv1     64']
+    """
+    lines = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            word.rjust(width) if column in right else word.ljust(width)
+            for column, (word, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    r"""Return the text of a CSV file; None becomes an empty field.
+
+    Examples
+    --------
+    >>> csv_text(["op", "cost"], [("conv", 3), ("a,b", None)])
+    'op,cost\nconv,3\n"a,b",\n'
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def json_text(value: Any) -> str:
+    r"""Return the text of a readable JSON file, in ASCII; numbers must be finite.
+
+    Examples
+    --------
+    >>> json_text({"cost": 3})
+    '{\n  "cost": 3\n}\n'
+    """
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"

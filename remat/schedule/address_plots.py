@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from remat.io.sizes import size_unit
 from remat.schedule.addresses import Addresses, check_addresses
-from remat.schedule.plots import SUFFIXES, empty_figure, plain_text, size_unit, write_figure
+from remat.schedule.plots import SUFFIXES, empty_figure, plain_text, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from remat.errors import FormatError, ScheduleError
 from remat.graphs.graph import MAX_NAME_LENGTH
 from remat.io.files import decode_text, read_bytes
 from remat.io.limits import MAX_STEPS
-from remat.io.text import short
+from remat.io.text import csv_text, short
 from remat.schedule.addresses import ONE_MEMORY, Addresses, Memory
 from remat.schedule.buffers import MAX_BYTES, Buffers
 
@@ -149,8 +149,4 @@ def table_text(buffers: Buffers, addresses: Addresses | None = None) -> str:
         if len(addresses.memories) > 1:
             header.append("memory")
             columns.append([addresses.memories[k].name for k in addresses.memory.tolist()])
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(zip(*columns, strict=True))
-    return out.getvalue()
+    return csv_text(header, zip(*columns, strict=True))

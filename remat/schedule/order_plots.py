@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.graphs import ComputeGraph
-from remat.schedule.plots import empty_figure, plain_text, size_unit
+from remat.io.sizes import size_unit
+from remat.schedule.plots import empty_figure, plain_text
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import simulate
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
+from remat.io.sizes import size_text, size_unit
 from remat.io.text import clipped
 from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
@@ -255,12 +256,6 @@ def _height(timeline: _Timeline, max_tensors: int) -> float:
     return max(1.2, 0.18 * rows) if rows <= _NAMED_ROWS else 5.5
 
 
-def size_unit(largest: int) -> tuple[int, str]:
-    """The largest binary unit in which `largest` is at least 1: bytes in it, and its name."""
-    power = min(max(largest.bit_length() - 1, 0) // 10, 5)
-    return 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
-
-
 def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
     from matplotlib.markers import CARETDOWN
 
@@ -331,12 +326,6 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
         axes.set_ylabel(f"the {len(order):,} largest of {len(tensors):,} tensors")
     if legend or given.any():  # the corner below the staircase of first allocations is free
         axes.legend(loc="lower left", frameon=False, fontsize="small")
-
-
-def size_text(size: int) -> str:
-    """A number of bytes in its :func:`size_unit`, for a label."""
-    scale, unit = size_unit(size)
-    return f"{size} bytes" if scale == 1 else f"{size / scale:.2f} {unit}"
 
 
 def plain_text(text: str) -> str:

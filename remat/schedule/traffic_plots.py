@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from remat.schedule.plots import empty_figure, plain_text, size_unit, write_figure
+from remat.io.sizes import size_unit
+from remat.schedule.plots import empty_figure, plain_text, write_figure
 from remat.schedule.traffic import Traffic
 
 if TYPE_CHECKING:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Hashable, Iterable, Sequence
@@ -16,7 +14,8 @@ import numpy as np
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
-from remat.io.text import printable, short
+from remat.io.sizes import size_unit
+from remat.io.text import aligned, csv_text, printable, short
 from remat.schedule.schedule import Schedule
 from remat.schedule.traces.timeline import Timeline, module_paths
 
@@ -95,11 +94,7 @@ class LayerTable:
 
     def to_csv(self) -> str:
         """As CSV: whole numbers, empty where unknown; the last row is the total."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([each.name for each in fields(LayerRow)])
-        writer.writerows(["" if value is None else value for value in astuple(row)] for row in (*self.rows, self.total))
-        return text.getvalue()
+        return csv_text([each.name for each in fields(LayerRow)], map(astuple, (*self.rows, self.total)))
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers by name, as JSON values."""
@@ -120,16 +115,7 @@ class LayerTable:
         write_atomic(path, self.to_csv() if suffix == ".csv" else self.to_markdown())
 
     def __str__(self) -> str:
-        lines = self.cells()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = (
-            [
-                word.rjust(width) if k else word.ljust(width)
-                for k, (word, width) in enumerate(zip(line, widths, strict=True))
-            ]
-            for line in lines
-        )
-        return "\n".join("  ".join(words).rstrip() for words in aligned)
+        return "\n".join(aligned(self.cells(), right=range(1, 8)))
 
 
 def layer_table(
@@ -363,5 +349,5 @@ def _words(row: LayerRow) -> tuple[str, ...]:
 
 
 def _bytes(size: int) -> str:
-    power = min(max(size.bit_length() - 1, 0) // 10, 5)
-    return f"{size / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}" if power else f"{size} B"
+    scale, unit = size_unit(size)
+    return f"{size / scale:.4g} {unit}" if scale > 1 else f"{size} B"
