@@ -116,39 +116,3 @@ PUBLISHED_PEAKS = [
 
 #: The same of the random layered graphs; those of 250 and 500 ops were not published before.
 LAYERED_PEAKS = [("rl_g1", 36_790), ("rl_g2", 105_170), ("rl_g3", 247_960)]
-
-
-def least_peak(graph: ComputeGraph) -> int:
-    """Least peak over all orders without recomputation, by search over the sets of computed ops (at most ~16 ops)."""
-    arrays = graph.arrays
-    n = len(graph.ops)
-    sizes = arrays.size.tolist()
-    reads, writes = arrays.op_inputs.lists(), arrays.op_outputs.lists()
-    readers, writers = arrays.consumers.lists(), arrays.producers.lists()
-    before = [sum(1 << u for u in row) for row in arrays.op_predecessors.lists()]
-    given, kept = arrays.is_input.tolist(), arrays.is_output.tolist()
-
-    def live(done: int) -> set[int]:
-        return {
-            t
-            for t in range(len(sizes))
-            if given[t]
-            or (
-                any(done >> w & 1 for w in writers[t])
-                and (kept[t] or (readers[t] and not all(done >> o & 1 for o in readers[t] + writers[t])))
-            )
-        }
-
-    best = {0: 0}
-    for _ in range(n):
-        following: dict[int, int] = {}
-        for done, peak in best.items():
-            held = live(done)
-            for op in range(n):
-                if done >> op & 1 or before[op] & ~done:
-                    continue
-                step = sum(sizes[t] for t in held | set(writes[op]) | set(reads[op])) + graph.ops[op].workspace
-                state = done | 1 << op
-                following[state] = min(following.get(state, 1 << 62), max(peak, step))
-        best = following
-    return best[(1 << n) - 1]

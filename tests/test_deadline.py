@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import ONE
 
 import remat.config
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, StopReason
+from remat.backends.base import StopReason
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals
@@ -24,8 +25,6 @@ from remat.heuristics.greedy import Greedy
 from remat.modeling import PlainLinear, lower
 from remat.modeling.matrix import to_matrix
 from remat.registry import make_backend
-
-ONE = SolveOptions(threads=1)
 
 
 def test_a_look_at_the_clock():

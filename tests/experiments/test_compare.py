@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from helpers import ONE
 
 from remat import Problem
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
@@ -20,8 +21,6 @@ from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
-
-ONE = SolveOptions(threads=1)
 
 METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
 

@@ -1,9 +1,9 @@
 """Whatever takes a name takes a class or an object, too."""
 
 import pytest
+from helpers import ONE
 
 from remat import Problem, frontier, max_batch, solve
-from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
 from remat.backends.processes.workers import WorkerPool
 from remat.errors import BackendError, ProblemError, RematError
@@ -15,7 +15,6 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.greedy import Greedy
 from remat.solving.method import Method
 
-ONE = SolveOptions(threads=1)
 CHAIN = Problem(unit_chain(6))
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from helpers import ONE
 
 import remat.experiments.frontier  # noqa: F401  (the package's name for it is the function)
 from remat import Problem, frontier
@@ -21,8 +22,6 @@ from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic
 from remat.schedule import Schedule
 from remat.solving.session import Session
-
-ONE = SolveOptions(threads=1)
 
 CHAIN = Problem(unit_chain(6))
 #: Least costs by budget (Griewank and Walther 2000); None: infeasible.

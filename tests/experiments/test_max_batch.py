@@ -4,10 +4,11 @@ from dataclasses import replace
 from math import comb
 
 import pytest
+from helpers import ONE
 
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, validate
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import Run
 from remat.experiments.contestant import Contestant
@@ -21,8 +22,6 @@ from remat.heuristics.checkpointing.base import CheckpointingOptions
 from remat.schedule import OrderRule, Rules
 from remat.scope import Scope
 from remat.testing import optimum
-
-ONE = SolveOptions(threads=1)
 
 
 class Useless(Backend):

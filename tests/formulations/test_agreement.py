@@ -3,50 +3,16 @@
 import math
 
 import pytest
+from helpers import solved, some_slow
+from oracles import least_cost, revolve
 
-from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
-from remat.deadline import Deadline
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
-from remat.modeling import violations
 from remat.problem import Problem
-from remat.schedule import OrderRule, validate
-from remat.scope import Scope
-from remat.testing import optimum, random_budget, random_graph
-from remat.testing.exhaustive import FILLED_ONCE
-
-
-def solved(formulation, backend):
-    """Proved least cost of a formulation on a backend (None: infeasible); every answer is certified on the way."""
-    problem = formulation.problem
-    model = formulation.build()
-    raw = backend.solve(model, SolveOptions(deadline=Deadline.after(120), threads=1))
-    if raw.status is Status.INFEASIBLE:
-        return None
-    assert raw.status is Status.OPTIMAL, (raw.status, raw.stop)
-    assert violations(model, raw.values) == []
-    schedule = formulation.decode(raw.values)
-    certificate = validate(problem.graph, schedule, problem.rules)
-    assert certificate.accepted, certificate.first
-    assert certificate.cost == raw.objective == raw.bound
-    again = formulation.encode(schedule)
-    assert violations(model, again) == []
-    assert validate(problem.graph, formulation.decode(again), problem.rules).cost <= certificate.cost
-    return certificate.cost
-
-
-def some_slow(seeds, quick):
-    """The first seeds are for every run, the others for the slow one."""
-    return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
-
-
-def least_cost(problem, copies=None):
-    """By exhaustive search: in stages where the order is fixed, buffers filled once; None: infeasible."""
-    best = optimum(problem, Scope(problem.order, problem.order is OrderRule.FIXED, copies, (FILLED_ONCE,)))
-    return best and best.cost
+from remat.testing import random_budget, random_graph
 
 
 def retention(problem, copies, **options):
@@ -112,12 +78,6 @@ def test_accumulation_buffers(seed):
     assert solved(Checkmate(fixed), Highs()) == expected
     assert solved(retention(fixed, len(graph.ops)), CpSat()) == expected
     assert solved(retention(free, 2), CpSat()) == least_cost(free, 2)
-
-
-def revolve(steps, slots):
-    """Least forward advances for a chain of `steps` with `slots` snapshots (Griewank & Walther 2000)."""
-    r = next(r for r in range(steps + 1) if math.comb(slots + r, slots) >= steps)
-    return r * steps - math.comb(slots + r, slots + 1)
 
 
 @pytest.mark.parametrize(("n", "budget"), [(n, b) for n in range(1, 7) for b in range(2, n + 4)])

@@ -1,13 +1,12 @@
 """Checkmate with and without frontier-advancing stages: the numbers of the paper, and what free stages can do."""
 
 import pytest
+from helpers import solved
 
-from remat import GraphBuilder, Problem, Schedule, validate
-from remat.backends.base import SolveOptions, Status
+from remat import GraphBuilder, Problem, Schedule
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.bounds import lp_relaxation
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.graphs.families import unit_chain
@@ -19,20 +18,6 @@ from remat.testing import optimum, random_budget, random_graph
 
 def free(problem, stages=None):
     return Checkmate(problem, CheckmateOptions(frontier=False, stages=stages))
-
-
-def solved(formulation, backend):
-    problem, model = formulation.problem, formulation.build()
-    raw = backend.solve(model, SolveOptions(deadline=Deadline.after(60), threads=1))
-    if raw.status is Status.INFEASIBLE:
-        return None
-    assert raw.status is Status.OPTIMAL
-    schedule = formulation.decode(raw.values)
-    certificate = validate(problem.graph, schedule, problem.rules)
-    assert certificate.accepted, certificate.first
-    assert certificate.cost == raw.objective
-    assert violations(model, formulation.encode(schedule)) == []
-    return certificate.cost
 
 
 @pytest.mark.parametrize(("budget", "value"), [(4, 22.0), (3, 23.0)])

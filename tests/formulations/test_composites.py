@@ -4,13 +4,14 @@ import random
 
 import numpy as np
 import pytest
+from helpers import judged
 
 from remat.errors import ProblemError, RematError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option, Step, expand
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
-from remat.schedule import simulate, validate
+from remat.schedule import simulate
 from remat.testing.graphs import random_graph
 
 CHAIN = Problem(unit_chain(4))  # f0 f1 f2 f3 loss g3 g2 g1 g0 are ops 0 to 8
@@ -120,7 +121,7 @@ def test_plain_rows_are_what_the_simulation_holds():
         whole = CompositeProblem(problem, [Composite("group", ops, (), [Option(sequence)])])
         claims, below = claimed(whole)
         flat = expand(whole, [Step(node) for node in range(len(whole.nodes))])
-        certificate = validate(problem.graph, flat, problem.rules)
+        certificate = judged(problem, flat)
         assert certificate.accepted
         held = simulate(problem.graph, flat).memory
         if len(held) == len(claims):  # nothing was left out

@@ -1,6 +1,7 @@
 """The size of a model is known before it is built, and what does not fit is refused in one line."""
 
 import pytest
+from helpers import ONE
 
 from remat import Problem, solve
 from remat.backends import resources
@@ -19,7 +20,6 @@ from remat.modeling.size import BUILT_BYTES, ModelSize
 from remat.schedule import Schedule
 from remat.solving import model_method
 
-ONE = SolveOptions(threads=1)
 GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60)}
 
 

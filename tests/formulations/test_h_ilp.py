@@ -4,13 +4,12 @@ import random
 
 import numpy as np
 import pytest
+from helpers import KINDS, answer, judged
 from hierarchies import random_hierarchy
 
 from remat import Problem, solve
-from remat.backends.base import SolveOptions, Status
+from remat.backends.base import Status
 from remat.backends.cp_sat import CpSat
-from remat.backends.highs import Highs
-from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
@@ -18,16 +17,9 @@ from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
-from remat.schedule import simulate, validate
+from remat.schedule import simulate
 from remat.scope import Restriction
 from remat.testing import optimum, random_budget, random_graph
-
-KINDS = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
-
-
-def answer(formulation, backend=None):
-    options = SolveOptions(deadline=Deadline.after(60), threads=1, relative_gap=0.0)
-    return (backend or Highs()).solve(formulation.build(), options)
 
 
 def solved(formulation, backend=None):
@@ -37,7 +29,7 @@ def solved(formulation, backend=None):
         return None
     assert raw.status is Status.OPTIMAL
     schedule = formulation.decode(raw.values)
-    certificate = validate(problem.graph, schedule, problem.rules)
+    certificate = judged(problem, schedule)
     assert certificate.accepted, certificate.first
     assert certificate.cost <= raw.objective + 0.5
     claims = np.concatenate(formulation.claims(raw.values))

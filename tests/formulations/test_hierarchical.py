@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from composite_search import CompositeSearch, memory_of
+from helpers import judged
 from hierarchies import RandomHierarchy, RandomOption, random_hierarchy
 
 from remat import registry
@@ -82,9 +83,9 @@ def checked(formulation, values, objective):
     held = memory_of(problem.graph, sequence, problem.keep)
     under = [(step, real, said) for step, (real, said) in enumerate(zip(held, claimed, strict=True)) if real > said]
     assert not under, f"(step, held, claimed): {under}"
-    whole = validate(problem.graph, Schedule.of_computes(problem.graph, sequence), problem.rules)
+    whole = judged(problem, Schedule.of_computes(problem.graph, sequence))
     assert whole.cost == objective
-    certificate = validate(problem.graph, formulation.decode(values), problem.rules)
+    certificate = judged(problem, formulation.decode(values))
     for each in (whole, certificate):
         assert each.accepted, each.first
     assert certificate.cost <= objective
@@ -96,7 +97,7 @@ def returns(formulation, values, cost):
     problem = formulation.problem
     again = formulation.encode(formulation.decode(values))
     assert violations(formulation.build(), again) == []
-    assert validate(problem.graph, formulation.decode(again), problem.rules).cost == cost
+    assert judged(problem, formulation.decode(again)).cost == cost
 
 
 def tried(subject, seed, most_ops):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import ONE
 
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status
@@ -22,7 +23,6 @@ from remat.schedule import Schedule, validate
 from remat.testing import random_graph
 
 KINDS = (OrderPositions, LinearOrder, OrderIntervals)
-ONE = SolveOptions(threads=1)
 
 
 def random_order(graph, rng):

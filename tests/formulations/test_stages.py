@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import KINDS, ONE, RUN, answer, judged, solved
 
 from remat import Problem, Schedule, read_graph, solve, validate
-from remat.backends.base import SolveOptions, Status
+from remat.backends.base import SolveOptions
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.bounds import joint_bound
@@ -18,37 +19,12 @@ from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
-from remat.heuristics import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.retention import schedule_for
 from remat.modeling import violations
 from remat.schedule import OrderRule
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-
-ONE = SolveOptions(threads=1)
-RUN = HeuristicRun(ONE)
-
-KINDS = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
-
-
-def answer(formulation, backend, seconds=60):
-    return backend.solve(formulation.build(), SolveOptions(deadline=Deadline.after(seconds), threads=1))
-
-
-def solved(formulation, backend):
-    """Proved least cost, None where infeasible; certified, and encoded again."""
-    problem, raw = formulation.problem, answer(formulation, backend)
-    if raw.status is Status.INFEASIBLE:
-        return None
-    assert raw.status is Status.OPTIMAL
-    schedule = formulation.decode(raw.values)
-    certificate = validate(problem.graph, schedule, problem.rules)
-    assert certificate.accepted, certificate.first
-    assert certificate.cost == raw.objective
-    again = formulation.encode(schedule)
-    assert violations(formulation.build(), again) == []
-    return certificate.cost
 
 
 def relaxed(formulation):
@@ -220,7 +196,7 @@ def test_leeway_of_a_part(seed):
     """What is free of the model allows the schedule itself, and nothing that is not a schedule."""
     problem = problem_of(seed, ("plain", "full", "buffers")[seed % 3], 8)
     schedule = Greedy().run(problem, RUN)
-    if not validate(problem.graph, schedule, problem.rules).accepted:
+    if not judged(problem, schedule).accepted:
         return
     formulation, rng = Stages(problem), np.random.default_rng(seed)
     model, n = formulation.build(), len(problem.graph.ops)
@@ -235,10 +211,10 @@ def test_leeway_of_a_part(seed):
         fixed = model.copy("part")
         fixed._lower, fixed._upper = [found.lower], [found.upper]
         raw = Highs().solve(fixed, SolveOptions(deadline=Deadline.after(30), threads=1))
-        assert validate(problem.graph, formulation.decode(raw.values), problem.rules).accepted
+        assert judged(problem, formulation.decode(raw.values)).accepted
         costs.append(raw.objective)
     assert solved(formulation, Highs()) == costs[1] <= costs[0]
-    assert costs[0] <= validate(problem.graph, schedule, problem.rules).cost
+    assert costs[0] <= judged(problem, schedule).cost
 
 
 # -- published -------------------------------------------------------------------------------------------------------

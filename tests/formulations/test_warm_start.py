@@ -5,6 +5,8 @@ import re
 from functools import partial
 
 import pytest
+from generators import staged
+from helpers import ONE
 
 from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
 from remat.backends.base import SolveOptions
@@ -18,8 +20,6 @@ from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
 from remat.registry import make_backend
 from remat.testing.graphs import random_graph
-
-ONE = SolveOptions(threads=1)
 
 
 def retention(problem, copies=30, **options):
@@ -41,16 +41,6 @@ OPTIONS = {"cp-sat": {}, "highs": {"presolve": "off"}}  # presolve may leave not
 def graph_of(seed):
     """Several outputs, workspace, inputs and outputs; every other one with accumulation buffers."""
     return random_graph(seed, plain=seed % 5 == 0, buffers=seed % 2 == 0)
-
-
-def staged(graph, rng):
-    """A staged schedule with random recomputations, frees implied."""
-    order = graph.arrays.order.tolist()
-    ops = []
-    for k, op in enumerate(order):
-        ops += [earlier for earlier in order[:k] if graph.ops[earlier].recomputable and rng.random() < 0.25]
-        ops.append(op)
-    return Schedule.of_computes(graph, ops)
 
 
 def wandering(graph, rng):

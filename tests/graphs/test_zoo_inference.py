@@ -6,8 +6,8 @@ from statistics import mean
 
 import networkx as nx
 import pytest
+from oracles import least_order_peak
 
-from remat import Problem
 from remat.errors import FormatError, GraphError
 from remat.graphs import read_graph
 from remat.graphs.io import load_graph
@@ -23,7 +23,6 @@ from remat.graphs.zoo import (
     swiftnet_cell,
     watts_strogatz,
 )
-from remat.ordering.best_first import Aim, explore
 
 # ops, edges, parameters, multiply-accumulates, reference peak, structural bound
 TABLE = {
@@ -68,12 +67,6 @@ def built(name):
 
 
 SUMS_AND_CONCATS = ("Add", "WeightedAdd", "Average", "Concat", "SepConv")
-
-
-def least_peak(graph):
-    found = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=2**62)
-    assert found is not None and found.schedule is not None
-    return found.bound
 
 
 @pytest.mark.parametrize("name", INFERENCE)
@@ -152,7 +145,7 @@ def test_folded_cells_of_swiftnet_are_those_of_the_files(cell, shared):
     ],
 )  # fmt: skip
 def test_least_peaks(name, peak):
-    assert least_peak(built(name)) == peak
+    assert least_order_peak(built(name)) == peak
 
 
 @pytest.mark.shared

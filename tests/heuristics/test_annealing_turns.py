@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from helpers import judged
 
-from remat import Problem, layered, validate
+from remat import Problem, layered
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.heuristics.annealing import Annealing, AnnealingOptions
@@ -40,7 +41,7 @@ def test_what_a_turn_is_given_is_gone_on_with() -> None:
     found = annealing.run(problem, HeuristicRun(ONE, better, horizon=first.horizon).until(Deadline.after(0.001)))
     assert better is not None
     assert found is not None
-    assert validate(problem.graph, found, problem.rules).cost <= validate(problem.graph, better, problem.rules).cost
+    assert judged(problem, found).cost <= judged(problem, better).cost
 
 
 def test_few_moves_improve_a_good_start() -> None:
@@ -52,7 +53,7 @@ def test_few_moves_improve_a_good_start() -> None:
     found = Annealing(few).run(problem, HeuristicRun(ONE, start))
     assert found is not None
     base = problem.graph.base_cost
-    before, after = (validate(problem.graph, one, problem.rules).cost - base for one in (start, found))
+    before, after = (judged(problem, one).cost - base for one in (start, found))
     assert after < 0.97 * before
 
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 from math import isqrt
 
 import pytest
+from generators import training_graph
+from helpers import ONE, RUN, judged
 
 from remat import registry
 from remat.backends.base import SolveOptions
 from remat.cli import main
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import read_graph, write_graph
 from remat.graphs.zoo import TRAINING, ZOO
@@ -23,9 +25,6 @@ from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
 from remat.schedule import Verdict, simulate, validate
 
-ONE = SolveOptions(threads=1)
-RUN = HeuristicRun(ONE)
-
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
 ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")
 METHODS = (*ON_CHAINS, *ON_TRAINING_GRAPHS, "checkpoint-last")
@@ -36,7 +35,7 @@ AS_PUBLISHED = CheckpointingOptions(dead_retention=True)
 def certified(problem, method, options=None):
     schedule = registry.load("heuristics", method)(options).run(problem, RUN)
     assert schedule.source == method
-    return validate(problem.graph, schedule, problem.rules)
+    return judged(problem, schedule)
 
 
 def numbers(graph, method):
@@ -85,7 +84,7 @@ def test_closed_forms_of_unit_chains(n):
 def test_what_is_to_be_kept_is_computed_once(method):
     problem = Problem(unit_chain(9), keep=["f0"])
     schedule = registry.load("heuristics", method)().run(problem, RUN)
-    assert validate(problem.graph, schedule, problem.rules).accepted
+    assert judged(problem, schedule).accepted
     assert schedule.computes().count("f0") == 1
     assert schedule.computes().count("f1") >= 2
 
@@ -325,48 +324,9 @@ def test_greedy_counts_all_bytes_but_stops_at_candidates():
 # -- graphs of every kind ----------------------------------------------------------------------------------------------
 
 
-def training_graph(seed: int) -> ComputeGraph:
-    """A random training graph: several outputs, ops that run once, accumulated gradients; every third a chain."""
-    rng = random.Random(seed)
-    b = GraphBuilder(f"training-{seed}")
-    count = rng.randint(4, 14)
-    readers: dict[int, list[int]] = {v: [] for v in range(count)}
-    weights = [b.input("weights", 3)]
-    for v in range(count):
-        before = sorted(
-            {v - 1, *rng.sample(range(v), min(v, rng.choice([0, 0, 1, 2]) if seed % 3 else 0))} if v else set()
-        )
-        for u in before:
-            readers[u].append(v)
-        outputs = {f"f{v}": rng.randint(1, 9)}
-        if rng.random() < 0.3:
-            outputs[f"saved{v}"] = rng.randint(1, 5)
-        for name, size in outputs.items():
-            b.tensor(name, size)
-        b.op(
-            f"forward{v}", inputs=[*weights, *(f"f{u}" for u in before)], outputs=list(outputs), cost=rng.randint(0, 5),
-            workspace=rng.randint(0, 3), phase="forward", recomputable=rng.random() < 0.85,
-        )  # fmt: skip
-    b.op("loss", inputs=[f"f{count - 1}"], size=1, cost=1, phase="loss")
-    known = {t.name for t in b.build().tensors}
-    gradients = {v: f"g{v}" for v in range(count)}
-    for v in range(count):
-        b.tensor(gradients[v], rng.randint(1, 9))
-    for v in reversed(range(count)):
-        # One op adds to the gradients of all that forward op v read: accumulation buffers where it was read twice.
-        parts = [gradients[u] for u in range(v) if v in readers[u]]
-        if v == count - 1:
-            b.op("start", inputs=["loss"], outputs=[gradients[v]], cost=1, phase="backward")
-        if parts:
-            reads = [f"f{v}", gradients[v], *(t for t in (f"saved{v}",) if t in known)]
-            b.op(f"backward{v}", inputs=reads, outputs=parts, cost=rng.randint(0, 9), phase="backward")
-    b.output("g0", *rng.sample([f"f{v}" for v in range(count)], 1))
-    return b.build()
-
-
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 60))])
 def test_every_method_is_valid_on_every_training_graph(seed):
-    graph = training_graph(seed)
+    graph = training_graph(seed, 10, full=True)
     for problem in (Problem(graph, "60%"), Problem(graph, "80%", max_computes=2, keep=["loss"])):
         for method in METHODS:
             if method in ON_CHAINS and not TrainingStep.of(problem).is_chain:
@@ -376,7 +336,7 @@ def test_every_method_is_valid_on_every_training_graph(seed):
 
 
 def test_those_training_graphs_have_everything():
-    graphs = [training_graph(seed) for seed in range(8)]
+    graphs = [training_graph(seed, 10, full=True) for seed in range(8)]
     assert any(len(op.outputs) > 1 for g in graphs for op in g.ops)
     assert any((g.arrays.producers.counts > 1).any() for g in graphs)
     assert any(not op.recomputable for g in graphs for op in g.ops)
@@ -386,7 +346,7 @@ def test_those_training_graphs_have_everything():
 
 
 def test_dead_retention_is_for_plain_graphs():
-    problem = Problem(training_graph(0))
+    problem = Problem(training_graph(0, 10, full=True))
     with pytest.raises(ProblemError, match=r"limited in their computes|outputs|several producers"):
         certified(problem, "linearized-sqrt", AS_PUBLISHED)
     with pytest.raises(ProblemError, match="linearized-sqrt with dead retention knows no ops that are limited"):
@@ -404,7 +364,7 @@ def test_dead_retention_is_for_plain_graphs():
 def test_an_expired_deadline_still_gives_a_schedule():
     problem = Problem(unit_chain(30), 12)
     schedule = LinearizedGreedy().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1)))
-    assert validate(problem.graph, schedule, problem.rules).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}
+    assert judged(problem, schedule).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}
 
 
 def test_a_listener_hears_of_better_schedules_and_may_stop_the_sweep():

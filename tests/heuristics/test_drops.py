@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import RUN, judged
 
 from remat import registry
 from remat.backends.base import SolveOptions
@@ -34,10 +35,7 @@ from remat.heuristics.drops.interpreted import InterpretedDrops
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
-from remat.schedule.validate import validate
 from remat.testing.graphs import random_budget, random_graph
-
-RUN = HeuristicRun(SolveOptions(threads=1))
 
 SEEDS = range(150)
 
@@ -141,7 +139,7 @@ def test_answers_keep_every_rule_but_perhaps_the_budget(order: str) -> None:
         problem = problem_of(seed, order)
         schedule = Drops().run(problem, RUN)
         assert schedule is not None
-        certificate = validate(problem.graph, schedule, problem.rules)
+        certificate = judged(problem, schedule)
         assert certificate.verdict is not Verdict.INVALID, (seed, certificate.first)
         fits += certificate.accepted
     assert fits > len(SEEDS) / 2
@@ -151,7 +149,7 @@ def test_layered_graphs_fit_at_eighty_percent() -> None:
     problem = Problem(layered(500, 0.36, 1263), "80%")
     schedule = Drops(DropsOptions(leanings=(2.0,))).run(problem, RUN)
     assert schedule is not None
-    certificate = validate(problem.graph, schedule, problem.rules)
+    certificate = judged(problem, schedule)
     assert certificate.accepted
     assert certificate.cost > problem.graph.base_cost
 
@@ -250,7 +248,7 @@ def test_python_ends_with_the_first_leaning_and_order_that_fit_and_at_the_deadli
     start = Schedule.reference(problem.graph)
     found = InterpretedDrops().run(problem, replace(RUN, start=start))
     assert found is not None
-    assert validate(problem.graph, found, problem.rules).accepted
+    assert judged(problem, found).accepted
     over = InterpretedDrops().run(problem, RUN.until(Deadline.after(0.0)))
     assert over is not None
     assert simulate(problem.graph, over).cost == problem.graph.base_cost

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from helpers import ONE, RUN
 
 from remat import GraphBuilder, Problem, Schedule, solve, validate
 from remat.backends.base import SolveOptions
@@ -13,9 +14,6 @@ from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
 from remat.heuristics.eviction import Eviction, EvictionOptions, _Machine
 from remat.testing.graphs import random_graph
-
-ONE = SolveOptions(threads=1)
-RUN = HeuristicRun(ONE)
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])

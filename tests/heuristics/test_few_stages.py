@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers import judged
 
 from remat import registry, solve
 from remat.backends.base import SolveOptions, Status
@@ -64,7 +65,7 @@ def test_one_event_decides_a_training_step() -> None:
     heuristic = FewStages()
     schedule = heuristic.run(problem, run(60))
     assert schedule is not None and heuristic.bound is not None
-    cost, base = validate(problem.graph, schedule, problem.rules).cost, problem.graph.base_cost
+    cost, base = judged(problem, schedule).cost, problem.graph.base_cost
     assert base < heuristic.bound <= cost <= base + 1.001 * (heuristic.bound - base)
     assert heuristic.scope is not None and heuristic.scope.order is OrderRule.FIXED
 
@@ -89,14 +90,14 @@ def test_a_start_is_kept_unless_something_is_cheaper() -> None:
     best = FewStages().run(problem, run())
     again = FewStages().run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1), best))
     assert best is not None and again is not None
-    cost = validate(problem.graph, best, problem.rules).cost
-    assert problem.graph.base_cost < validate(problem.graph, again, problem.rules).cost <= cost
+    cost = judged(problem, best).cost
+    assert problem.graph.base_cost < judged(problem, again).cost <= cost
 
 
 def test_a_free_order_has_its_schedule_and_not_its_bound() -> None:
     problem, heuristic = Problem(layers(6), "80%", OrderRule.FREE), FewStages()
     schedule = heuristic.run(problem, run())
-    assert schedule is not None and validate(problem.graph, schedule, problem.rules).accepted
+    assert schedule is not None and judged(problem, schedule).accepted
     assert heuristic.bound is None
 
 

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from helpers import ONE, judged
 
 from remat.backends.base import SolveOptions
 from remat.graphs import ComputeGraph, GraphBuilder
@@ -20,8 +21,6 @@ from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
 from remat.schedule.validate import validate
 from remat.testing.graphs import random_budget, random_graph
-
-ONE = SolveOptions(threads=1)
 
 SEEDS = range(200)
 
@@ -52,7 +51,7 @@ def check(problem: Problem, grouped: Grouped, sequence: list[int]) -> None:
     claimed = validate(small.graph, Schedule.of_computes(small.graph, sequence), small.rules)
     assert claimed.verdict is not Verdict.INVALID
     whole = Schedule.of_computes(problem.graph, grouped.expand(sequence))
-    measured = validate(problem.graph, whole, problem.rules)
+    measured = judged(problem, whole)
     assert measured.verdict is not Verdict.INVALID, measured.first
     assert measured.cost == claimed.cost
     assert measured.peak is not None
@@ -156,7 +155,7 @@ def test_annealing_begins_on_groups() -> None:
     assert schedule is not None
     assert found
     for one in (schedule, *found):
-        assert validate(problem.graph, one, problem.rules).accepted
+        assert judged(problem, one).accepted
     begun = begin(
         Annealing(AnnealingOptions(moves=20_000)), problem, HeuristicRun(SolveOptions(seed=1, threads=1)), 0.4
     )

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from helpers import ONE, RUN, judged
+from oracles import least_cost
 
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations import Scope
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
@@ -15,23 +16,10 @@ from remat.heuristics.annealing.tables import MOST_RUNS
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
-from remat.schedule import OrderRule, Rule, Schedule, simulate, validate
-from remat.testing import optimum, random_budget, random_graph
-
-ONE = SolveOptions(threads=1)
-RUN = HeuristicRun(ONE)
+from remat.schedule import Rule, Schedule, simulate, validate
+from remat.testing import random_budget, random_graph
 
 SHORT = AnnealingOptions(moves=30_000)
-
-
-def least_cost(problem, copies):
-    """Proved least cost, None where there is no schedule."""
-    best = optimum(problem, Scope(OrderRule(problem.order), staged=False, max_computes=copies))
-    return None if best is None else best.cost
-
-
-def judged(problem, schedule):
-    return validate(problem.graph, schedule, problem.rules)
 
 
 @pytest.mark.parametrize("buffers", [False, True])
@@ -41,7 +29,7 @@ def test_annealing_keeps_every_rule(seed, order, buffers):
     graph = random_graph(seed, buffers=buffers)
     problem = Problem(graph, random_budget(graph, seed), order, max_computes=3)
     schedule = Annealing(SHORT).run(problem, HeuristicRun(SolveOptions(seed=seed, threads=1)))
-    best = least_cost(problem, 3)
+    best = least_cost(problem, 3, staged=False)
     if schedule is None:
         return  # it may fail; that it mostly does not is tested below
     certificate = judged(problem, schedule)
@@ -55,7 +43,7 @@ def test_annealing_mostly_finds_the_optimum_of_tiny_graphs():
     for seed in range(30):
         graph = random_graph(seed, plain=True)
         problem = Problem(graph, random_budget(graph, seed), "free")
-        best = least_cost(problem, 3)
+        best = least_cost(problem, 3, staged=False)
         schedule = Annealing(SHORT).run(problem, HeuristicRun(SolveOptions(seed=seed, threads=1)))
         if best is not None:
             possible += 1

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import ONE, judged
 
 from remat.backends.base import RawResult, SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
@@ -22,14 +23,8 @@ from remat.modeling import violations
 from remat.modeling.restriction import restrict
 from remat.problem import Problem
 from remat.registry import load
-from remat.schedule import OrderRule, Rule, Schedule, validate
+from remat.schedule import OrderRule, Rule, Schedule
 from remat.testing import optimum, random_budget, random_graph
-
-ONE = SolveOptions(threads=1)
-
-
-def judged(problem, schedule):
-    return validate(problem.graph, schedule, problem.rules)
 
 
 def random_schedule(graph, rng):

@@ -4,6 +4,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from generators import training_graph
+from helpers import RUN, judged
 
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline, OverdueError
@@ -17,27 +19,6 @@ from remat.heuristics.lower_sets import LowerSets, LowerSetsOptions
 from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Programme
 from remat.problem import Problem
-from remat.schedule import validate
-
-RUN = HeuristicRun(SolveOptions(threads=1))
-
-
-def training_graph(seed, count=5):
-    """A random forward graph, a loss, and a backward op for each forward op, which reads what that reads and wrote."""
-    draw = np.random.default_rng(seed)
-    builder = GraphBuilder(f"branches-{seed}")
-    reads = [sorted({k - 1, *draw.integers(k, size=draw.integers(0, 2)).tolist()} if k else []) for k in range(count)]
-    if count > 3:
-        reads[2] = [0]  # two branches
-    for k, inputs in enumerate(reads):
-        builder.op(f"f{k}", inputs=[f"f{u}" for u in inputs], size=int(draw.integers(1, 9)),
-                   cost=int(draw.integers(1, 9)), phase="forward")  # fmt: skip
-    builder.op("loss", inputs=[f"f{count - 1}"], size=1, cost=1, phase="loss")
-    for k in reversed(range(count)):
-        readers = [f"g{v}" for v in range(k + 1, count) if k in reads[v]] or ["loss"]
-        inputs = [*readers, f"f{k}", *(f"f{u}" for u in reads[k])]
-        builder.op(f"g{k}", inputs=inputs, size=int(draw.integers(1, 9)), cost=2, phase="backward")
-    return builder.build()
 
 
 def sets_by_counting(graph):
@@ -101,7 +82,7 @@ def test_a_chain_costs_what_the_programme_says_at_the_most(seed):
     told = []
     run = HeuristicRun(SolveOptions(threads=1), on_schedule=lambda schedule: told.append(schedule) or False)
     schedule = LowerSets().run(problem, run)
-    assert all(validate(problem.graph, each, problem.rules).accepted for each in told)
+    assert all(judged(problem, each).accepted for each in told)
     names = schedule.computes()
     assert max(map(names.count, names)) <= 2
     assert all(names.count(name) == 1 for name in names if name[0] != "f")
@@ -129,7 +110,7 @@ FOUND = (("unet", "50%", 17.5), ("unet", "60%", 9.3), ("segnet", "60%", 0.11), (
 @pytest.mark.parametrize(("name", "budget", "overhead"), FOUND)
 def test_overheads_on_networks(name, budget, overhead):
     problem = Problem(ZOO[name](), budget)
-    found = validate(problem.graph, LowerSets().run(problem, RUN), problem.rules)
+    found = judged(problem, LowerSets().run(problem, RUN))
     assert found.accepted
     assert found.cost <= (1 + overhead / 100) * problem.graph.base_cost
 
@@ -137,7 +118,7 @@ def test_overheads_on_networks(name, budget, overhead):
 @pytest.mark.parametrize(("n", "budget", "cost"), [(16, 9, 42), (100, 25, 280)])
 def test_chains_cost_no_more_than_those_of_chen(n, budget, cost):
     problem = Problem(unit_chain(n), budget)
-    found = validate(problem.graph, LowerSets().run(problem, RUN), problem.rules)
+    found = judged(problem, LowerSets().run(problem, RUN))
     assert found.accepted
     assert found.cost <= cost
 
@@ -155,14 +136,14 @@ def test_statistics_that_are_kept_do_not_hold_their_activations():
         inputs = [f"y{k}", f"g{k + 1}" if k < 7 else "loss"]
         builder.op(f"g{k}", inputs=inputs, size=10, cost=1, phase="backward")
     problem = Problem(builder.build(), "60%")
-    found = validate(problem.graph, LowerSets().run(problem, RUN), problem.rules)
+    found = judged(problem, LowerSets().run(problem, RUN))
     assert found.accepted
 
 
 def test_what_is_limited_to_one_compute_is_stored():
     problem = Problem(unit_chain(12), 9, max_computes={"f3": 1})
     schedule = LowerSets().run(problem, RUN)
-    assert validate(problem.graph, schedule, problem.rules).accepted
+    assert judged(problem, schedule).accepted
     assert schedule.computes().count("f3") == 1
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from helpers import ONE, judged
 
 from remat import Problem, read_graph, simulate, solve, validate
 from remat.backends.base import SolveOptions, StopReason
@@ -16,8 +17,6 @@ from remat.heuristics.lp_rounding import LpRounding, LpRoundingOptions
 from remat.schedule import OrderRule
 from remat.scope import Scope
 from remat.testing import optimum, random_budget, random_graph
-
-ONE = SolveOptions(threads=1)
 
 #: As in the paper: one relaxation, one threshold, nothing mended.
 PAPER = LpRoundingOptions("checkmate", allowances=(0.1,), thresholds=(0.5,), samples=0, mend=False)
@@ -33,7 +32,7 @@ def run(problem, options=None, start=None, on_schedule=None, **other):
 def test_chain(budget, cost):
     problem = Problem(unit_chain(8), budget)
     heuristic, schedule = run(problem)
-    certificate = validate(problem.graph, schedule, problem.rules)
+    certificate = judged(problem, schedule)
     assert certificate.accepted
     assert heuristic.bound <= cost <= certificate.cost <= cost + 2
     assert heuristic.scope == Scope(OrderRule.FIXED, True, None, heuristic.scope.notes)
@@ -105,7 +104,7 @@ def test_an_interior_point_that_is_not_quite_optimal_is_rounded_too(monkeypatch)
     options = LpRoundingOptions(allowances=(0.0,), thresholds=(0.5,), samples=0, algorithm="ipm")
     heuristic, schedule = run(problem, options)
     assert [found.stop for found in ended] == [StopReason.OTHER]
-    certificate = validate(problem.graph, schedule, problem.rules)
+    certificate = judged(problem, schedule)
     assert certificate.accepted
     assert heuristic.bound <= certificate.cost < 1.02 * problem.graph.base_cost
 
@@ -149,7 +148,7 @@ def test_fcn8_where_the_public_code_finds_nothing(budget, optimal):
     problem = Problem(ZOO["fcn8"](), budget)
     for mend in (False, True):
         heuristic, schedule = run(problem, LpRoundingOptions(mend=mend))
-        certificate = validate(problem.graph, schedule, problem.rules)
+        certificate = judged(problem, schedule)
         assert certificate.accepted
         assert heuristic.bound <= optimal <= certificate.cost
         assert certificate.overhead < 0.2

@@ -3,17 +3,13 @@
 from functools import cache
 
 import pytest
+from helpers import RUN, judged
 
-from remat.backends.base import SolveOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import vgg16
-from remat.heuristics import HeuristicRun
 from remat.heuristics.checkpointing.griewank import GriewankWalther
 from remat.heuristics.checkpointing.revolve import advances, first_advance, repetitions, reversal
 from remat.problem import Problem
-from remat.schedule import validate
-
-RUN = HeuristicRun(SolveOptions(threads=1))
 
 # Least advances for l = 1 .. 12 steps with c slots.
 TABLE = {
@@ -104,7 +100,7 @@ def test_attains_the_optimum_of_longer_unit_chains(n):
 def check_optimal(n):
     """At every budget from 3 to n + 3; each schedule is made once, and judged at all budgets."""
     problem = Problem(unit_chain(n))
-    found = [validate(problem.graph, s, problem.rules) for s in GriewankWalther().candidates(problem)]
+    found = [judged(problem, s) for s in GriewankWalther().candidates(problem)]
     assert all(certificate.accepted for certificate in found)
     for budget in range(3, n + 4):
         best = min(certificate.cost for certificate in found if certificate.peak <= budget)
@@ -119,22 +115,22 @@ def check_optimal(n):
 )
 def test_runs_within_a_budget(n, budget, cost):
     problem = Problem(unit_chain(n), budget)
-    certificate = validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules)
+    certificate = judged(problem, GriewankWalther().run(problem, RUN))
     assert certificate.accepted
     assert certificate.cost == cost
 
 
 def test_limits_of_computes_are_kept():
     problem = Problem(unit_chain(12), 5, max_computes=2)
-    certificate = validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules)
+    certificate = judged(problem, GriewankWalther().run(problem, RUN))
     assert certificate.verdict == "over budget"  # two computes per op allow n <= 9 at budget 5
     problem = Problem(unit_chain(12), 6, max_computes=2)
-    assert validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules).accepted
+    assert judged(problem, GriewankWalther().run(problem, RUN)).accepted
 
 
 def test_a_real_chain():
     """Layers of different sizes: valid and within the budget, but far from the optimum (+0.19 %)."""
     problem = Problem(vgg16(), "90%")
-    certificate = validate(problem.graph, GriewankWalther().run(problem, RUN), problem.rules)
+    certificate = judged(problem, GriewankWalther().run(problem, RUN))
     assert certificate.accepted
     assert 0.1868 < certificate.overhead < 25

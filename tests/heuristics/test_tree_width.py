@@ -4,23 +4,20 @@ import random
 
 import networkx as nx
 import pytest
+from helpers import RUN, judged
 from networkx.algorithms.approximation import treewidth
 
-from remat.backends.base import SolveOptions
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.graphs.families import pyramid, unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo import ZOO
-from remat.heuristics import HeuristicRun
 from remat.heuristics.tree_width import TreeWidth, TreeWidthOptions
 from remat.heuristics.tree_width.heuristic import MOST_OPS
 from remat.heuristics.tree_width.recursion import Ops, sequence_of
 from remat.heuristics.tree_width.separators import by_degree, by_fill_in, decomposition, separator_tree
 from remat.problem import Problem
 from remat.schedule import Schedule, simulate, validate
-
-RUN = HeuristicRun(SolveOptions(threads=1))
 
 
 def deepest(problem, elimination=by_degree):
@@ -39,7 +36,7 @@ CHAINS = {8: (5, 27), 16: (7, 49), 32: (8, 123), 64: (9, 269), 128: (11, 612)}
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_peaks_on_unit_chains(n, order):
     problem = Problem(unit_chain(n), order=order)
-    found = validate(problem.graph, deepest(problem), problem.rules)
+    found = judged(problem, deepest(problem))
     assert found.accepted
     assert found.peak == CHAINS[n][0]
     assert 0.9 * CHAINS[n][1] <= found.cost <= CHAINS[n][1]
@@ -104,7 +101,7 @@ def test_the_cut_off_is_searched_for():
 def test_unet_within_half_its_memory():
     """Below what articulation points reach (0.80 of the reference peak)."""
     problem = Problem(ZOO["unet"](), "45%")
-    assert validate(problem.graph, TreeWidth().run(problem, RUN), problem.rules).accepted
+    assert judged(problem, TreeWidth().run(problem, RUN)).accepted
 
 
 def test_a_wide_graph_ends_with_the_least_peak_and_soon():

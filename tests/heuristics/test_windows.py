@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import judged
 
 from remat import registry
 from remat.backends.base import SolveOptions
@@ -17,7 +18,7 @@ from remat.heuristics.lns import Lns, LnsOptions
 from remat.heuristics.neighbourhoods import GROUPS, KINDS, Landscape, Portfolio, in_groups
 from remat.heuristics.windows import Partitions, Windows
 from remat.problem import Problem
-from remat.schedule import Schedule, validate
+from remat.schedule import Schedule
 
 SMALL = gpt(layers=3, width=64, heads=2, sequence=16)
 
@@ -127,7 +128,7 @@ def test_search_in_windows_alone_finds_certified_schedules(monkeypatch):
     problem = Problem(unit_chain(8), 7)
     search = Lns(LnsOptions(partitioners=("blocks", "modules"), size=6, seconds=60.0))
     found = search.run(problem, HeuristicRun(SolveOptions(threads=1)))
-    certificate = validate(problem.graph, found, problem.rules)
+    certificate = judged(problem, found)
     assert certificate.accepted
     assert certificate.cost == 20
     assert len(search._partitions(Deadline())) == 1

@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from generators import training_graph
+from helpers import RUN
 
 from remat import registry, solve
 from remat.backends.base import SolveOptions
 from remat.cli import main
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
@@ -27,35 +28,7 @@ from remat.hierarchy.blocks.plans import FAMILIES, Plan, few, spread
 from remat.problem import Problem
 from remat.schedule import Schedule, Verdict, validate
 
-RUN = HeuristicRun(SolveOptions(threads=1))
 WIDE = 10_000
-
-
-def training_graph(seed, length=14):
-    """Forward ops that read a few before them, some with kept statistics; a buffer, a mask, ops that run once."""
-    rng = random.Random(seed)
-    b = GraphBuilder(f"training{seed}")
-    b.op("mask", size=3, cost=1, phase="forward", recomputable=rng.random() < 0.5)
-    b.tensor("sum", 5)
-    for k in range(length):
-        reads = {f"a{max(0, k - 1)}", f"a{max(0, k - rng.choice([1, 1, 2, 4]))}"} if k else set()
-        outputs = [b.tensor(f"a{k}", rng.randint(1, 9))]
-        if rng.random() < 0.5:
-            outputs.append(b.tensor(f"mean{k}", 1))
-            b.output(f"mean{k}")
-        if rng.random() < 0.2:
-            outputs.append("sum")
-        b.op(
-            f"f{k}", inputs=sorted(reads) + ["mask"] * (rng.random() < 0.4), outputs=outputs, cost=rng.randint(1, 9),
-            workspace=rng.randint(0, 3), phase="forward", recomputable=rng.random() < 0.9,
-        )  # fmt: skip
-    b.op("f", outputs=["sum"], cost=1, phase="forward")
-    b.op("loss", inputs=[f"a{length - 1}"], size=1, cost=1, phase="loss")
-    for k in reversed(range(length)):
-        reads = {f"a{k}", f"a{max(0, k - 1)}", f"g{k + 1}" if k + 1 < length else "loss"}
-        b.op(f"g{k}", inputs=sorted(reads), size=rng.randint(1, 9), cost=rng.randint(1, 9), phase="backward")
-    b.op("end", inputs=["sum", "g0", "mask"], size=1, phase="backward")
-    return b.output("g0") or b.build()
 
 
 def all_plans(num_blocks, every=True):
@@ -65,10 +38,10 @@ def all_plans(num_blocks, every=True):
 @pytest.mark.parametrize("seed", range(6))
 def test_measured_is_certified(seed):
     """Peak and cost of each plan, for any blocks, are those of the validator, and limits of computes are kept."""
-    graph = training_graph(seed)
+    graph = training_graph(seed, 14, full=True)
     recomputed = 0
     for limit in (None, 2):
-        problem = Problem(graph, WIDE, max_computes=limit, keep=["a3"])
+        problem = Problem(graph, WIDE, max_computes=limit, keep=["f3"])
         step = TrainingStep.of(problem)
         measure = Measure(step)
         for count in (3, 6):

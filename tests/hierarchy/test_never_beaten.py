@@ -1,8 +1,9 @@
 """The default method and `minimize` are never worse than block checkpointing, from the least budget upward."""
 
 import pytest
+from helpers import ONE
 
-from remat import SolveOptions, minimize, solve
+from remat import minimize, solve
 from remat.graphs.zoo.convolutional import resnet_ops
 from remat.graphs.zoo.gpt import gpt
 from remat.graphs.zoo.transformers import transformer
@@ -11,7 +12,6 @@ from remat.problem import Problem
 from remat.schedule import validate
 from remat.solving.stop import AnyOf, MaxSeconds, TargetCost
 
-ONE = SolveOptions(threads=1)
 TRANSFORMERS = [
     *((f"gpt-{layers}", lambda layers=layers: gpt(layers=layers)) for layers in (6, 12, 24, 48, 96)),
     *((f"transformer-{layers}", lambda layers=layers: transformer(layers=layers)) for layers in (6, 36)),

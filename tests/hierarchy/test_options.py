@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import numpy as np
+from helpers import judged
 
 from remat import Problem
 from remat.deadline import Deadline
@@ -72,7 +73,7 @@ def test_each_budget_begins_with_the_best_schedule_of_those_below() -> None:
     starts = [(problem, start) for problem, start in Recording.asked if start is not None]
     assert len(starts) > 3
     for problem, start in starts:
-        assert start is not None and validate(problem.graph, start, problem.rules).accepted
+        assert start is not None and judged(problem, start).accepted
 
 
 def test_no_option_is_taken_twice_and_the_knob_is_the_number_of_them() -> None:

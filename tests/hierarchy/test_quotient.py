@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+from helpers import judged
 from hierarchies import RandomHierarchy, random_hierarchy
 
 from remat import Problem
@@ -70,7 +71,7 @@ def test_options_are_chosen_so_that_the_whole_fits() -> None:
         problem = Problem(hierarchy.graph, max(hierarchy.graph.structural_bound.peak, peak - max(1, peak // 8)))
         schedule = chosen(problem, composites(hierarchy), Deadline.after(5), method="eviction", moves=1)
         if schedule is not None:
-            assert validate(problem.graph, schedule, problem.rules).accepted
+            assert judged(problem, schedule).accepted
             found += 1
     assert found > 5
 
@@ -89,5 +90,5 @@ def test_options_for_the_memory_that_is_left_are_better_than_those_there_were() 
     assert more[0].options[:2] == one.options and len(more[0].options) > 2
     after = choice_of(problem, more, clock, method="eviction", first=before.options)
     assert after is not None and after.fits
-    worth = [validate(problem.graph, each.schedule, problem.rules) for each in (before, after)]
+    worth = [judged(problem, each.schedule) for each in (before, after)]
     assert (not worth[1].accepted, worth[1].cost) < (not worth[0].accepted, worth[0].cost)

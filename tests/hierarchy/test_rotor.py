@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import RUN, judged
 from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions
@@ -27,9 +28,8 @@ from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.heuristic import Table
 from remat.hierarchy.rotor.programme import KERNELS, Programme
 from remat.problem import Problem
-from remat.schedule import Certificate, Schedule, Verdict, simulate, validate
+from remat.schedule import Certificate, Schedule, Verdict, simulate
 
-RUN = HeuristicRun(SolveOptions(threads=1))
 PLAIN = RotorOptions(polish=False)
 
 #: The block that writes it, bytes, and a bit for each block that reads it.
@@ -135,7 +135,7 @@ def test_coarse_slots_are_rounded_up() -> None:
 def certificate(problem: Problem, heuristic: Rotor, run: HeuristicRun = RUN) -> Certificate:
     schedule = heuristic.run(problem, run)
     assert schedule is not None
-    return validate(problem.graph, schedule, problem.rules)
+    return judged(problem, schedule)
 
 
 def test_it_is_revolve_on_unit_chains() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from execution_checks import Held, pinned, random_schedule  # noqa: E402
+from execution_checks import Held, pinned  # noqa: E402
+from generators import dropping  # noqa: E402
 from models import MODELS  # noqa: E402
 
 from remat import Problem, solve  # noqa: E402
@@ -89,7 +90,7 @@ def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
     graph = captured.graph
     eager = Eager(module, args)
     check_step(eager, Executor(captured, Schedule.reference(graph)), module, args)
-    schedule = random_schedule(graph, 1)
+    schedule = dropping(graph, 1)
     counts = Counter(schedule.computes())
     special = [op for op in (*captured.random_ops, *graph.meta["effects"]) if counts[op] > 1]
     assert special and max(counts.values()) > 2
@@ -100,7 +101,7 @@ def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
 def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
     """Gradients add up, statistics go on, an optimizer sees the same; autocast outside does not reach inside."""
     module, args, captured = small
-    executor = Executor(captured, random_schedule(captured.graph, 2))
+    executor = Executor(captured, dropping(captured.graph, 2))
     ours, theirs = copy.deepcopy(module), copy.deepcopy(module)
     optimizers = [torch.optim.SGD(each.parameters(), 0.1, momentum=0.9) for each in (ours, theirs)]
     torch.manual_seed(SEED)
@@ -131,7 +132,7 @@ def test_a_loss_from_outside() -> None:
     eager = Eager(module, args, loss)
     for seed in (None, 3):
         graph = captured.graph
-        executor = Executor(captured, Schedule.reference(graph) if seed is None else random_schedule(graph, seed))
+        executor = Executor(captured, Schedule.reference(graph) if seed is None else dropping(graph, seed))
         ours = copy.deepcopy(module)
         torch.manual_seed(SEED)
         step = executor.step(ours, *args, loss=loss)
@@ -161,7 +162,7 @@ def test_inference() -> None:
     captured = capture(module, args, mode="inference")
     with torch.no_grad():
         expected = module(*args)
-    for schedule in (Schedule.reference(captured.graph), random_schedule(captured.graph, 1, drop=0.3)):
+    for schedule in (Schedule.reference(captured.graph), dropping(captured.graph, 1, share=0.3)):
         executor = Executor(captured, schedule)
         with track_storages(constants=(module, args)) as tracker:
             step = executor.step(module, *args)
@@ -179,7 +180,7 @@ def test_all_models(name: str, route: str) -> None:
     captured = capture(module, args, route=route)
     graph = captured.graph
     eager = Eager(module, args)
-    schedules = [Schedule.reference(graph), half_budget(graph), *(random_schedule(graph, seed) for seed in range(4))]
+    schedules = [Schedule.reference(graph), half_budget(graph), *(dropping(graph, seed) for seed in range(4))]
     assert max(max(Counter(schedule.computes()).values()) for schedule in schedules) > 4
     for schedule in (*schedules, pinned(graph, schedules[-1])):
         check_step(eager, Executor(captured, schedule), module, args)
@@ -200,8 +201,8 @@ def test_full_size_without_memory(name: str) -> None:
         assert captured.graph.reference_peak > 1_000_000_000
         for schedule in (
             Schedule.reference(captured.graph),
-            random_schedule(captured.graph, 1, drop=0.01),
-            pinned(captured.graph, random_schedule(captured.graph, 2, drop=0.02)),
+            dropping(captured.graph, 1, share=0.01),
+            pinned(captured.graph, dropping(captured.graph, 2, share=0.02)),
         ):
             executor = Executor(captured, schedule)
             with track_storages(constants=(module, args), timeline=True) as tracker:

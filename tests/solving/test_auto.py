@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import ONE, judged
 from small_graphs import KNOWN
 
 import remat.solving.auto
@@ -25,15 +26,13 @@ from remat.heuristics.annealing import Annealing
 from remat.modeling import Linear
 from remat.problem import Problem
 from remat.registry import heuristics
-from remat.schedule import OrderRule, validate
+from remat.schedule import OrderRule
 from remat.scope import EVERY_SCHEDULE, Scope, covers
 from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.solving.stop import AnyOf, StoppingCriterion
 from remat.testing import optimum, random_budget, random_graph
-
-ONE = SolveOptions(threads=1)
 
 #: 17 ops and 5 of the 10 bytes of the reference peak: the optimum costs 22, and a heuristic finds it.
 CHAIN = Problem(unit_chain(8), 5)
@@ -104,7 +103,7 @@ def test_tiny_problems_are_closed(order: str, limit: int | None) -> None:
         else:
             assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, best.cost, best.cost)
             assert result.schedule is not None
-            assert validate(problem.graph, result.schedule, problem.rules).accepted
+            assert judged(problem, result.schedule).accepted
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])

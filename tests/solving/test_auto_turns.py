@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from helpers import ONE
 
 import remat.solving.auto
 import remat.solving.chain_starts
@@ -26,8 +27,6 @@ from remat.solving.auto import Auto
 from remat.solving.progress import Progress
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, MaxSeconds, StoppingCriterion, TargetCost
-
-ONE = SolveOptions(threads=1)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import ONE
 
 import remat.solving.chain_starts
 from remat import Problem, SolveOptions, layered, solve
@@ -24,7 +25,6 @@ from remat.solving.method import AutoMethod, FormulationMethod, HeuristicMethod,
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, FirstFeasible, Gap, MaxSeconds, NoImprovement, TargetCost, stopping
 
-ONE = SolveOptions(threads=1)
 CHAIN = Problem(unit_chain(8), 7)
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers import ONE, judged
 
 import remat
 from remat import Problem, Schedule, layered, minimize, solve, validate
@@ -28,7 +29,7 @@ from remat.testing.graphs import random_graph
 def checked(result: Result) -> Result:
     """The result, whose schedule is validated anew and whose claims fit together."""
     problem = replace(result.problem, budget=result.peak)
-    certificate = validate(problem.graph, result.schedule, problem.rules)
+    certificate = judged(problem, result.schedule)
     assert certificate.accepted, certificate.first
     assert (certificate.peak, certificate.cost) == (result.peak, result.cost)
     assert result.bound <= result.peak
@@ -234,8 +235,6 @@ def test_least_known_budget_hands_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # -- the objective is a part of the question ---------------------------------------------------------------------------
-
-ONE = SolveOptions(threads=1)
 
 
 @pytest.mark.parametrize(("order", "backend"), [("free", "cp-sat"), ("fixed", "cp-sat"), ("fixed", "highs")])

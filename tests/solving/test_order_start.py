@@ -1,6 +1,7 @@
 """The default method asks for an order that fits before it recomputes anything."""
 
 import pytest
+from helpers import ONE
 
 import remat.solving.order_start
 from remat import Problem, solve
@@ -15,7 +16,6 @@ from remat.registry import Registered, load
 from remat.solving.order_start import OrderStart
 from remat.solving.session import Session
 
-ONE = SolveOptions(threads=1)
 #: 60 ops. Orders without recomputation need 52.2 % of the reference peak, and the structural bound is 39.9 %.
 GRAPH = layered(60, 0.3, 5)
 

@@ -1,7 +1,7 @@
 """The optima of the kit are those of a second exhaustive search, buffers that are dropped and refilled included."""
 
 import pytest
-from second_search import least_cost
+from oracles import second_least_cost
 
 from remat.graphs import GraphBuilder
 from remat.problem import Problem
@@ -20,7 +20,7 @@ def agrees(graph, budget, order, limit=None):
         assert certificate.accepted, certificate.first
         assert certificate.cost == best.cost
         assert certificate.peak <= best.peak <= budget
-    return (best and best.cost) == least_cost(graph, budget, order, limit=limit)
+    return (best and best.cost) == second_least_cost(graph, budget, order, limit=limit)
 
 
 def refilled():
@@ -66,6 +66,6 @@ def test_least_peaks_are_where_the_second_search_ends(seed):
     graph = random_graph(seed, 4, buffers=seed % 2 == 0)
     order = ("free", "fixed")[seed % 3 == 0]
     best = least_peak(Problem(graph, order=order), Scope(OrderRule(order), staged=False))
-    assert least_cost(graph, best.peak - 1, order) is None
-    assert least_cost(graph, best.peak, order) == best.cost
+    assert second_least_cost(graph, best.peak - 1, order) is None
+    assert second_least_cost(graph, best.peak, order) == best.cost
     assert validate(graph, best.schedule, Problem(graph, best.peak, order).rules).accepted

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from oracles import least_order_peak
 from small_networks import Net, after_concat, random_network
 
 from remat.deadline import Deadline, OverdueError
@@ -11,17 +12,8 @@ from remat.graphs import ComputeGraph
 from remat.graphs.rewriting import RewriteOptions, find_rewrites, rewrite_graph
 from remat.graphs.rewriting.check import check_numerics
 from remat.graphs.rewriting.numerics import values
-from remat.ordering.best_first import Aim, explore
-from remat.problem import Problem
 
 TWO = RewriteOptions(min_parts=2)
-
-
-def least_peak(graph: ComputeGraph) -> int | None:
-    """Over all orders; None where that would take long."""
-    problem = Problem(graph, order="free", max_computes=1)
-    found = explore(problem, Aim.PEAK, limit=graph.reference_peak + 1, most_states=1000)
-    return None if found is None or found.schedule is None else found.bound
 
 
 def conv_of(parts: int, **attrs: object) -> ComputeGraph:
@@ -104,7 +96,7 @@ def test_parallel_parts_fold_on_until_something_reduces() -> None:
     ]  # fmt: skip
     assert [t.size for t in done.graph.tensors if t.name.startswith("d/part")] == [64, 128, 64]
     assert check_numerics(graph, done.graph).tensors == 4
-    assert least_peak(done.graph) < least_peak(graph)
+    assert least_order_peak(done.graph, most_states=1000) < least_order_peak(graph, most_states=1000)
 
 
 def test_what_needs_one_piece_gets_one_piece() -> None:
@@ -314,8 +306,10 @@ def test_random_networks_compute_the_same_and_cost_no_more(batch: int) -> None:
             rewritten += len(done.rewrites)
             assert check_numerics(graph, done.graph).difference < 1e-9
             assert done.graph.base_cost <= graph.base_cost
-            before = least_peak(graph) if done.never_worse and len(done.graph.ops) < 20 else None
-            after = None if before is None else least_peak(done.graph)
+            before = (
+                least_order_peak(graph, most_states=1000) if done.never_worse and len(done.graph.ops) < 20 else None
+            )
+            after = None if before is None else least_order_peak(done.graph, most_states=1000)
             if before is not None and after is not None:
                 assert after <= before
                 compared += 1

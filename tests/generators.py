@@ -1,0 +1,106 @@
+"""Random graphs and schedules; the same seed gives the same one.
+
+Tiny graphs of every kind come from :func:`remat.testing.random_graph`, arbitrary ones for the file formats from
+``graphs/graph_strategies.py``, and those for the simulator from ``schedule/schedule_oracle.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.graph import Op
+from remat.schedule import Schedule
+
+
+def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeGraph:
+    """A random forward graph of `count` ops, a loss, and a backward op for each forward op that reads what that does.
+
+    With `full` also workspaces, several outputs, kept statistics, ops that run once, a mask that all share, and a
+    buffer that several forward ops add to; every third seed is a chain otherwise.
+    """
+    rng = random.Random(seed)
+    b = GraphBuilder(f"training-{seed}")
+    chain = full and seed % 3 == 0
+    reads = [sorted({k - 1, *(() if chain else rng.sample(range(k), min(k, rng.choice([0, 0, 1, 2]))))} if k else ())
+             for k in range(count)]  # fmt: skip
+    if count > 3 and not chain:
+        reads[2] = [0]  # two branches
+    if full and not chain:
+        b.op("mask", size=3, cost=1, phase="forward", recomputable=rng.random() < 0.5)
+        b.tensor("sum", 5)
+    for k, before in enumerate(reads):
+        outputs, more = [b.tensor(f"f{k}", rng.randint(1, 9))], {}
+        inputs = [f"f{u}" for u in before]
+        if full:
+            if rng.random() < 0.3:
+                outputs.append(b.tensor(f"mean{k}", 1))
+                b.output(f"mean{k}")
+            if not chain:
+                outputs += ["sum"] * (rng.random() < 0.2)
+                inputs += ["mask"] * (rng.random() < 0.4)
+            more = {"workspace": rng.randint(0, 3), "recomputable": rng.random() < 0.9}
+        b.op(f"forward{k}", inputs=inputs, outputs=outputs, cost=rng.randint(1, 9), phase="forward", **more)
+    b.op("loss", inputs=[f"f{count - 1}"], size=1, cost=1, phase="loss")
+    for k in reversed(range(count)):
+        later = [f"g{v}" for v in range(k + 1, count) if k in reads[v]] or ["loss"]
+        inputs = [*later, f"f{k}", *(f"f{u}" for u in reads[k])]
+        b.op(f"g{k}", inputs=inputs, size=rng.randint(1, 9), cost=rng.randint(1, 9), phase="backward")
+    if full and not chain:
+        b.op("fill", outputs=["sum"], cost=1, phase="forward")
+        b.op("end", inputs=["sum", "g0", "mask"], size=1, phase="backward")
+    if full:
+        b.output("g0")
+    return b.build()
+
+
+def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25) -> Schedule:
+    """The reference order; before each op, each earlier one that may runs again with probability `share`."""
+    order = graph.arrays.order.tolist()
+    ops = []
+    for k, op in enumerate(order):
+        ops += [earlier for earlier in order[:k] if graph.ops[earlier].recomputable and rng.random() < share]
+        ops.append(op)
+    return Schedule.of_computes(graph, ops)
+
+
+def dropping(graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5) -> Schedule:
+    """The reference order, in which live values are dropped at random and made again, recursively, when read.
+
+    Parameters
+    ----------
+    share
+        Probability that a live value is dropped after an op of the reference order.
+    most
+        No value of an op that was computed so often is dropped again.
+    """
+    rng = random.Random(seed)
+    writer = {tensor: op for op in graph.ops for tensor in op.outputs}
+    computed: list[str] = []
+    live, counts = set(graph.inputs), Counter[str]()
+
+    def compute(op: Op) -> None:
+        stack = [op]
+        while stack:
+            missing = [writer[tensor] for tensor in stack[-1].inputs if tensor not in live]
+            if missing:
+                stack.append(missing[0])
+                continue
+            done = stack.pop()
+            if not counts[done.name] or not live.issuperset(done.outputs):
+                computed.append(done.name)
+                counts[done.name] += 1
+                live.update(done.outputs)
+
+    for position in graph.arrays.order.tolist():
+        compute(graph.ops[position])
+        for tensor in sorted(live):
+            op = writer.get(tensor)
+            if op is not None and op.recomputable and counts[op.name] < most and rng.random() < share:
+                live.discard(tensor)
+    for tensor in graph.outputs:
+        if tensor not in live:
+            compute(writer[tensor])
+    steps = [("compute", name) for name in computed]
+    return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source=f"random, seed {seed}")

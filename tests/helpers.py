@@ -1,0 +1,62 @@
+"""What tests of many parts need: options of one thread, certificates, and proved answers of models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remat.backends.base import Backend, SolveOptions, Status
+from remat.backends.highs import Highs
+from remat.deadline import Deadline
+from remat.formulations.base import Formulation
+from remat.heuristics import HeuristicRun
+from remat.modeling import violations
+from remat.problem import Problem
+from remat.schedule import Certificate, Schedule, validate
+
+ONE = SolveOptions(threads=1)
+RUN = HeuristicRun(ONE)
+
+#: Arguments of :func:`remat.testing.random_graph` by kind of graph.
+KINDS: dict[str, dict[str, Any]] = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
+
+
+def judged(problem: Problem, schedule: Schedule) -> Certificate:
+    """Validate a schedule by the rules of its problem."""
+    return validate(problem.graph, schedule, problem.rules)
+
+
+def accepted(problem: Problem, schedule: Schedule | None) -> Certificate:
+    """Require a schedule that keeps all rules of its problem; return its certificate."""
+    assert schedule is not None
+    certificate = judged(problem, schedule)
+    assert certificate.accepted, certificate.first
+    return certificate
+
+
+def answer(formulation: Formulation, backend: Backend | None = None, seconds: float = 120.0) -> Any:
+    """Solve the model of a formulation with one thread and no gap."""
+    options = SolveOptions(deadline=Deadline.after(seconds), threads=1, relative_gap=0.0)
+    return (backend or Highs()).solve(formulation.build(), options)
+
+
+def solved(formulation: Formulation, backend: Backend | None = None) -> int | None:
+    """Return the proved least cost, None where infeasible; certify the schedule, encode it and decode it again."""
+    problem, raw = formulation.problem, answer(formulation, backend)
+    if raw.status is Status.INFEASIBLE:
+        return None
+    assert raw.status is Status.OPTIMAL, (raw.status, raw.stop)
+    model, schedule = formulation.build(), formulation.decode(raw.values)
+    certificate = accepted(problem, schedule)
+    assert violations(model, raw.values) == []
+    assert certificate.cost == raw.objective == raw.bound
+    again = formulation.encode(schedule)
+    assert violations(model, again) == []
+    assert judged(problem, formulation.decode(again)).cost <= certificate.cost
+    return certificate.cost
+
+
+def some_slow(seeds: range, quick: int) -> list[Any]:
+    """The first `quick` seeds for every run, the others for the slow one."""
+    return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
