@@ -18,7 +18,6 @@ BUILT_IN = {
     "plan": "remat.schedule.formats.plan_files:JSON",
     "plan-text": "remat.schedule.formats.plan_files:TEXT",
     "hlo": "remat.schedule.formats.hlo:FORMAT",
-    "min-cut": "remat.schedule.formats.min_cut:FORMAT",
     "plain-list": "remat.schedule.formats.plain_list:FORMAT",
 }
 
