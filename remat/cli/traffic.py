@@ -10,7 +10,6 @@ import typer
 
 from remat.cli.common import ERROR, OK, Graph, Json, Keep, load_graph, option_bytes, print_json, print_table
 from remat.cli.saving import Outputs
-from remat.errors import ProblemError
 from remat.io.files import check_outputs
 from remat.io.text import csv_text, json_text
 
@@ -31,7 +30,6 @@ def command(
     block: Annotated[
         str | None, typer.Option("--block", metavar="BYTES", help="Bytes that are moved together; default: 512.")
     ] = None,
-    by: Annotated[str, typer.Option("--by", metavar="block|tensor", help="What comes and goes.")] = "block",
     keep: Keep = None,
     tables: Annotated[
         list[Path] | None,
@@ -55,14 +53,11 @@ def command(
     from remat.schedule.traffic import BLOCK, off_chip_traffic
 
     sizes = [option_bytes(size, "--on-chip") for words in on_chip for size in words.split(",")]
-    if by != "block" and block is not None:
-        raise ProblemError(f"--block does not concern traffic by {by}")
     unit = BLOCK if block is None else option_bytes(block, "--block")
     check_outputs(*((table, TABLES) for table in tables or ()), (plot, SUFFIXES), inputs=(graph, schedule))
     loaded = load_graph(graph)
-    mine = off_chip_traffic(loaded, read_schedule(schedule, loaded), sizes, by=by, block=unit, keep=keep or ())  # type: ignore[arg-type]
-    order = Schedule.from_steps([("compute", name) for name in loaded.order or ()])
-    theirs = off_chip_traffic(loaded, order, sizes, by=by, block=unit, keep=keep or ())  # type: ignore[arg-type]
+    mine = off_chip_traffic(loaded, read_schedule(schedule, loaded), sizes, block=unit, keep=keep or ())
+    theirs = off_chip_traffic(loaded, Schedule.reference(loaded), sizes, block=unit, keep=keep or ())
     rows = [row(one, other) for one, other in zip(mine, theirs, strict=True)]
     facts, lines = {"graph": loaded.name, "rows": rows}, [list(each.values()) for each in rows]
     outputs = Outputs()
@@ -98,5 +93,4 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     heads = ("on chip", "fetched", "written", "total", "reference order", "times less")
     print_table([heads, *map(words, rows)], right=range(len(heads)))
     first = rows[0]
-    kind = f"blocks of {first['block']:,} bytes" if first["by"] == "block" else "whole tensors"
-    print(f"{kind}; graph inputs, compulsory: {first['compulsory']:,} bytes")
+    print(f"blocks of {first['block']:,} bytes; graph inputs, compulsory: {first['compulsory']:,} bytes")

@@ -12,7 +12,6 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
@@ -21,7 +20,6 @@ from remat.schedule.schedule import Schedule
 
 #: Bytes that are moved together, unless told otherwise.
 BLOCK = 512
-By = Literal["block", "tensor"]
 
 
 @dataclass(frozen=True)
@@ -32,39 +30,35 @@ class Traffic:
     ----------
     on_chip : int
         Bytes on the chip.
-    by : str
-        ``"block"``: blocks of equal size come and go; ``"tensor"``: whole tensors do.
-    block : int or None
-        Bytes of a block; None by tensor.
+    block : int
+        Bytes of a block.
     fetched : int
         Bytes fetched again, because they had to leave the chip while they were still needed.
     written : int
         Bytes written because they had to leave the chip, were still needed and had no copy behind it.
     compulsory : int
         Bytes of the graph inputs, fetched where they are first read; whatever the capacity.
-    least_fetched : int or None
-        By block, no choice of victims makes `fetched` less; None by tensor, where nothing is known.
+    least_fetched : int
+        No choice of victims makes `fetched` less.
     """
 
     on_chip: int
-    by: By
-    block: int | None
+    block: int
     fetched: int
     written: int
     compulsory: int
-    least_fetched: int | None
+    least_fetched: int
 
     @property
     def total(self) -> int:
         """Bytes fetched and written; what is compulsory is apart."""
         return self.fetched + self.written
 
-    def as_dict(self) -> dict[str, int | str | None]:
+    def as_dict(self) -> dict[str, int]:
         """All numbers by name."""
         return {
-            "on_chip": self.on_chip, "by": self.by, "block": self.block, "fetched": self.fetched,
-            "written": self.written, "compulsory": self.compulsory, "total": self.total,
-            "least_fetched": self.least_fetched,
+            "on_chip": self.on_chip, "block": self.block, "fetched": self.fetched, "written": self.written,
+            "compulsory": self.compulsory, "total": self.total, "least_fetched": self.least_fetched,
         }  # fmt: skip
 
 
@@ -73,7 +67,6 @@ def off_chip_traffic(
     schedule: Schedule,
     on_chip: int | Sequence[int],
     *,
-    by: By = "block",
     block: int = BLOCK,
     keep: Iterable[str] = (),
 ) -> list[Traffic]:
@@ -83,11 +76,10 @@ def off_chip_traffic(
     the end may end on either side. A later contribution to an accumulation buffer reads and writes it. Explicit frees
     do not matter: a value that no step reads before it is computed again takes no room.
 
-    By block, the victim is the block whose next read is farthest in the future (*MIN*). No choice of victims has fewer
-    fetches; since only some victims are written, one may have fewer bytes. Therefore the rule is tried in two ways,
-    exactly and with all reads of an op at one time, clean blocks first, and that with fewer bytes in all counts.
-    Workspace takes no room, and an op may be larger than the chip, for its blocks pass one by one. By tensor, all
-    that an op reads and writes and its workspace are on the chip together, and the rule is a heuristic.
+    The victim is the block whose next read is farthest in the future (*MIN*). No choice of victims has fewer fetches;
+    since only some victims are written, one may have fewer bytes. Therefore the rule is tried in two ways, exactly and
+    with all reads of an op at one time, clean blocks first, and that with fewer bytes in all counts. Workspace takes no
+    room, and an op may be larger than the chip, for its blocks pass one by one.
 
     Parameters
     ----------
@@ -95,9 +87,7 @@ def off_chip_traffic(
     schedule : Schedule
         A valid one, with or without recomputation.
     on_chip : int or sequence of int
-        Bytes of the on-chip memory; by block, rounded down to blocks.
-    by : str
-        ``"block"`` or ``"tensor"``.
+        Bytes of the on-chip memory, rounded down to blocks.
     block : int
         Bytes of a block; a tensor begins a new one.
     keep : iterable of str
@@ -113,8 +103,7 @@ def off_chip_traffic(
     ScheduleError
         If the schedule breaks a rule of the graph's semantics, naming it.
     ProblemError
-        If a capacity or `block` is no positive number of bytes, there is not one block on the chip, or, by tensor, an
-        op is larger than the chip, naming it.
+        If a capacity or `block` is no positive number of bytes, or there is not one block on the chip.
 
     Examples
     --------
@@ -130,16 +119,12 @@ def off_chip_traffic(
     for what, size in (*(("on-chip memory", size) for size in sizes), ("block", block)):
         if type(size) is not int or size < 1:
             raise ProblemError(f"{what} must be a positive number of bytes, not {size!r}")
-    if by not in ("block", "tensor"):
-        raise ProblemError(f"traffic is counted by block or by tensor, not by {by!r}")
+    too_small = min(sizes, default=block)
+    if too_small < block:
+        raise ProblemError(f"an on-chip memory of {too_small:,} bytes has no room for a block of {block:,}")
     trace = Accesses.of(graph, schedule, keep)
-    if by == "block":
-        exact = [*range(len(trace.tensors)), *[len(trace.tensors)] * len(graph.tensors)]
-        too_small = min(sizes, default=block)
-        if too_small < block:
-            raise ProblemError(f"an on-chip memory of {too_small:,} bytes has no room for a block of {block:,}")
-        return [_by_block(trace, size, block, exact) for size in sizes]
-    return [_by_tensor(trace, size) for size in sizes]
+    exact = [*range(len(trace.tensors)), *[len(trace.tensors)] * len(graph.tensors)]
+    return [_by_block(trace, size, block, exact) for size in sizes]
 
 
 class _Chip:
@@ -228,7 +213,7 @@ def _by_block(trace: Accesses, on_chip: int, block: int, exact: list[int]) -> Tr
     least, *_ = first = _run(trace, on_chip // block, block, exact)
     second = _run(trace, on_chip // block, block, trace.times)
     fetched, written, compulsory = min(first, second, key=lambda found: (found[0] + found[1], found[0]))
-    return Traffic(on_chip, "block", block, fetched * block, written * block, compulsory * block, least * block)
+    return Traffic(on_chip, block, fetched * block, written * block, compulsory * block, least * block)
 
 
 def _run(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int, int, int]:
@@ -265,60 +250,3 @@ def _run(trace: Accesses, room: int, block: int, times: list[int]) -> tuple[int,
             else:
                 fetched += missing
     return fetched, chip.written, compulsory
-
-
-def _by_tensor(trace: Accesses, on_chip: int) -> Traffic:
-    arrays = trace.graph.arrays
-    size, workspace = arrays.size.tolist(), arrays.workspace.tolist()
-    unread = set(arrays.is_input.nonzero()[0].tolist())
-    needed: dict[int, tuple[int, bool]] = {}  # what is on the chip: its next access and whether it is dirty
-    # A heap of (negated step of the next access, dirty, negated size, tensor, next access), some outdated.
-    latest: list[tuple[int, bool, int, int, int]] = []
-    held = fetched = written = compulsory = 0
-    demand, largest = max(
-        (sum(size[tensor] for tensor in set(trace.tensors[first:last])) + workspace[op], op)
-        for op, first, last in trace.steps
-    )
-    if demand > on_chip:
-        raise ProblemError(
-            f"op {trace.graph.op_names[largest]!r} needs {demand:,} bytes at once, "
-            f"more than the on-chip memory of {on_chip:,} (by block its inputs may pass one by one)"
-        )
-    for op, first, last in trace.steps:
-        touched = set(trace.tensors[first:last])
-        coming = [tensor for tensor in touched if tensor not in needed]
-        room = on_chip - workspace[op] - sum(size[tensor] for tensor in coming)
-        aside = []
-        while held > room:
-            entry = heapq.heappop(latest)
-            _, dirty, _, tensor, access = entry
-            if needed.get(tensor) != (access, dirty):
-                continue
-            if tensor in touched:
-                aside.append(entry)
-                continue
-            del needed[tensor]
-            held -= size[tensor]
-            written += size[tensor] if dirty else 0
-        for entry in aside:
-            heapq.heappush(latest, entry)
-        for access in range(first, last):
-            tensor, mode, following = trace.tensors[access], trace.modes[access], trace.following[access]
-            if tensor not in needed:
-                held += size[tensor]
-                if mode is not Mode.WRITE:
-                    if tensor in unread:
-                        compulsory += size[tensor]
-                    else:
-                        fetched += size[tensor]
-            unread.discard(tensor)
-            dirty = mode is not Mode.READ or needed.get(tensor, (0, False))[1]
-            needed[tensor] = (following, dirty)
-        for tensor in touched:
-            following, dirty = needed[tensor]
-            if following == DEAD:
-                del needed[tensor]
-                held -= size[tensor]
-            else:
-                heapq.heappush(latest, (-trace.times[following], dirty, -size[tensor], tensor, following))
-    return Traffic(on_chip, "tensor", None, fetched, written, compulsory, None)

@@ -57,10 +57,10 @@ def test_table_files_and_picture(cell: list[str], tmp_path: Path, capsys: Captur
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_json_and_by_tensor(cell: list[str], capsys: Capture) -> None:
-    assert main(["traffic", *cell, "--on-chip", "200kB", "--by", "tensor", "--json"]) == 0
+def test_json_and_block(cell: list[str], capsys: Capture) -> None:
+    assert main(["traffic", *cell, "--on-chip", "200kB", "--block", "4KiB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["on_chip"], row["by"], row["block"], row["least_fetched"]) == (200_000, "tensor", None, None)
+    assert (row["on_chip"], row["block"]) == (200_000, 4096)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,6 @@ def test_json_and_by_tensor(cell: list[str], capsys: Capture) -> None:
         (["--on-chip", "1MiB,"], "--on-chip: memory limit '' is not"),
         (["--on-chip", "100"], "an on-chip memory of 100 bytes has no room for a block of 512"),
         (["--on-chip", "1MiB", "--block", "0"], "--block: memory limit '0' is not a number of bytes above 0"),
-        (["--on-chip", "1MiB", "--by", "page"], "by block or by tensor, not by 'page'"),
-        (["--on-chip", "1MiB", "--by", "tensor", "--block", "64"], "--block does not concern traffic by tensor"),
-        (
-            ["--on-chip", "64KiB", "--by", "tensor"],
-            "op 'cell_a/project' needs 163,072 bytes at once, more than the on-chip memory of 65,536",
-        ),
         (["--on-chip", "1MiB", "-o", "t.txt"], "t.txt"),
         (["--on-chip", "1MiB", "--plot", "t.csv"], "t.csv"),
         ([], "--on-chip"),

@@ -174,34 +174,22 @@ def test_no_choice_of_victims_fetches_less():
 
 
 def test_what_fits_moves_nothing():
-    """From the peak on nothing moves, by block and by tensor; more memory never means more fetches by block."""
+    """From the peak on nothing moves; more memory never means more fetches."""
     for seed in range(30):
         graph, schedule, _ = random_case(seed)
         peak = max(simulate(graph, schedule).peak, 1)
-        for by in ("block", "tensor"):
-            found = off_chip_traffic(graph, schedule, peak, by=by, block=1)[0]
-            assert found.total == 0
+        assert off_chip_traffic(graph, schedule, peak, block=1)[0].total == 0
         least = [one.least_fetched for one in off_chip_traffic(graph, schedule, range(1, 12), block=1)]
         assert least == sorted(least, reverse=True)
 
 
-def by_tensor():
+def small_graph():
     b = GraphBuilder("g")
     b.input("x", 2)
     for name, size, reads in (("a", 4, ["x"]), ("b", 3, ["x"]), ("c", 5, ["x"]), ("d", 1, ["a", "b"]), ("e", 1, ["c"])):
         b.op(name, inputs=reads, size=size, workspace=1 if name == "d" else 0)
     b.output("a", "e")
     return b.build()
-
-
-def test_by_tensor_by_hand():
-    """For c (7 bytes with x) in 10, of a and b, read by one op, the larger one goes; for d, 9 with workspace, c."""
-    graph = by_tensor()
-    schedule = computes(graph.order)
-    (found,) = off_chip_traffic(graph, schedule, 10, by="tensor")
-    assert (found.fetched, found.written, found.compulsory) == (4 + 5, 4 + 5, 2)
-    (ample,) = off_chip_traffic(graph, schedule, 14, by="tensor")
-    assert (ample.fetched, ample.written, ample.compulsory, ample.least_fetched) == (0, 0, 2, None)
 
 
 def test_a_long_trace():
@@ -215,29 +203,27 @@ def test_a_long_trace():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"on_chip": 8, "by": "tensor"}, "op 'd' needs 9 bytes at once, more than the on-chip memory of 8"),
         ({"on_chip": 0}, "on-chip memory must be a positive number of bytes, not 0"),
         ({"on_chip": [5, -1]}, "not -1"),
         ({"on_chip": 511}, "an on-chip memory of 511 bytes has no room for a block of 512"),
         ({"on_chip": 8, "block": True}, "block must be a positive number of bytes, not True"),
-        ({"on_chip": 8, "by": "page"}, "by block or by tensor, not by 'page'"),
         ({"on_chip": 8, "block": 1, "keep": ["z"]}, "tensor 'z' to keep is not in graph"),
     ],
 )
 def test_what_is_refused(arguments, message):
-    graph = by_tensor()
+    graph = small_graph()
     with pytest.raises(ProblemError, match=message):
         off_chip_traffic(graph, computes(graph.order), **arguments)
 
 
 def test_a_broken_schedule_is_refused():
-    graph = by_tensor()
+    graph = small_graph()
     with pytest.raises(ScheduleError, match=r"the schedule is not valid: .*'a'"):
         off_chip_traffic(graph, computes(["b", "d", "c", "e", "a"]), 100, block=1)
 
 
 def test_the_picture(tmp_path):
-    graph = by_tensor()
+    graph = small_graph()
     mine, theirs = (off_chip_traffic(graph, computes(order), [7, 10, 14], block=1) for order in ("bacde", "abcde"))
     axes = plot_traffic("g", mine, theirs).axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["7 bytes", "10 bytes", "14 bytes"]
