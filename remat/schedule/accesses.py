@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
+from remat.schedule.early_frees import running
 from remat.schedule.schedule import Schedule, StepKind
-from remat.schedule.simulate import graph_positions, kept_tensors, simulate, with_frees
+from remat.schedule.simulate import graph_positions, kept_tensors
 
 
 class Mode(IntEnum):
@@ -33,7 +33,6 @@ class Accesses:
     Attributes
     ----------
     graph : ComputeGraph
-    steps : list of (op, first access, number after the last)
     tensors, modes : list of int
         For each access.
     following : list of int
@@ -44,7 +43,6 @@ class Accesses:
     """
 
     graph: ComputeGraph
-    steps: list[tuple[int, int, int]]
     tensors: list[int]
     modes: list[Mode]
     following: list[int]
@@ -52,25 +50,22 @@ class Accesses:
 
     @classmethod
     def of(cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str]) -> Accesses:
-        """Of a schedule, which is checked."""
+        """Read the accesses of a valid schedule."""
         keep = list(keep)
-        found = simulate(graph, schedule, keep=keep, max_violations=1).violations
-        if found:
-            raise ScheduleError(f"the schedule is not valid: {found[0].message}")
-        schedule = with_frees(graph, schedule, keep=keep)
+        schedule = running(graph, schedule, keep=keep)
         arrays = graph.arrays
         reads, writes = arrays.op_inputs.lists(), arrays.op_outputs.lists()
         producers = arrays.producers.counts.tolist()
         given: list[set[int]] = [set() for _ in producers]  # contributors of the live instance
-        steps: list[tuple[int, int, int]] = []
         tensors: list[int] = []
+        times: list[int] = []
+        step = 0
         modes: list[Mode] = []
         targets = graph_positions(graph, schedule).tolist()
         for kind, target in zip(schedule.kinds.tolist(), targets, strict=True):
             if kind != StepKind.COMPUTE:
                 given[target].clear()
                 continue
-            first = len(tensors)
             for tensor in reads[target]:
                 tensors.append(tensor)
                 modes.append(Mode.READ)
@@ -81,14 +76,14 @@ class Accesses:
                 tensors.append(tensor)
                 modes.append(Mode.ADD if there and producers[tensor] > 1 else Mode.WRITE)
                 there.add(target)
-            steps.append((target, first, len(tensors)))
+            times += [step] * (len(tensors) - len(times))
+            step += 1
         kept = kept_tensors(graph, keep).tolist()
         # A graph input has its copy behind the chip: at the end it need not be held.
         after = [len(tensors) + t if kept[t] and producers[t] else DEAD for t in range(len(producers))]
-        times = [number for number, (_, first, last) in enumerate(steps) for _ in range(first, last)]
-        times += [len(steps)] * len(producers)
+        times += [step] * len(producers)
         following = [DEAD] * len(tensors)
         for access in range(len(tensors) - 1, -1, -1):
             following[access] = after[tensors[access]]
             after[tensors[access]] = DEAD if modes[access] is Mode.WRITE else access
-        return cls(graph, steps, tensors, modes, following, times)
+        return cls(graph, tensors, modes, following, times)

@@ -12,7 +12,7 @@ from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import short
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import simulate
+from remat.schedule.simulate import simulate_valid
 
 Int = NDArray[np.int64]
 
@@ -156,9 +156,7 @@ def schedule_buffers(
     >>> found.names, found.lower.tolist(), found.upper.tolist(), found.peak()
     (('a', 'b', 'b workspace', 'c'), [0, 1, 1, 2], [2, 3, 2, 3], 7)
     """
-    run = simulate(graph, schedule, keep=keep, max_violations=1)
-    if run.violations:
-        raise ScheduleError(f"this schedule has no buffers, as it is not valid: {run.violations[0].message}")
+    run = simulate_valid(graph, schedule, keep=keep)
     before = np.concatenate([[0], np.cumsum(run.is_compute)]).astype(np.int64)
     found = run.intervals
     lower, upper = before[found.start], before[found.end]

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.schedule.schedule import Schedule, StepKind
-from remat.schedule.simulate import graph_positions, simulate, with_frees
+from remat.schedule.simulate import graph_positions, simulate_valid, with_frees
 
 
 def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
@@ -57,8 +56,7 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
 
 
 def running(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """`schedule` with its frees written out, if it runs on `graph`; its first violation as a ScheduleError if not."""
-    done = simulate(graph, schedule, keep=keep, max_violations=1)
-    if done.violations:
-        raise ScheduleError(f"the schedule does not run: {done.violations[0]}")
+    """Write out the frees of a schedule that runs on `graph`; raise its first violation as a ScheduleError if not."""
+    keep = tuple(keep) if not isinstance(keep, str) else keep
+    simulate_valid(graph, schedule, keep=keep)
     return with_frees(graph, schedule, keep=keep)

@@ -248,6 +248,22 @@ def simulate(
     )
 
 
+def simulate_valid(
+    graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset(), count_constant_memory: bool = False
+) -> Simulation:
+    """Run :func:`simulate` for what needs a schedule that keeps the semantics of its graph.
+
+    Raises
+    ------
+    ScheduleError
+        With the first violation, if there is one.
+    """
+    run = simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory, max_violations=1)
+    if run.violations:
+        raise ScheduleError(f"the schedule is not valid: {run.violations[0]}", "not-valid")
+    return run
+
+
 def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
     """The same schedule with its implied frees written out; one that has frees is returned as it is.
 

@@ -153,7 +153,7 @@ def test_a_real_graph():
 def test_what_does_not_run_has_no_plan():
     graph = unit_chain(2)
     for function in (with_early_frees, ExecutionPlan.of_schedule):
-        with pytest.raises(ScheduleError, match=r"does not run: .*'f1' reads tensor 'f0', which was never produced"):
+        with pytest.raises(ScheduleError, match=r"is not valid: .*'f1' reads tensor 'f0', which was never produced"):
             function(graph, Schedule.from_steps([("compute", "f1")]))
 
 

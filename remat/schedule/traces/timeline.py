@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.text import one_line
 from remat.schedule.buffers import Buffers, schedule_buffers
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import Simulation, simulate
+from remat.schedule.simulate import Simulation, simulate_valid
 
 Int = NDArray[np.int64]
 
@@ -72,9 +71,7 @@ class Timeline:
             Naming the first violation, if the schedule does not run on `graph`.
         """
         keep = tuple(keep) if not isinstance(keep, str) else keep
-        run = simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory, max_violations=1)
-        if run.violations:
-            raise ScheduleError(f"this schedule has no trace, as it is not valid: {run.violations[0].message}")
+        run = simulate_valid(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
         buffers = schedule_buffers(graph, schedule, keep=keep, constant_memory=count_constant_memory)
         ops = run.ops[run.is_compute]
         tensors = len(graph.tensors)
