@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.schedule.early_frees import running
 from remat.schedule.schedule import Schedule, StepKind
-from remat.schedule.simulate import graph_positions, with_frees
+from remat.schedule.simulate import graph_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Allocate:
     size: int
 
     def __str__(self) -> str:
-        return f"allocation of %{self.register}"
+        return f"%{self.register} = allocate {json.dumps(self.tensor)} {self.size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Compute:
     writes: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"compute of {self.op!r}"
+        reads, writes = (", ".join(f"%{number}" for number in some) for some in (self.reads, self.writes))
+        return f"compute {json.dumps(self.op)} ({reads}) -> ({writes})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Deallocate:
     register: int
 
     def __str__(self) -> str:
-        return f"deallocation of %{self.register}"
+        return f"deallocate %{self.register}"
 
 
 Statement = Allocate | Compute | Deallocate
@@ -91,12 +94,6 @@ class ExecutionPlan:
     graph_digest: str = ""
     source: str = ""
 
-    @property
-    def num_registers(self) -> int:
-        """How many registers there are."""
-        used = [s.register for s in (*self.inputs, *self.statements) if isinstance(s, Allocate)]
-        return max(used, default=-1) + 1
-
     @classmethod
     def of_schedule(
         cls, graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()
@@ -121,8 +118,8 @@ class ExecutionPlan:
         >>> b = GraphBuilder("chain")
         >>> names = [b.op("a", size=4), b.op("b", inputs=["a"], size=2), b.op("c", inputs=["b"], size=1)]
         >>> plan = ExecutionPlan.of_schedule(b.build(), Schedule.reference(b.build()))
-        >>> len(plan.statements), plan.num_registers
-        (9, 2)
+        >>> print(*plan.statements[:4], sep="; ")
+        %0 = allocate "a" 4; compute "a" () -> (%0); %1 = allocate "b" 2; compute "b" (%0) -> (%1)
         """
         written = running(graph, schedule, keep=keep)
         places = _Registers()
@@ -151,13 +148,58 @@ class ExecutionPlan:
         Raises
         ------
         FormatError
-            Naming the statement that is wrong: an op or tensor that `graph` does not have, a size that is not its own,
-            a register that is allocated twice, used after it was deallocated, or holds something else than the compute
-            needs; an allocation that the next compute does not use. Also if the plan is for another graph.
+            If the plan is for another graph, or naming the first statement that is not in the plan of its steps: it
+            allocates too late or too early, has a wrong size, or uses a register that holds something else.
+        ScheduleError
+            With the first violation, if the steps do not run on `graph`.
         """
         if self.graph_digest and self.graph_digest != graph.digest:
-            raise FormatError(f"the plan is for another graph than {graph.name!r} (their digests differ)")
-        return _Reading(graph).of(self)
+            raise FormatError(f"the plan is for another graph than {graph.name!r}: their digests differ", "plan-graph")
+        held = {given.register: given.tensor for given in self.inputs}
+        steps: list[tuple[str, str]] = []
+        for number, statement in enumerate(self.statements):
+            if isinstance(statement, Compute):
+                steps.append(("compute", statement.op))
+                continue
+            holds = held.pop(statement.register, None)
+            if (holds is None) is isinstance(statement, Deallocate):
+                what = "nothing" if holds is None else f"tensor {holds!r}"
+                raise FormatError(f"statement {number} is {statement}, but the register holds {what}", "plan-register")
+            if isinstance(statement, Allocate):
+                held[statement.register] = statement.tensor
+            else:
+                steps.append(("free", str(holds)))
+        found = Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source=self.source)
+        due = ExecutionPlan.of_schedule(graph, found)
+        numbers: dict[int, int] = {}
+        mine, right = (sorted(plan.inputs, key=lambda given: given.tensor) for plan in (self, due))
+        _compare("input", mine, right, numbers)
+        _compare("statement", self.statements, due.statements, numbers)
+        return found
+
+
+def _compare(what: str, given: Sequence[Statement], due: Sequence[Statement], numbers: dict[int, int]) -> None:
+    """Refuse the first statement that is not the one due; `numbers` maps live registers to those of the plan due."""
+    for place, (mine, right) in enumerate(zip_longest(given, due)):
+        if isinstance(mine, Allocate) and isinstance(right, Allocate) and mine.register not in numbers:
+            numbers[mine.register] = right.register
+        if mine is None or _renumbered(mine, numbers) != right:
+            raise FormatError(
+                f"{what} {place} is {mine or 'missing'}, but the steps of the plan need {right or 'nothing'} there",
+                "plan-statement",
+            )
+        if isinstance(mine, Deallocate):
+            del numbers[mine.register]
+
+
+def _renumbered(statement: Statement, numbers: Mapping[int, int]) -> Statement:
+    """The statement with other registers; -1 for those that are not in `numbers`."""
+    if isinstance(statement, Compute):
+        reads, writes = (
+            tuple(numbers.get(register, -1) for register in some) for some in (statement.reads, statement.writes)
+        )
+        return replace(statement, reads=reads, writes=writes)
+    return replace(statement, register=numbers.get(statement.register, -1))
 
 
 class _Registers:
@@ -176,102 +218,3 @@ class _Registers:
     def give_back(self, register: int) -> int:
         heapq.heappush(self._free, register)
         return register
-
-
-class _Reading:
-    """A plan on its way back to a schedule: what every register holds."""
-
-    def __init__(self, graph: ComputeGraph) -> None:
-        self.graph = graph
-        self.held: dict[int, str] = {}  # tensor by register
-        self.where: dict[str, int] = {}  # register by tensor
-        self.freed: dict[int, str] = {}  # where a register was deallocated last
-        self.waiting: dict[int, str] = {}  # allocations that no compute has used yet
-
-    def of(self, plan: ExecutionPlan) -> Schedule:
-        steps: list[tuple[str, str]] = []
-        for number, given in enumerate(plan.inputs):
-            self._allocate(f"inputs[{number}]", given)
-        if sorted(self.where) != sorted(self.graph.inputs):
-            odd = min(set(self.where) ^ set(self.graph.inputs))
-            what = "is no graph input" if odd in self.where else "is a graph input without a register"
-            raise FormatError(f"inputs: tensor {odd!r} {what}")
-        for number, statement in enumerate(plan.statements):
-            at = f"statement {number} ({statement})"
-            if isinstance(statement, Allocate):
-                self._allocate(at, statement)
-                self.waiting[statement.register] = at
-            elif isinstance(statement, Compute):
-                steps.append(("compute", self._compute(at, statement)))
-            else:
-                steps.append(("free", self._deallocate(at, statement)))
-        self._nothing_waits("the end")
-        header = {"graph": self.graph.name, "graph_digest": self.graph.digest, "source": plan.source}
-        found = Schedule.from_steps(steps, **header)
-        if not found.has_frees and with_frees(self.graph, found).has_frees:
-            raise FormatError("the plan deallocates nothing, which a schedule can say only where nothing may be freed")
-        return found
-
-    def _allocate(self, at: str, statement: Allocate) -> None:
-        index = self.graph.tensor_index.get(statement.tensor)
-        if index is None:
-            raise FormatError(f"{at}: graph {self.graph.name!r} has no tensor {statement.tensor!r}")
-        size = self.graph.tensors[index].size
-        if statement.size != size:
-            raise FormatError(f"{at}: {statement.size} bytes for tensor {statement.tensor!r}, which has {size}")
-        if statement.register in self.held:
-            holds = self.held[statement.register]
-            raise FormatError(f"{at}: register %{statement.register} is in use, it holds tensor {holds!r}")
-        if statement.tensor in self.where:
-            place = self.where[statement.tensor]
-            raise FormatError(f"{at}: tensor {statement.tensor!r} is in register %{place} already")
-        self.held[statement.register] = statement.tensor
-        self.where[statement.tensor] = statement.register
-
-    def _compute(self, at: str, statement: Compute) -> str:
-        index = self.graph.op_index.get(statement.op)
-        if index is None:
-            raise FormatError(f"{at}: graph {self.graph.name!r} has no op {statement.op!r}")
-        op = self.graph.ops[index]
-        for what, tensors, registers in (
-            ("reads", op.inputs, statement.reads),
-            ("writes", op.outputs, statement.writes),
-        ):
-            if len(tensors) != len(registers):
-                raise FormatError(
-                    f"{at}: it {what} {len(registers)} registers, but the op {what} {len(tensors)} tensors"
-                )
-            for tensor, register in zip(tensors, registers, strict=True):
-                if self.held.get(register) != tensor:
-                    raise FormatError(
-                        f"{at}: it {what} tensor {tensor!r} in register %{register}, {self._state(register)}"
-                    )
-                if what == "reads" and register in self.waiting:
-                    raise FormatError(f"{at}: it reads register %{register}, which nothing has been written into")
-        for register in statement.writes:
-            self.waiting.pop(register, None)
-        self._nothing_waits(at)
-        return statement.op
-
-    def _deallocate(self, at: str, statement: Deallocate) -> str:
-        if statement.register not in self.held:
-            raise FormatError(f"{at}: register %{statement.register}, {self._state(statement.register)}")
-        self._nothing_waits(at)
-        tensor = self.held.pop(statement.register)
-        del self.where[tensor]
-        self.freed[statement.register] = at
-        return tensor
-
-    def _state(self, register: int) -> str:
-        """What a register holds, in words."""
-        if register in self.held:
-            return f"which holds tensor {self.held[register]!r}"
-        if register in self.freed:
-            return f"which is free since {self.freed[register]}"
-        return "which was never allocated"
-
-    def _nothing_waits(self, at: str) -> None:
-        """A schedule has no allocations of its own, so each must belong to the compute that comes next."""
-        if self.waiting:
-            register, since = next(iter(self.waiting.items()))
-            raise FormatError(f"{since}: nothing is written into register %{register} before {at}")

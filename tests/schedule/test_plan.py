@@ -1,19 +1,21 @@
 """Execution plans: carried out by an interpreter that knows registers only, and back to schedules."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from schedule_oracle import as_schedule, random_graph, random_valid_steps, writers
 
 from remat.errors import FormatError, RematError, ScheduleError
-from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor
+from remat.graphs import ComputeGraph, Op, Tensor
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.schedule import Schedule, read_schedule, simulate, validate, with_frees, write_schedule
 from remat.schedule.early_frees import with_early_frees
-from remat.schedule.formats.plan_files import plan_from_document, plan_from_text, plan_to_json, plan_to_text
+from remat.schedule.formats.plan_files import plan_from_document, plan_to_json, plan_to_text
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan
 
 randoms = st.randoms(use_true_random=False)
@@ -86,7 +88,6 @@ def test_a_plan_by_hand():
     plan = ExecutionPlan.of_schedule(graph, schedule)
     text = TEXT.format(graph.digest).replace('compute "last"', '%2 = allocate "y" 1\ncompute "last"')
     assert plan_to_text(plan) == text
-    assert plan.num_registers == 4
     assert run(plan, graph) == [14, 35, 26, 30, 29]
     assert plan.schedule(graph) == schedule
 
@@ -94,15 +95,15 @@ def test_a_plan_by_hand():
 @calm
 @given(randoms)
 def test_round_trips(random):
-    """Registers do what the schedule says, in its memory; both files come back; so does the schedule."""
+    """Registers do what the schedule says, in its memory; the file comes back; so does the schedule."""
     graph = random_graph(random)
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.6))
     plan = ExecutionPlan.of_schedule(graph, schedule)
     done = simulate(graph, schedule)
     assert run(plan, graph) == done.memory[done.is_compute].tolist()
-    for again in (plan_from_document(json.loads(plan_to_json(plan))), plan_from_text(plan_to_text(plan))):
-        assert again == plan
-        assert plan_to_json(again) == plan_to_json(plan)
+    again = plan_from_document(json.loads(plan_to_json(plan)))
+    assert again == plan
+    assert plan_to_json(again) == plan_to_json(plan)
     back = plan.schedule(graph)
     assert ExecutionPlan.of_schedule(graph, back) == plan
     before, after = validate(graph, schedule), validate(graph, back)
@@ -147,7 +148,8 @@ def test_a_real_graph():
     steps = ["f0", "f1", "f2", "f3", "loss", "g3", "f0", "f1", "g2", "g1", "f0", "g0"]
     schedule = Schedule.of_computes(graph, [graph.op_index[name] for name in steps])
     plan = ExecutionPlan.of_schedule(graph, schedule)
-    assert plan.num_registers == max(run(plan, graph)) == simulate(graph, schedule).peak
+    registers = {s.register for s in plan.statements if isinstance(s, Allocate)}
+    assert len(registers) == max(run(plan, graph)) == simulate(graph, schedule).peak
 
 
 def test_what_does_not_run_has_no_plan():
@@ -157,60 +159,66 @@ def test_what_does_not_run_has_no_plan():
             function(graph, Schedule.from_steps([("compute", "f1")]))
 
 
+#: Kinds of errors of some of the faults; all others are statements that are not due.
+REFUSALS = {
+    "allocated twice": "format.plan-register",
+    "unknown op": "schedule.not-valid",
+    "unknown tensor": "schedule.not-valid",
+    "deallocated twice": "format.plan-register",
+    "another graph": "format.plan-graph",
+}
 FAULTS = {
-    ("%3 = allocate", "%1 = allocate"): r"statement 3 .*: register %1 is in use, it holds tensor 'a'",
-    ('%3 = allocate "sum" 16', '%3 = allocate "sum" 15'): r"statement 3 .*: 15 bytes for tensor 'sum', which has 16",
-    ('allocate "sum"', 'allocate "som"'): r"statement 3 .*: graph 'mixed' has no tensor 'som'",
-    ('%3 = allocate "sum"', '%4 = allocate "sum" 16\n%3 = allocate "sum"'):
-        r"statement 4 .*: tensor 'sum' is in register %4 already",
-    ('compute "two"', 'compute "too"'): r"statement 6 .*: graph 'mixed' has no op 'too'",
-    ('(%2) -> (%3)', '(%1) -> (%3)'):
-        r"statement 6 .*reads tensor 'b' in register %1, which is free since statement 5 \(deallocation of %1\)",
-    ('(%2) -> (%3)', '(%3) -> (%3)'): r"statement 6 .*reads tensor 'b' in register %3, which holds tensor 'sum'",
-    ('(%2) -> (%3)', '(%2) -> (%9)'): r"statement 6 .*writes tensor 'sum' in register %9, which was never allocated",
-    ('(%2) -> (%3)', '(%2) -> (%3, %2)'): r"statement 6 .*writes 2 registers, but the op writes 1 tensors",
-    ('deallocate %3', 'deallocate %3\ndeallocate %3'): r"statement 13 .*register %3, which is free since statement 12",
-    ('%0 = input "x" 8', ''): r"inputs: tensor 'x' is a graph input without a register",
-    ('%0 = input "x" 8', '%0 = input "x" 8\n%9 = input "a" 4'): r"inputs: tensor 'a' is no graph input",
-    ('compute "one"', '%7 = allocate "y" 1\ncompute "one"'): r"statement 4 .*is written into register %7 before",
-    ('compute "two"', 'nonsense\ncompute "two"'): r"line 12 is no header, .*: 'nonsense'",
-    ('%2) -> (%3)', '%2) -> %3'): r"line 12 is no header",
-    ('"two"', '"two\\x"'): r"line 12: .* is not a JSON string",
-    ('source "by hand"', 'graph "again"'): r"line 4: graph stands twice",
-    ("remat-plan 1", "remat-plan 2"): r"the first line must be 'remat-plan 1'",
-    ('%3 = allocate "sum" 16', '%3 = allocate "sum" ' + 31 * "9"): r"line 9 is no header",
-}  # fmt: skip
+    "allocated twice": ('["allocate", 3, "sum", 16]', '["allocate", 1, "sum", 16]'),
+    "other size": ('["allocate", 3, "sum", 16]', '["allocate", 3, "sum", 15]'),
+    "unknown tensor": ('["allocate", 3, "sum", 16]', '["allocate", 3, "som", 16]'),
+    "tensor held twice": ('["allocate", 3, "sum", 16]', '["allocate", 4, "sum", 16],\n["allocate", 3, "sum", 16]'),
+    "unknown op": ('["compute", "two", [2], [3]]', '["compute", "too", [2], [3]]'),
+    "read after its end": ('["compute", "two", [2], [3]]', '["compute", "two", [1], [3]]'),
+    "other tensor read": ('["compute", "two", [2], [3]]', '["compute", "two", [3], [3]]'),
+    "never allocated": ('["compute", "two", [2], [3]]', '["compute", "two", [2], [9]]'),
+    "too many written": ('["compute", "two", [2], [3]]', '["compute", "two", [2], [3, 2]]'),
+    "deallocated twice": ('["deallocate", 3]', '["deallocate", 3],\n["deallocate", 3]'),
+    "input without register": ('[0, "x", 8]', ""),
+    "no graph input": ('[0, "x", 8]', '[0, "x", 8],\n[9, "a", 4]'),
+    "allocated too early": ('["compute", "one", [1], [3]]', '["allocate", 7, "y", 1],\n["compute", "one", [1], [3]]'),
+    "another graph": ('"graph_digest": "', '"graph_digest": "0'),
+}
 
 
-@pytest.mark.parametrize("change", FAULTS, ids=lambda change: change[1][:40])
-def test_faults_are_one_line_with_the_place(change, tmp_path):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_one_line_with_the_place(fault, tmp_path):
     graph, schedule = example()
-    plan = plan_to_text(ExecutionPlan.of_schedule(graph, schedule))
-    assert change[0] in plan
-    path = tmp_path / "plan.txt"
-    path.write_text(plan.replace(*change, 1), encoding="utf-8")
-    with pytest.raises(FormatError, match=FAULTS[change]) as caught:
+    plan = plan_to_json(ExecutionPlan.of_schedule(graph, schedule))
+    assert FAULTS[fault][0] in plan
+    path = tmp_path / "plan.json"
+    path.write_text(plan.replace(*FAULTS[fault], 1), encoding="utf-8")
+    with refused(REFUSALS.get(fault, "format.plan-statement")):
         read_schedule(path, graph)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
 
-def test_a_register_that_is_read_before_it_is_written():
-    b = GraphBuilder("g")
-    b.op("a", size=1)
-    b.op("c", inputs=["a"], size=1)
-    plan = ExecutionPlan((), (Allocate(0, "a", 1), Allocate(1, "c", 1), Compute("c", (0,), (1,))))
-    with pytest.raises(FormatError, match=r"statement 2 .*reads register %0, which nothing has been written into"):
-        plan.schedule(b.build())
+def test_a_plan_without_deallocations():
+    graph = unit_chain(1)
+    plan = ExecutionPlan.of_schedule(graph, Schedule.reference(graph))
+    kept = replace(plan, statements=tuple(s for s in plan.statements if not isinstance(s, Deallocate)))
+    with refused("format.plan-statement"):
+        kept.schedule(graph)
 
 
-def test_a_plan_for_another_graph_or_without_deallocations():
+def test_other_numbers_of_registers():
     graph, schedule = example()
     plan = ExecutionPlan.of_schedule(graph, schedule)
-    with pytest.raises(FormatError, match="for another graph than 'unit-chain-2'"):
-        plan.schedule(unit_chain(2))
-    kept = ExecutionPlan(plan.inputs, tuple(s for s in plan.statements[:3]), graph_digest=graph.digest)
-    with pytest.raises(FormatError, match="the plan deallocates nothing"):
-        kept.schedule(graph)
+    document = json.loads(plan_to_json(plan))
+    numbers = {0: 7, 1: 0, 2: 4, 3: 1}
+    document["inputs"] = [[numbers[register], *rest] for register, *rest in document["inputs"]]
+    for statement in document["statements"]:
+        match statement:
+            case ["compute", _, reads, writes]:
+                statement[2:] = [[numbers[k] for k in reads], [numbers[k] for k in writes]]
+            case [_, register, *_]:
+                statement[1] = numbers[register]
+    other = plan_from_document(document)
+    assert other != plan
+    assert other.schedule(graph) == plan.schedule(graph)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +247,7 @@ def test_other_documents(change, message, tmp_path):
         read_schedule(path, graph)
 
 
-@pytest.mark.parametrize("name", ["remat-json", "plan", "plan-text"])
+@pytest.mark.parametrize("name", ["remat-json", "plan"])
 def test_files_in_every_format_that_has_frees(name, tmp_path):
     graph, schedule = example()
     write_schedule(schedule, tmp_path / "out", name, graph)
@@ -251,6 +259,9 @@ def test_formats_that_cannot_say_it(tmp_path):
     out = tmp_path / "out"
     write_schedule(schedule.without_frees(), out, "plain-list")
     assert read_schedule(out).computes() == schedule.computes()
+    write_schedule(schedule, out, "plan-text", example()[0])
+    with refused("format.plan-text"):
+        read_schedule(out, example()[0])
     for name, message in (
         ("plain-list", "cannot say where tensors are freed"),
         ("plan", "together with the graph"),
@@ -264,7 +275,7 @@ def test_the_shell(tmp_path, capsys):
     from remat.cli import main
 
     graph, schedule = example()
-    paths = {name: str(tmp_path / name) for name in ("g.json", "s.json", "p.txt", "q.json", "l.json")}
+    paths = {name: str(tmp_path / name) for name in ("g.json", "s.json", "p.txt", "p.json", "q.json", "l.json")}
     write_graph(graph, paths["g.json"])
     write_schedule(schedule, paths["s.json"])
 
@@ -272,8 +283,10 @@ def test_the_shell(tmp_path, capsys):
         return main(["convert", *words, "--graph", paths["g.json"]])
 
     assert convert(paths["s.json"], paths["p.txt"], "--to", "plan-text", "--frees", "early") == 0
-    assert read_schedule(paths["p.txt"], graph) == with_early_frees(graph, schedule)
-    assert convert(paths["p.txt"], paths["q.json"], "--to", "plan", "--frees", "given") == 0
+    assert (tmp_path / "p.txt").read_text().startswith("remat-plan 1")
+    assert convert(paths["s.json"], paths["p.json"], "--to", "plan", "--frees", "early") == 0
+    assert read_schedule(paths["p.json"], graph) == with_early_frees(graph, schedule)
+    assert convert(paths["p.json"], paths["q.json"], "--to", "plan", "--frees", "given") == 0
     assert main(["validate", paths["g.json"], paths["q.json"]]) == 0
     assert convert(paths["q.json"], paths["l.json"], "--to", "plain-list", "--frees", "implied") == 0
     assert read_schedule(paths["l.json"]).computes() == schedule.computes()
@@ -286,15 +299,10 @@ def test_the_shell(tmp_path, capsys):
 
 def test_damaged_files(tmp_path):
     graph, schedule = example()
-    plan = ExecutionPlan.of_schedule(graph, schedule)
-    for text in (plan_to_json(plan), plan_to_text(plan)):
-        for end in range(0, len(text) - 2, 5):
-            path = tmp_path / "cut"
-            path.write_text(text[:end], encoding="utf-8")
-            try:
-                found = read_schedule(path, graph)
-            except RematError as error:
-                assert "\n" not in str(error)
-            else:
-                assert not text.startswith("{")
-                assert found != schedule
+    text = plan_to_json(ExecutionPlan.of_schedule(graph, schedule))
+    path = tmp_path / "cut"
+    for end in range(0, len(text) - 2, 5):
+        path.write_text(text[:end], encoding="utf-8")
+        with pytest.raises(RematError) as caught:
+            read_schedule(path, graph)
+        assert "\n" not in str(caught.value)

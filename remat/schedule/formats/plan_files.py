@@ -1,4 +1,4 @@
-"""Files of execution plans: a strict JSON format, and a text for reading. Both are written canonically and read again.
+"""Files of execution plans: a strict JSON format, and a text for people, which is only written; both are canonical.
 
 In JSON a statement is ``["allocate", register, tensor, bytes]``, ``["compute", op, [registers read], [registers
 written]]`` or ``["deallocate", register]``. In text the same is ``%0 = allocate "x" 4096``, ``compute "f" (%1) ->
@@ -8,7 +8,6 @@ written]]`` or ``["deallocate", register]``. In text the same is ``%0 = allocate
 from __future__ import annotations
 
 import json
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -17,8 +16,6 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Shape, check_header, decoded
 from remat.io.formats import Source
-from remat.io.limits import check_count
-from remat.io.text import short
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
 from remat.schedule.schedule import Schedule
@@ -50,18 +47,6 @@ class PlanDocument(Document):
     graph: str = ""
     graph_digest: str = ""
     source: str = ""
-
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-#: More digits than any size or register has are not read.
-_NUMBER = r"\d{1,30}"
-_REGISTERS = rf"\((?:%{_NUMBER}(?:, %{_NUMBER})*)?\)"
-_LINE = re.compile(
-    rf"(?P<key>graph|graph_digest|source) (?P<value>{_STRING})"
-    rf"|%(?P<register>{_NUMBER}) = (?P<kind>input|allocate) (?P<tensor>{_STRING}) (?P<size>{_NUMBER})"
-    rf"|compute (?P<op>{_STRING}) (?P<reads>{_REGISTERS}) -> (?P<writes>{_REGISTERS})"
-    rf"|deallocate %(?P<freed>{_NUMBER})"
-)
 
 
 def plan_to_json(plan: ExecutionPlan) -> str:
@@ -115,7 +100,7 @@ def _statement(item: _Statement) -> Statement:
 
 
 def plan_to_text(plan: ExecutionPlan) -> str:
-    """The canonical text of a plan, to be read by people too.
+    """The canonical text of a plan, for people.
 
     Examples
     --------
@@ -130,78 +115,22 @@ def plan_to_text(plan: ExecutionPlan) -> str:
     deallocate %0
     """
     lines = [TITLE, *(f"{key} {json.dumps(getattr(plan, key))}" for key in _HEADER)]
-    lines += [f"%{item.register} = input {json.dumps(item.tensor)} {item.size}" for item in plan.inputs]
-    lines += [_as_line(statement) for statement in plan.statements]
+    lines += [str(given).replace("allocate", "input", 1) for given in plan.inputs]
+    lines += [str(statement) for statement in plan.statements]
     return "\n".join(lines) + "\n"
-
-
-def _as_line(statement: Statement) -> str:
-    match statement:
-        case Allocate(register, tensor, size):
-            return f"%{register} = allocate {json.dumps(tensor)} {size}"
-        case Compute(op, reads, writes):
-            return f"compute {json.dumps(op)} ({_joined(reads)}) -> ({_joined(writes)})"
-        case Deallocate(register):
-            return f"deallocate %{register}"
-
-
-def _joined(registers: tuple[int, ...]) -> str:
-    return ", ".join(f"%{register}" for register in registers)
-
-
-def plan_from_text(text: str) -> ExecutionPlan:
-    """The plan in a text; empty lines and what follows a ``#`` at the start of a line are left out.
-
-    Raises
-    ------
-    FormatError
-        Naming the line that is not understood, or in the wrong place.
-    """
-    check_count(text.count("\n"), "lines")
-    header: dict[str, str] = {}
-    inputs: list[Allocate] = []
-    statements: list[Statement] = []
-    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1)]
-    lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    if not lines or lines[0][1] != TITLE:
-        raise FormatError(f"the first line must be {TITLE!r}")
-    for number, line in lines[1:]:
-        found = _LINE.fullmatch(line)
-        if found is None:
-            raise FormatError(f"line {number} is no header, input, allocate, compute or deallocate: {short(line)}")
-        if key := found["key"]:
-            if key in header or inputs or statements:
-                raise FormatError(f"line {number}: {key} stands twice, or after the statements")
-            header[key] = _string(found["value"], number)
-        elif found["kind"]:
-            item = Allocate(int(found["register"]), _string(found["tensor"], number), int(found["size"]))
-            if found["kind"] == "allocate":
-                statements.append(item)
-            elif statements:
-                raise FormatError(f"line {number}: an input stands after the statements")
-            else:
-                inputs.append(item)
-        elif found["op"]:
-            reads, writes = (tuple(map(int, re.findall(r"\d+", found[what]))) for what in ("reads", "writes"))
-            statements.append(Compute(_string(found["op"], number), reads, writes))
-        else:
-            statements.append(Deallocate(int(found["freed"])))
-    return ExecutionPlan(tuple(inputs), tuple(statements), **header)
-
-
-def _string(text: str, line: int) -> str:
-    try:
-        return str(json.loads(text))
-    except ValueError:
-        raise FormatError(f"line {line}: {short(text)} is not a JSON string") from None
 
 
 def _is_json_plan(source: Source) -> bool:
     return source.looks_like_json and isinstance(source.json, dict) and source.json.get("format") == NAME
 
 
-def _read(plan: ExecutionPlan, graph: ComputeGraph | None) -> Schedule:
-    return plan.schedule(needed_graph(graph, "an execution plan"))
+def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
+    graph = needed_graph(graph, "an execution plan")
+    return plan_from_document(source.json).schedule(graph)
+
+
+def _refuse(source: Source, graph: ComputeGraph | None) -> Schedule:
+    raise FormatError("plans are read from JSON only; write this one with --to plan instead of plan-text", "plan-text")
 
 
 def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
@@ -214,13 +143,13 @@ JSON = ScheduleFormat(
     name="plan",
     description="execution plan: allocate, compute and deallocate statements over virtual registers (JSON)",
     recognizes=_is_json_plan,
-    read=lambda source, graph: _read(plan_from_document(source.json), graph),
+    read=_read,
     write=lambda schedule, graph: plan_to_json(_plan(schedule, graph)),
 )
 TEXT = ScheduleFormat(
     name="plan-text",
-    description="the same as lines of text",
+    description="the same as lines of text; written only",
     recognizes=lambda source: source.data[:4096].lstrip().startswith(f"{NAME} ".encode()),
-    read=lambda source, graph: _read(plan_from_text(source.text), graph),
+    read=_refuse,
     write=lambda schedule, graph: plan_to_text(_plan(schedule, graph)),
 )
