@@ -18,9 +18,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: The parts of the house from the ground up (DESIGN: an import points down this list, never up).
 PARTS = [
-    "runtime", "errors", "interruption", "deadline", "compiled", "registry", "io", "graphs", "schedule", "modeling",
-    "backends", "problem", "scope", "formulations", "bounds", "heuristics", "ordering", "allocation", "solving",
-    "hierarchy", "experiments", "torch", "jax", "testing", "config", "cli",
+    "errors", "runtime", "interruption", "deadline", "compiled", "registry", "io", "graphs", "schedule",
+    "modeling", "backends", "problem", "scope", "formulations", "bounds", "heuristics", "ordering", "allocation",
+    "solving", "hierarchy", "experiments", "torch", "jax", "testing", "config", "cli",
 ]  # fmt: skip
 #: Parts that meet in the modelling layer only, those that the validator must not know, and frameworks.
 APART = {

@@ -10,9 +10,9 @@ from remat.allocation.formulation import AddressFormulation
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, Incumbent, SolveOptions, Status
 from remat.errors import BackendError, ProblemError
-from remat.heuristics.options import check_types
 from remat.modeling import Cumulative
 from remat.registry import make_backend
+from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
 
 #: Most pairs of buffers that live together, all of which a model has a choice for.
@@ -20,7 +20,7 @@ MAX_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(Options):
     """Options of the exact formulation.
 
     Attributes
@@ -33,9 +33,6 @@ class ModelOptions:
 
     backend: str = "cp-sat"
     redundant: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_types(self)
 
 
 class ModelAllocator(Allocator):

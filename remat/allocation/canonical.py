@@ -18,7 +18,7 @@ from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.backends.resources import available_cpus
 from remat.compiled import KernelSet
 from remat.errors import ProblemError
-from remat.heuristics.options import check_types
+from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
 
 Int = NDArray[np.int64]
@@ -43,7 +43,7 @@ KERNELS = KernelSet("canonical placements", __name__, _example)
 
 
 @dataclass(frozen=True)
-class CanonicalOptions:
+class CanonicalOptions(Options):
     """Options of the search.
 
     Attributes
@@ -60,7 +60,7 @@ class CanonicalOptions:
     random_orders: bool = True
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         for order in self.orders:
             if not order or set(order) - set("TWAZO"):
                 raise ProblemError(f"order {order!r} is not made of the letters T, W, A, Z and O")

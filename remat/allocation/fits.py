@@ -14,7 +14,7 @@ from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
-from remat.heuristics.options import check_types
+from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
 
 Int = NDArray[np.int64]
@@ -62,7 +62,7 @@ ORDERS: dict[str, Callable[[AllocationProblem], Int]] = {
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class FitOptions(Options):
     """Options of the greedy rules.
 
     Attributes
@@ -75,7 +75,7 @@ class FitOptions:
     order: str = "all"
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         if self.order not in (*ORDERS, "all"):
             raise ProblemError(f"there is no order {self.order!r}; known are {', '.join(ORDERS)} and all")
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers, useful_schedule
 from remat.graphs.arrays import first_computes
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 
 
 @dataclass(frozen=True)
-class EvictionOptions:
+class EvictionOptions(Options):
     """Options of :class:`Eviction`.
 
     Attributes
@@ -26,11 +26,7 @@ class EvictionOptions:
         Computes for each op, on average, after which it gives up.
     """
 
-    most_computes: int = 20
-
-    def __post_init__(self) -> None:
-        if isinstance(self.most_computes, bool) or not isinstance(self.most_computes, int) or self.most_computes < 1:
-            raise ProblemError(f"most_computes must be a whole number from 1, not {self.most_computes!r}")
+    most_computes: Positive = 20
 
 
 class Eviction(Heuristic):

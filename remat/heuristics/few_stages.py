@@ -18,14 +18,13 @@ from remat.bounds.peak_steps import prominent_peaks
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.neighbourhoods import Landscape
-from remat.heuristics.options import check_types
 from remat.modeling import Model
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 from remat.scope import scope_within_limits
 
@@ -39,7 +38,7 @@ GAP = 1e-4
 
 
 @dataclass(frozen=True)
-class FewStagesOptions:
+class FewStagesOptions(Options):
     """Options of :class:`FewStages`.
 
     Attributes
@@ -50,13 +49,8 @@ class FewStagesOptions:
         Most variables of a programme.
     """
 
-    more: int = 3
-    variables: int = 60_000
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if self.more < 1 or self.variables < 1:
-            raise ProblemError(f"options of few-stages must be at least 1: {self}")
+    more: Positive = 3
+    variables: Positive = 60_000
 
 
 class FewStages(Heuristic):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -18,12 +18,12 @@ from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank_of
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import GROUPS, KINDS, Landscape, Portfolio, around_highest
-from remat.heuristics.options import check_types
 from remat.heuristics.restricted_model import Statement, staged
 from remat.heuristics.windows import Partitions
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.registry import load, make_backend
+from remat.runtime.options import Options, Positive, Range
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Certificate, Verdict
 
@@ -42,7 +42,7 @@ PATIENCE = 100
 
 
 @dataclass(frozen=True)
-class LnsOptions:
+class LnsOptions(Options):
     """Options of :class:`Lns`.
 
     Attributes
@@ -75,18 +75,12 @@ class LnsOptions:
     backend: str = ""
     formulation_options: Mapping[str, Any] = field(default_factory=dict)
     solver_options: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 20
-    seconds: float = 1.0
-    noise: float = 0.2
-    travel: float = 0.02
-    start_share: float = 0.2
+    size: Positive = 20
+    seconds: Annotated[float, Range(above=0, below=math.inf)] = 1.0
+    noise: Annotated[float, Range(0, below=1)] = 0.2
+    travel: Annotated[float, Range(0)] = 0.02
+    start_share: Annotated[float, Range(0, 1)] = 0.2
     partitioners: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        shares = 0 <= self.noise < 1 and self.travel >= 0 and 0 <= self.start_share <= 1
-        if not (self.size >= 1 and 0 < self.seconds < math.inf and shares):
-            raise ProblemError(f"options of lns are out of range: {self}")
 
 
 class Lns(Heuristic):

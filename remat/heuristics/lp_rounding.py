@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,18 @@ from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 from remat.schedule import Schedule
 
 Bits = NDArray[np.bool_]
 
 
+#: A share below 1.
+Share = Annotated[float, Range(0, below=1)]
+
+
 @dataclass(frozen=True)
-class LpRoundingOptions:
+class LpRoundingOptions(Options):
     """Options of :class:`LpRounding`.
 
     Attributes
@@ -57,33 +62,17 @@ class LpRoundingOptions:
     formulation: Literal["stages", "checkmate"] = "stages"
     ahead: bool = True
     limited: bool = True
-    allowances: tuple[float, ...] = (0.0, 0.1, 0.05, 0.02, 0.15, 0.2, 0.01, 0.3)
-    thresholds: tuple[float, ...] = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.01, 0.99)
-    samples: int = 20
+    allowances: tuple[Share, ...] = (0.0, 0.1, 0.05, 0.02, 0.15, 0.2, 0.01, 0.3)
+    thresholds: tuple[Share, ...] = (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.01, 0.99)
+    samples: Annotated[int, Range(0)] = 20
     mend: bool = True
     algorithm: Literal["simplex", "ipm", "pdlp"] = "simplex"
 
     def __post_init__(self) -> None:
-        for name in ("ahead", "limited", "mend"):
-            if not isinstance(getattr(self, name), bool):
-                raise ProblemError(f"{name} must be true or false, not {getattr(self, name)!r}")
-        if self.formulation not in ("stages", "checkmate"):
-            raise ProblemError(f"formulation {self.formulation!r} is not one of stages, checkmate")
-        for name, values in (("allowances", self.allowances), ("thresholds", self.thresholds)):
-            if not _shares(values):
-                raise ProblemError(f"{name} must be numbers from 0 and below 1, not {values!r}")
-        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 0:
-            raise ProblemError(f"samples must be a whole number from 0, not {self.samples!r}")
-        if self.algorithm not in ("simplex", "ipm", "pdlp"):
-            raise ProblemError(f"algorithm {self.algorithm!r} is not one of simplex, ipm, pdlp")
-
-
-def _shares(values: Any) -> bool:
-    return (
-        isinstance(values, tuple | list)
-        and len(values) > 0
-        and all(isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1 for x in values)
-    )
+        super().__post_init__()
+        for name in ("allowances", "thresholds"):
+            if not getattr(self, name):
+                raise ProblemError(f"{name} must have at least one number", "option", name)
 
 
 @dataclass(frozen=True)

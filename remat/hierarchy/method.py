@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from remat import registry
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
-from remat.heuristics.options import check_types
 from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.options import Budgets, Effort
 from remat.hierarchy.polish import polish
@@ -21,6 +20,7 @@ from remat.hierarchy.starts import least_peaks, schedules
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
+from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
 from remat.scope import covers
 from remat.solving.bounding import raise_bounds
@@ -45,7 +45,7 @@ NO_DEADLINE = 600.0
 
 
 @dataclass(frozen=True)
-class HierarchicalOptions:
+class HierarchicalOptions(Options):
     """Options of :class:`Hierarchical`.
 
     Attributes
@@ -85,31 +85,20 @@ class HierarchicalOptions:
     """
 
     partitioners: tuple[str, ...] = ("blocks", "h-partition", "min-cut")
-    depth: int | None = None
-    options: int = 8
-    total_options: int = 100
-    peaks: int = 4
-    saved: int = 6
+    depth: Positive | None = None
+    options: Positive = 8
+    total_options: Positive = 100
+    peaks: Positive = 4
+    saved: Positive = 6
     leaf_methods: tuple[str, ...] = ("drops",)
     group_methods: tuple[str, ...] = ("drops", "h-ilp")
-    seconds: float = 2.0
+    seconds: Annotated[float, Range(above=0)] = 2.0
     top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "few-stages", "rotor", "h-ilp")
-    nodes: int = 80
-    moves: int = 8
+    nodes: Positive = 80
+    moves: Annotated[int, Range(0)] = 8
     polish: bool = True
-    workers: int | None = None
+    workers: Positive | None = None
     store: str | None = None
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("depth", "options", "total_options", "peaks", "saved", "nodes", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ProblemError(f"{name} must be at least 1, not {value}")
-        if self.moves < 0:
-            raise ProblemError(f"moves must be at least 0, not {self.moves}")
-        if not self.seconds > 0:
-            raise ProblemError(f"seconds must be more than 0, not {self.seconds}")
 
 
 class Hierarchical(Method):

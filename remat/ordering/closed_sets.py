@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs.arrays import Csr
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
+from remat.runtime.options import Options, Positive, Range
 
 Int = NDArray[np.int64]
 #: No peak at all.
@@ -129,13 +130,8 @@ class Store:
         )  # fmt: skip
 
 
-def _check_memory(memory: object) -> None:
-    if type(memory) is not int or memory < 1 << 20:
-        raise ProblemError(f"memory must be a number of bytes from 1 MiB, not {memory!r}")
-
-
 @dataclass(frozen=True)
-class BestFirstOptions:
+class BestFirstOptions(Options):
     """What the best-first search may use.
 
     Attributes
@@ -144,10 +140,7 @@ class BestFirstOptions:
         Bytes for states.
     """
 
-    memory: int = 1 << 29
-
-    def __post_init__(self) -> None:
-        _check_memory(self.memory)
+    memory: Annotated[int, Range(1 << 20)] = 1 << 29
 
 
 class BestFirstOrder(OrderSearch):
@@ -199,7 +192,7 @@ class BestFirstOrder(OrderSearch):
 
 
 @dataclass(frozen=True)
-class BeamOptions:
+class BeamOptions(Options):
     """How wide the beam is.
 
     Attributes
@@ -210,13 +203,8 @@ class BeamOptions:
         Bytes for the sets of a level, at most.
     """
 
-    width: int | None = None
-    memory: int = 1 << 29
-
-    def __post_init__(self) -> None:
-        if self.width is not None and (type(self.width) is not int or self.width < 1):
-            raise ProblemError(f"the width of a beam must be a whole number from 1, not {self.width!r}")
-        _check_memory(self.memory)
+    width: Positive | None = None
+    memory: Annotated[int, Range(1 << 20)] = 1 << 29
 
 
 class BeamOrder(OrderSearch):

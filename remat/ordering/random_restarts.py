@@ -6,16 +6,17 @@ import math
 import random
 from dataclasses import dataclass
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import OrderInstance
 from remat.ordering.ready import Ready
 from remat.ordering.rules import RULES, DepthFirst, ExtraUsersFirst, Kahn, Rule
+from remat.runtime.options import Options, Range
 
 #: More than any peak.
 ENDLESS = 2**62
@@ -30,7 +31,7 @@ LEADING = 0.6
 
 
 @dataclass(frozen=True)
-class RandomRestartsOptions:
+class RandomRestartsOptions(Options):
     """Options of :class:`RandomRestarts`.
 
     Attributes
@@ -39,12 +40,7 @@ class RandomRestartsOptions:
         Most orders to be tried. None: until the deadline; without one, 20,000.
     """
 
-    restarts: int | None = None
-
-    def __post_init__(self) -> None:
-        most = self.restarts
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
-            raise ProblemError(f"restarts must be a whole number from 0, not {most!r}")
+    restarts: Annotated[int, Range(0)] | None = None
 
 
 class RandomRestarts(OrderSearch):

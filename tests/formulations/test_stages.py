@@ -152,8 +152,8 @@ def test_recomputing_ahead_is_refused_by_name_where_it_is_not_stated():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cost_limit": -1}, "cost limit must be a whole number"),
-        ({"cost_limit": 2.5}, "cost limit must be a whole number"),
+        ({"cost_limit": -1}, "cost_limit must be a whole number"),
+        ({"cost_limit": 2.5}, "cost_limit must be a whole number"),
         ({"ahead": 1}, "ahead must be true or false"),
     ],
 )

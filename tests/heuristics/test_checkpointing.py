@@ -386,7 +386,7 @@ def test_a_listener_hears_of_nothing_above_the_budget():
 
 
 def test_options_out_of_range():
-    with pytest.raises(ProblemError, match="sweep must be at least 1, not 0"):
+    with pytest.raises(ProblemError, match="sweep must be a whole number from 1, not 0"):
         SweepOptions(sweep=0)
     problem = Problem(unit_chain(16))
     assert len(list(LinearizedGreedy(SweepOptions(sweep=3)).candidates(problem))) == 3

@@ -121,7 +121,7 @@ def test_annealing_of_several_budgets_in_one_run():
     ],
 )  # fmt: skip
 def test_annealing_refuses_options_out_of_range(given):
-    with pytest.raises(ProblemError, match="options of annealing are out of range: .*" + next(iter(given))):
+    with pytest.raises(ProblemError, match=next(iter(given)) + " must be "):
         AnnealingOptions(**given)
 
 

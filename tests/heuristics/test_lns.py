@@ -237,7 +237,7 @@ def test_sizes_and_choices_adapt():
 
 def test_bad_options_are_named():
     problem = Problem(unit_chain(8), 7)
-    with pytest.raises(ProblemError, match="out of range"):
+    with pytest.raises(ProblemError, match="seconds must be a number above 0"):
         LnsOptions(seconds=0)
     for options, culprit in (
         (LnsOptions(formulation="retention"), "'retention'"),

@@ -150,7 +150,7 @@ def test_what_is_limited_to_one_compute_is_stored():
 def test_refusals_and_the_clock():
     with pytest.raises(ProblemError, match="no training graph"):
         LowerSets().run(Problem(plain(), 3), RUN)
-    with pytest.raises(ProblemError, match="sets must be at least 3, not 2"):
+    with pytest.raises(ProblemError, match="sets must be a whole number from 3, not 2"):
         LowerSetsOptions(sets=2)
     graph = ForwardGraph(TrainingStep.of(Problem(unit_chain(30))))
     with pytest.raises(OverdueError):

@@ -113,7 +113,7 @@ def test_a_wide_graph_ends_with_the_least_peak_and_soon():
 
 
 def test_refusals_and_the_clock(monkeypatch):
-    with pytest.raises(ProblemError, match="most_computes must be at least 1, not 0"):
+    with pytest.raises(ProblemError, match="most_computes must be a whole number from 1, not 0"):
         TreeWidthOptions(most_computes=0)
     monkeypatch.setitem(MOST_OPS, by_degree, 20)
     with pytest.raises(ProblemError, match=r"graphs of at most 20 ops, not of 21"):

@@ -152,7 +152,7 @@ def test_refusals(tmp_path, capsys):
         BlockCheckpointing(BlockOptions("modules")).run(Problem(unit_chain(9), 9), RUN)
     with pytest.raises(ProblemError, match="blocks must be 'auto' or"):
         BlockOptions(blocks="layers")
-    with pytest.raises(ProblemError, match="k must be at least 1, not 0"):
+    with pytest.raises(ProblemError, match="k must be a whole number from 1 or None, not 0"):
         BlockOptions(k=0)
     stripped = replace(ZOO["unet"](), meta={"modules": "none"})
     with pytest.raises(ProblemError, match="no module paths"):

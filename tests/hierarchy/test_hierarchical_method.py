@@ -280,9 +280,9 @@ def test_depth_one_makes_no_groups_and_options_are_checked() -> None:
     assert [step.name for step in result.steps] == ["eviction", "h-ilp"] and result.variables
     few = solve(Problem(unit_chain(8), 7), Hierarchical(replace(models, nodes=2)), "highs")
     assert "h-ilp was left out: 17 nodes are more than 2" in few.message
-    with pytest.raises(ProblemError, match="options must be at least 1, not 0"):
+    with pytest.raises(ProblemError, match="options must be a whole number from 1, not 0"):
         HierarchicalOptions(options=0)
-    with pytest.raises(ProblemError, match="seconds must be more than 0"):
+    with pytest.raises(ProblemError, match="seconds must be a number above 0"):
         HierarchicalOptions(seconds=0)
 
 

@@ -186,8 +186,8 @@ def test_limits_and_options() -> None:
     assert "no budget left between" in " ".join(found.notes)
     for wrong, message in (
         ({"divide": 3}, "divide must be true or false, not 3"),
-        ({"step_seconds": 0}, "step_seconds must be positive, not 0"),
-        ({"memory_limit": 5}, "memory_limit must be a megabyte"),
+        ({"step_seconds": 0}, "step_seconds must be a number above 0, not 0"),
+        ({"memory_limit": 5}, "memory_limit must be a whole number from 1,048,576"),
     ):
         with pytest.raises(ProblemError, match=message):
             SerenityOptions(**wrong)

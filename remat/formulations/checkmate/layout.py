@@ -12,12 +12,13 @@ from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive
 
 Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class CheckmateOptions:
+class CheckmateOptions(Options):
     """Options of :class:`remat.formulations.checkmate.Checkmate`.
 
     Attributes
@@ -30,17 +31,12 @@ class CheckmateOptions:
     """
 
     frontier: bool = True
-    stages: int | None = None
+    stages: Positive | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.frontier, bool):
-            raise ProblemError(f"frontier must be true or false, not {self.frontier!r}")
-        if self.stages is None:
-            return
-        if self.frontier:
+        super().__post_init__()
+        if self.frontier and self.stages is not None:
             raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false")
-        if isinstance(self.stages, bool) or not isinstance(self.stages, int) or self.stages < 1:
-            raise ProblemError(f"stages must be a whole number from 1, not {self.stages!r}")
 
 
 class CheckmateLayout:

@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.expand import Step
@@ -23,6 +22,7 @@ from remat.modeling import ALWAYS, Model
 from remat.modeling.rows import rows_from
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 from remat.scope import Restriction, Scope
 
@@ -31,7 +31,7 @@ Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class HierarchicalIntervalsOptions:
+class HierarchicalIntervalsOptions(Options):
     """Options of :class:`HierarchicalIntervals`.
 
     Attributes
@@ -46,16 +46,8 @@ class HierarchicalIntervalsOptions:
     """
 
     composites: tuple[Composite, ...] = ()
-    copies: int = 2
+    copies: Positive = 2
     profile: Profile = "exact"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.copies, bool) or not isinstance(self.copies, int) or self.copies < 1:
-            raise ProblemError(f"copies must be a whole number from 1, not {self.copies!r}")
-        if self.profile not in ("exact", "peak"):
-            raise ProblemError(f"profile {self.profile!r} is not one of exact, peak")
-        if not isinstance(self.composites, tuple) or not all(isinstance(c, Composite) for c in self.composites):
-            raise ProblemError("composites must be a tuple of Composite")
 
 
 class HierarchicalIntervals(Formulation):

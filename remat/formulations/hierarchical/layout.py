@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
+from remat.runtime.options import Options
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -21,7 +21,7 @@ NEVER = 2**62
 
 
 @dataclass(frozen=True)
-class HIlpOptions:
+class HIlpOptions(Options):
     """Options of :class:`remat.formulations.hierarchical.HIlp`.
 
     Attributes
@@ -49,14 +49,7 @@ class HIlpOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "composites", tuple(self.composites))
-        for each in self.composites:
-            if not isinstance(each, Composite):
-                raise ProblemError(f"composites must be composites, not {type(each).__name__}")
-        for name in ("corrections", "ahead"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ProblemError(f"{name} must be true or false, not {value!r}")
-        if self.saved is not None and (isinstance(self.saved, bool) or not isinstance(self.saved, int)):
-            raise ProblemError(f"saved must be a whole number of bytes, not {self.saved!r}")
+        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False)

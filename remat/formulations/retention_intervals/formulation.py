@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
 from remat.formulations.retention_intervals.encoder import RetentionEncoder
 from remat.formulations.retention_intervals.layout import RetentionBlocks, RetentionLayout, StageGrid
@@ -23,6 +22,7 @@ from remat.modeling.check import cumulative_use
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule, simulate
 from remat.scope import Restriction, Scope
 
@@ -30,7 +30,7 @@ Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class RetentionIntervalsOptions:
+class RetentionIntervalsOptions(Options):
     """Options of :class:`RetentionIntervals`.
 
     Attributes
@@ -42,14 +42,8 @@ class RetentionIntervalsOptions:
         the paper's reservoirs (10). Same solutions; cover literals are about twice as fast on CP-SAT.
     """
 
-    copies: int = 2
+    copies: Positive = 2
     precedence: Literal["cover", "reservoir"] = "cover"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.copies, bool) or not isinstance(self.copies, int) or self.copies < 1:
-            raise ProblemError(f"copies must be a whole number from 1, not {self.copies!r}")
-        if self.precedence not in ("cover", "reservoir"):
-            raise ProblemError(f"precedence {self.precedence!r} is not one of cover, reservoir")
 
 
 class RetentionIntervals(Formulation):

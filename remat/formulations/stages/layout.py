@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -22,7 +23,7 @@ NEVER = np.iinfo(np.int64).max // 4
 
 
 @dataclass(frozen=True)
-class StagesOptions:
+class StagesOptions(Options):
     """Options of :class:`~remat.formulations.stages.Stages`.
 
     Attributes
@@ -35,15 +36,8 @@ class StagesOptions:
         needs, a small part of the whole, and its optimum, one among fewer schedules, is mostly the same.
     """
 
-    cost_limit: int | None = None
+    cost_limit: Annotated[int, Range(0)] | None = None
     ahead: bool = True
-
-    def __post_init__(self) -> None:
-        limit = self.cost_limit
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise ProblemError(f"the cost limit must be a whole number from 0, not {limit!r}")
-        if not isinstance(self.ahead, bool):
-            raise ProblemError(f"ahead must be true or false, not {self.ahead!r}")
 
 
 #: Stages that are looked at together, and from how many the size of a model is estimated.

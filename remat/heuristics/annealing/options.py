@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from remat.errors import ProblemError
-from remat.heuristics.options import check_types
+from remat.runtime.options import Options, Positive, Range
 
 
 @dataclass(frozen=True)
-class AnnealingOptions:
+class AnnealingOptions(Options):
     """Options of :class:`Annealing`.
 
     Attributes
@@ -29,22 +30,15 @@ class AnnealingOptions:
         Share of the time that goes first to the graph with ops fused into groups; `moves` is then for each part.
     """
 
-    moves: int | None = None
-    heat: float = 1e-2
-    cold: float = 0.2
+    moves: Positive | None = None
+    heat: Annotated[float, Range(above=0)] = 1e-2
+    cold: Annotated[float, Range(above=0)] = 0.2
     soft: float = 1e-2
-    hard: float = 2e-4
-    again: float = 0.2
-    groups: float = 0.0
+    hard: Annotated[float, Range(above=0)] = 2e-4
+    again: Annotated[float, Range(0, 1)] = 0.2
+    groups: Annotated[float, Range(0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if not (
-            (self.moves is None or self.moves >= 1)
-            and self.heat > 0
-            and self.cold > 0
-            and 0 < self.hard <= self.soft
-            and 0 <= self.again <= 1
-            and 0 <= self.groups < 1
-        ):
-            raise ProblemError(f"options of annealing are out of range: {self}")
+        super().__post_init__()
+        if not self.hard <= self.soft:
+            raise ProblemError(f"soft must be at least hard, {self.hard}, not {self.soft}", "option", "soft")

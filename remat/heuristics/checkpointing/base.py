@@ -11,9 +11,9 @@ from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
-from remat.heuristics.options import check_types
 from remat.heuristics.retention import Bits, recomputation_for, schedule_for
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 from remat.schedule.formats.checkmate import schedule_from_matrices
 
@@ -26,7 +26,7 @@ FIRST = 0.25
 
 
 @dataclass(frozen=True)
-class CheckpointingOptions:
+class CheckpointingOptions(Options):
     """Options of checkpointing heuristics.
 
     Attributes
@@ -39,9 +39,6 @@ class CheckpointingOptions:
 
     dead_retention: bool = False
 
-    def __post_init__(self) -> None:
-        check_types(self)
-
 
 @dataclass(frozen=True)
 class SweepOptions(CheckpointingOptions):
@@ -53,12 +50,7 @@ class SweepOptions(CheckpointingOptions):
         How many segment sizes are tried, evenly spaced from the largest value to all forward values together.
     """
 
-    sweep: int = 50
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sweep < 1:
-            raise ProblemError(f"sweep must be at least 1, not {self.sweep}")
+    sweep: Positive = 50
 
 
 class Checkpointing(Heuristic):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from remat.formulations.sequence import op_sequence, standing_buffers, useful_sc
 from remat.graphs.arrays import first_computes
 from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic, HeuristicRun
-from remat.heuristics.options import check_types
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 from remat.schedule import OrderRule, Schedule
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MANY = 5_000
 
 
 @dataclass(frozen=True)
-class DropsOptions:
+class DropsOptions(Options):
     """Options of :class:`Drops`.
 
     Attributes
@@ -48,12 +48,12 @@ class DropsOptions:
         it: high values recompute less. Each is tried, and the best schedule counts.
     """
 
-    leanings: tuple[float, ...] = (6.0, 2.0, 1.0, 20.0)
+    leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0, 1.0, 20.0)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if not self.leanings or not all(leaning > 0 for leaning in self.leanings):
-            raise ProblemError(f"leanings must be positive numbers, one at the least, not {self.leanings!r}")
+        super().__post_init__()
+        if not self.leanings:
+            raise ProblemError("leanings must have at least one number", "option", "leanings")
 
 
 def _example() -> None:

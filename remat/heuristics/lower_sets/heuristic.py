@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.lower_sets.families import Bits, ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Chain, Programme
-from remat.heuristics.options import check_types
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
 
 #: Budgets that are planned for: evenly spaced, and then by bisection on whether the time-centric schedule fits.
@@ -25,7 +25,7 @@ CHAINS = 5
 
 
 @dataclass(frozen=True)
-class LowerSetsOptions:
+class LowerSetsOptions(Options):
     """Options of :class:`LowerSets`.
 
     Attributes
@@ -36,14 +36,8 @@ class LowerSetsOptions:
         Costs of recomputation that are told apart.
     """
 
-    sets: int = 600
-    levels: int = 200
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name, least in (("sets", 3), ("levels", 1)):
-            if getattr(self, name) < least:
-                raise ProblemError(f"{name} must be at least {least}, not {getattr(self, name)}")
+    sets: Annotated[int, Range(3)] = 600
+    levels: Positive = 200
 
 
 class LowerSets(Checkpointing):

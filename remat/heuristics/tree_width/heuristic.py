@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.checkpointing.base import Checkpointing
-from remat.heuristics.options import check_types
 from remat.heuristics.tree_width.recursion import LongSequenceError, Ops, sequence_of
 from remat.heuristics.tree_width.separators import SeparatorTree, by_degree, by_fill_in, separator_tree
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
 
 #: Ops up to which graphs are decomposed by degree, and by fill-in; both take quadratic time and more.
@@ -19,7 +19,7 @@ MOST_OPS = {by_degree: 20_000, by_fill_in: 1_000}
 
 
 @dataclass(frozen=True)
-class TreeWidthOptions:
+class TreeWidthOptions(Options):
     """Options of :class:`TreeWidth`.
 
     Attributes
@@ -28,12 +28,7 @@ class TreeWidthOptions:
         Computes for each op, on average, beyond which a schedule is not made.
     """
 
-    most_computes: int = 30
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if self.most_computes < 1:
-            raise ProblemError(f"most_computes must be at least 1, not {self.most_computes}")
+    most_computes: Positive = 30
 
 
 class TreeWidth(Checkpointing):

@@ -12,15 +12,14 @@ import numpy as np
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.formulations.sequence import standing_buffers
 from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
-from remat.heuristics.options import check_types
 from remat.hierarchy.blocks.cuts import all_cuts
 from remat.hierarchy.blocks.plans import FAMILIES, Int, Plan, few, first_backward_of, near
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule, validate
 
 #: Computes without a limit.
@@ -35,7 +34,7 @@ ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
 
 @dataclass(frozen=True)
-class BlockOptions:
+class BlockOptions(Options):
     """Options of :class:`BlockCheckpointing`.
 
     Attributes
@@ -56,13 +55,8 @@ class BlockOptions:
 
     blocks: Literal["auto", "modules", "names", "valleys", "articulation", "ops"] = "auto"
     which: Literal["all", "every", "first", "nested"] = "all"
-    k: int | None = None
+    k: Positive | None = None
     drops: bool = False
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if self.k is not None and self.k < 1:
-            raise ProblemError(f"k must be at least 1, not {self.k}")
 
 
 def _example() -> None:

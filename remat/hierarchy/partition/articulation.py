@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.errors import ProblemError
-from remat.heuristics.options import check_types
 from remat.hierarchy.labels import articulation_labels
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_runs, joined
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 
 #: Levels of articulation points within what others hold together: a U-Net has one for each skip.
 MAX_DEPTH = 50
@@ -22,7 +22,7 @@ UNDIVIDED = 0.95
 
 
 @dataclass(frozen=True)
-class ArticulationOptions:
+class ArticulationOptions(Options):
     """Options of a partition by articulation points.
 
     Attributes
@@ -35,15 +35,9 @@ class ArticulationOptions:
         Values that live long and are read by many may pass a cut, up to so many hundredths of the bytes of all values.
     """
 
-    max_group: int = 20
-    max_members: int = 32
-    max_side: int = 10
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name, least in (("max_group", 2), ("max_members", 2), ("max_side", 0)):
-            if getattr(self, name) < least:
-                raise ProblemError(f"{name} must be at least {least}, not {getattr(self, name)}")
+    max_group: Annotated[int, Range(2)] = 20
+    max_members: Annotated[int, Range(2)] = 32
+    max_side: Annotated[int, Range(0)] = 10
 
 
 class Articulation(Partitioner):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.heuristics.options import check_types
 from remat.hierarchy.labels import Labels, articulation_labels, module_labels, name_labels
 from remat.hierarchy.partition.base import Partitioner, groupable
 from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 
 #: Where blocks come from.
 SOURCES: dict[str, Callable[[Problem, Int, int], Labels]] = {
@@ -26,7 +26,7 @@ MAX_SIDE = 10
 
 
 @dataclass(frozen=True)
-class BlocksOptions:
+class BlocksOptions(Options):
     """Options of :class:`Blocks`.
 
     Attributes
@@ -35,12 +35,7 @@ class BlocksOptions:
         Most groups in a group, and at the highest level.
     """
 
-    most: int = 20
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if self.most < 2:
-            raise ProblemError(f"most must be at least 2, not {self.most}")
+    most: Annotated[int, Range(2)] = 20
 
 
 class Blocks(Partitioner):

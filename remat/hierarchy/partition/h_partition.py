@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.heuristics.options import check_types
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level, Wrapping, classes, leaving, region_candidates, run_candidates
 from remat.hierarchy.partition.runs import groups_of, joined
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive, Range
 from remat.schedule.rules import OrderRule
 
 #: A round that leaves more than this share of the nodes is the last one with candidates between nodes.
@@ -21,7 +22,7 @@ STALLED = 0.8
 
 
 @dataclass(frozen=True)
-class HPartitionOptions:
+class HPartitionOptions(Options):
     """Options of H-Partition.
 
     Attributes
@@ -36,21 +37,17 @@ class HPartitionOptions:
         Groups of fewer nodes than this are not made, unless a round would make no others.
     """
 
-    max_top: int = 30
-    max_group: int = 20
-    alpha: float = 0.5
-    min_group: int = 4
+    max_top: Positive = 30
+    max_group: Annotated[int, Range(2)] = 20
+    alpha: Annotated[float, Range(0, 10)] = 0.5
+    min_group: Annotated[int, Range(2)] = 4
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if self.max_top < 1:
-            raise ProblemError(f"max_top must be at least 1, not {self.max_top}")
-        if self.max_group < 2:
-            raise ProblemError(f"max_group must be at least 2, not {self.max_group}")
-        if not 0 <= self.alpha <= 10:
-            raise ProblemError(f"alpha must lie between 0 and 10, not {self.alpha}")
-        if not 2 <= self.min_group <= self.max_group:
-            raise ProblemError(f"min_group must lie between 2 and max_group, {self.max_group}, not {self.min_group}")
+        super().__post_init__()
+        if self.min_group > self.max_group:
+            raise ProblemError(
+                f"min_group must be at most max_group, {self.max_group}, not {self.min_group}", "option", "min_group"
+            )
 
 
 class HPartition(Partitioner):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.errors import ProblemError
-from remat.heuristics.options import check_types
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
 from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 
 #: Groups that a small graph is cut into, about, and the fewest ops that a group is still cut for: with some fifteen
 #: groups a model that chooses options is solved in seconds, and small ones leave it more to choose from.
@@ -27,7 +27,7 @@ MORE, EXPENSIVE = 0.05, 0.5
 
 
 @dataclass(frozen=True)
-class MinCutOptions:
+class MinCutOptions(Options):
     """Options of a partition by cuts.
 
     Attributes
@@ -40,18 +40,9 @@ class MinCutOptions:
         Share of the ops that each side of a cut has at the least, up to 0.5.
     """
 
-    max_group: int | None = None
-    max_members: int = 20
-    balance: float = 0.25
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("max_group", "max_members"):
-            value = getattr(self, name)
-            if value is not None and value < 2:
-                raise ProblemError(f"{name} must be at least 2, not {value}")
-        if not 0 < self.balance <= 0.5:
-            raise ProblemError(f"balance must lie between 0 and 0.5, not {self.balance}")
+    max_group: Annotated[int, Range(2)] | None = None
+    max_members: Annotated[int, Range(2)] = 20
+    balance: Annotated[float, Range(above=0, most=0.5)] = 0.25
 
 
 class MinCut(Partitioner):

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.heuristics.options import check_types
 from remat.hierarchy.labels import module_path
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.runs import groups_of, in_runs
 from remat.hierarchy.tree import Group, Int, dependencies
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 
 
 @dataclass(frozen=True)
-class ModulesOptions:
+class ModulesOptions(Options):
     """Options of a partition by modules.
 
     Attributes
@@ -28,12 +29,7 @@ class ModulesOptions:
         Where a module has more members than this (groups and ops), neighbours are taken together.
     """
 
-    max_members: int = 32
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if self.max_members < 2:
-            raise ProblemError(f"max_members must be at least 2, not {self.max_members}")
+    max_members: Annotated[int, Range(2)] = 32
 
 
 class Modules(Partitioner):

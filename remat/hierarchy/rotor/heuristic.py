@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
-from remat.heuristics.options import check_types
 from remat.hierarchy.rotor import programme
 from remat.hierarchy.rotor.blocks import Blocks
 from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.programme import Programme
 from remat.problem import Problem
+from remat.runtime.options import Options, Range
 from remat.schedule import Schedule, simulate
 
 Int = NDArray[np.int64]
@@ -44,7 +44,7 @@ LARGE = 10_000
 
 
 @dataclass(frozen=True)
-class RotorOptions:
+class RotorOptions(Options):
     """Options of :class:`Rotor`.
 
     Attributes
@@ -58,16 +58,9 @@ class RotorOptions:
         Whether drops bring schedules within the budget, and recomputations are taken back that are not needed.
     """
 
-    blocks: int = 100
-    slots: int = 500
+    blocks: Annotated[int, Range(1, 300)] = 100
+    slots: Annotated[int, Range(2, 100_000)] = 500
     polish: bool = True
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if not 1 <= self.blocks <= 300:
-            raise ProblemError(f"blocks must be from 1 to 300, not {self.blocks}")
-        if not 2 <= self.slots <= 100_000:
-            raise ProblemError(f"slots must be from 2 to 100000, not {self.slots}")
 
 
 class Rotor(Heuristic):

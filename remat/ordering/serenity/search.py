@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.errors import ProblemError
-from remat.heuristics.options import check_types
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import segments
 from remat.ordering.serenity.programme import ENDLESS, KERNELS, Ending
+from remat.runtime.options import Options, Range
 
 
 @dataclass(frozen=True)
-class SerenityOptions:
+class SerenityOptions(Options):
     """Options of :class:`Serenity`.
 
     Attributes
@@ -37,16 +37,9 @@ class SerenityOptions:
 
     divide: bool = True
     soft_budgets: bool = True
-    step_seconds: float = 1.0
+    step_seconds: Annotated[float, Range(above=0)] = 1.0
     lengthen: bool = True
-    memory_limit: int = 2 * 2**30
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        if not self.step_seconds > 0:
-            raise ProblemError(f"step_seconds must be positive, not {self.step_seconds!r}")
-        if self.memory_limit < 2**20:
-            raise ProblemError(f"memory_limit must be a megabyte (1,048,576 bytes) at least, not {self.memory_limit!r}")
+    memory_limit: Annotated[int, Range(2**20)] = 2 * 2**30
 
 
 class Serenity(OrderSearch):

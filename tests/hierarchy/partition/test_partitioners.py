@@ -224,15 +224,15 @@ def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
-        (lambda: HPartitionOptions(max_top=0), "max_top must be at least 1"),
-        (lambda: HPartitionOptions(max_group=1), "max_group must be at least 2"),
-        (lambda: HPartitionOptions(alpha=-1), "alpha must lie between"),
-        (lambda: HPartitionOptions(min_group=30), "min_group must lie between 2 and max_group, 20"),
-        (lambda: MinCutOptions(balance=0), "balance must lie between"),
-        (lambda: MinCutOptions(max_group=1), "max_group must be at least 2"),
-        (lambda: ArticulationOptions(max_side=-1), "max_side must be at least 0"),
-        (lambda: ModulesOptions(max_members=1), "max_members must be at least 2"),
-        (lambda: HPartitionOptions(max_top="many"), "max_top must be int"),
+        (lambda: HPartitionOptions(max_top=0), "max_top must be a whole number from 1"),
+        (lambda: HPartitionOptions(max_group=1), "max_group must be a whole number from 2"),
+        (lambda: HPartitionOptions(alpha=-1), "alpha must be a number from 0 and at most 10"),
+        (lambda: HPartitionOptions(min_group=30), "min_group must be at most max_group, 20"),
+        (lambda: MinCutOptions(balance=0), "balance must be a number above 0 and at most 0.5"),
+        (lambda: MinCutOptions(max_group=1), "max_group must be a whole number from 2"),
+        (lambda: ArticulationOptions(max_side=-1), "max_side must be a whole number from 0"),
+        (lambda: ModulesOptions(max_members=1), "max_members must be a whole number from 2"),
+        (lambda: HPartitionOptions(max_top="many"), "max_top must be a whole number"),
     ],
 )
 def test_options_are_checked(make, fault: str) -> None:

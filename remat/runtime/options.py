@@ -1,0 +1,114 @@
+"""Base of option dataclasses: each field is checked against its annotation."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from remat.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of a number, in the annotation of an option: ``Annotated[int, Range(1)]``.
+
+    Attributes
+    ----------
+    least, most : float or None
+        Smallest and largest value allowed.
+    above, below : float or None
+        The value is greater, or smaller, than this.
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def allows(self, value: float) -> bool:
+        """Return True if `value` lies within the range; NaN lies in none."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        words = [("from", self.least), ("above", self.above), ("at most", self.most), ("below", self.below)]
+        parts = [f"{word} {bound:,}" for word, bound in words if bound is not None]
+        return " and ".join(parts)
+
+
+#: A whole number from 1.
+Positive = Annotated[int, Range(1)]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of the options of methods, which are frozen dataclasses with defaults.
+
+    Values are compared with the annotations of their fields: ``bool``, ``int``, ``float``, ``str``, ``None``,
+    ``Literal``, ``tuple[X, ...]``, ``Mapping``, other classes, unions of these, and numbers with a :class:`Range`. An
+    int is accepted as a float and a list as a tuple; ``True`` is not a number. Rules across fields are checked in
+    ``__post_init__``, after ``super().__post_init__()``.
+
+    Raises
+    ------
+    ProblemError
+        Naming the first field with another value.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class MovesOptions(Options):
+    ...     moves: Annotated[int, Range(1)] | None = None
+    >>> MovesOptions("many")
+    Traceback (most recent call last):
+    remat.errors.ProblemError: moves must be a whole number from 1 or None, not 'many'
+    """
+
+    def __post_init__(self) -> None:
+        kinds = typing.get_type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not _fits(value, kinds[field.name]):
+                shown = repr(value)
+                shown = shown if len(shown) <= 60 else shown[:57] + "..."
+                raise ProblemError(
+                    f"{field.name} must be {_words(kinds[field.name])}, not {shown}", "option", field.name
+                )
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        ranges = [each for each in parts[1:] if isinstance(each, Range)]
+        return _fits(value, parts[0]) and all(each.allows(value) for each in ranges)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is typing.Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and all(_fits(each, parts[0]) for each in value)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    return value is None if kind is None else isinstance(value, origin or kind)
+
+
+def _words(kind: Any) -> str:
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return " ".join([_words(parts[0]), *(str(each) for each in parts[1:] if isinstance(each, Range))])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_words, parts))
+    if origin is typing.Literal:
+        return " or ".join(map(repr, parts))
+    if origin is tuple:
+        return f"several, each {_words(parts[0])}"
+    plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}
+    return plain.get(kind, "a table" if (origin or kind) is Mapping else getattr(kind, "__name__", str(kind)))
