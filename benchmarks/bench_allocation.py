@@ -1,5 +1,7 @@
 """Addresses: seconds and arena of every allocator on tables, schedules and reference orders.
 
+Allocators are those that are registered, and the baselines of ``omnimalloc_baselines.py``.
+
 Run: python benchmarks/bench_allocation.py [seconds for each] [capacity: 1MiB, or -] [table.csv, graph or zoo name] ...
 
 Without names: graphs of the zoo in their reference order. Each allocator is asked for the least arena, or, with a
@@ -11,6 +13,8 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+
+from omnimalloc_baselines import BASELINES, Baseline
 
 from remat.allocation import AllocationProblem, allocate
 from remat.errors import RematError
@@ -38,10 +42,10 @@ def main(seconds: float, capacity: str, names: list[str]) -> None:
     for name in names:
         problem = AllocationProblem(buffers_of(name), (memory,))
         peak = problem.buffers.peak()
-        for method in sorted(allocators()):
+        for method in [*sorted(allocators()), *BASELINES]:
             began = time.monotonic()
             try:
-                found = allocate(problem, method, time_limit=seconds)
+                found = allocate(problem, Baseline(method) if method in BASELINES else method, time_limit=seconds)
             except RematError as error:
                 print(f"{Path(name).name:28} {len(problem.buffers):>6} {method:20} {str(error)[:60]}")
                 continue

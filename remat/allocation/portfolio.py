@@ -10,7 +10,6 @@ from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.by_model import ModelAllocator
 from remat.allocation.canonical import KERNELS, CanonicalSearch
 from remat.allocation.fits import MANY, quick
-from remat.allocation.library import SuperMalloc
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.compiled import begin
@@ -26,11 +25,10 @@ MEANWHILE, FEW = 0.1, 200
 class Portfolio(Allocator):
     """First fit and best fit in six orders each, which take milliseconds; they end it where the arena is the peak.
 
-    Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, a third
-    of what is left to :class:`~remat.allocation.library.SuperMalloc`, where the library is installed, then most of it
-    to the exact formulation by CP-SAT, and the rest to the search again, which may have been compiled only now. With
-    several memories the formulation has all of it. Each starts from the
-    best so far, and what one proves holds for all. Every answer is checked by the validator.
+    Otherwise, with one memory: half of the time goes to :class:`~remat.allocation.canonical.CanonicalSearch`, then most
+    of what is left to the exact formulation by CP-SAT, and the rest to the search again, which may have been compiled
+    only now. With several memories the formulation has all of it. Each starts from the best so far, and what one proves
+    holds for all. The validator checks every answer.
 
     Examples
     --------
@@ -71,8 +69,6 @@ class Portfolio(Allocator):
             if not CanonicalSearch.compiled() and len(problem.buffers) <= FEW:
                 yield ModelAllocator(), MEANWHILE
             yield CanonicalSearch(), 0.5
-            if not SuperMalloc.unavailable() and problem.open_memories:
-                yield SuperMalloc(), 0.33
             yield ModelAllocator(), 0.6
             yield CanonicalSearch(), 1.0
         else:

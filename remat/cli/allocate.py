@@ -39,7 +39,7 @@ def command(
     alignment: Annotated[int, typer.Option("--alignment", min=1, help="Bytes of which offsets are multiples.")] = 1,
     method: Annotated[
         str,
-        typer.Option("--method", help="auto, first-fit, best-fit, canonical, model, supermalloc, ...; docs list them."),
+        typer.Option("--method", help="auto, first-fit, best-fit, canonical or model."),
     ] = "auto",
     backend: Annotated[str | None, typer.Option("--backend", help="Solver of the method `model`.")] = None,
     time_limit: Annotated[float, typer.Option("--time-limit", "-t", min=0, help="Seconds.")] = TIME_LIMIT,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Orders and allocators that are compared unless others are named; ``reference`` is the graph's own order, the others
 #: are methods of :func:`remat.order`. Where ``auto`` proves its order it is called ``optimal``.
 ORDERS = ("reference", "kahn", "depth-first", "least-peak-first", "auto")
-ALLOCATORS = ("omnimalloc-greedy", "first-fit", "best-fit", "auto")
+ALLOCATORS = ("first-fit", "best-fit", "auto")
 #: Colours that colour-blind people can tell apart (Okabe and Ito).
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#F0E442")
 

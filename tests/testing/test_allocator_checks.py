@@ -11,8 +11,8 @@ from remat.testing import ALLOCATOR_CHECKS, ConformanceError, Effort
 from remat.testing.allocator_checks import bounds_hold, capacities_are_kept, the_start_is_kept
 
 LITTLE = Effort(most_ops=5, cases=3, deadline=0.5)
-#: Solve to the deadline, or import a library in a process for each answer.
-SLOW = {"auto", "model", "supermalloc", "telamalloc", "minimalloc", "omnimalloc-greedy", "omnimalloc-best-fit"}
+#: Solve to the deadline.
+SLOW = {"auto", "model"}
 
 
 @pytest.mark.parametrize(
