@@ -113,9 +113,8 @@ def test_a_member_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_allocator_that_is_not_installed_is_refused() -> None:
-    class Missing(Allocator):
+    class Missing(Portfolio):
         name = "missing"
-        allocate = Allocator.allocate
 
         @classmethod
         def unavailable(cls) -> str:
