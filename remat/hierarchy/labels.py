@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from remat.errors import ProblemError
+from remat.graphs.arrays import staircase
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.tree import Int, dependencies
 from remat.problem import Problem
@@ -64,28 +65,16 @@ def articulation_labels(problem: Problem, ops: Int, max_side: int) -> Labels:
     hold no more than `max_side` hundredths of all bytes.
     """
     arrays = problem.graph.arrays
-    place = np.full(len(arrays.cost), -1, dtype=np.int64)
-    place[ops] = np.arange(len(ops))
-    last = np.full(len(arrays.size), -1, dtype=np.int64)
-    np.maximum.at(last, arrays.consumers.rows, place[arrays.consumers.indices])
-    first = np.full(len(arrays.size), len(ops), dtype=np.int64)
-    writer = place[arrays.producers.indices]
-    np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
-    made = np.flatnonzero(first < len(ops))
-    readers = np.bincount(arrays.consumers.rows[place[arrays.consumers.indices] >= 0], minlength=len(arrays.size))
-    long = made[(last[made] - first[made] >= LONG * len(ops)) & (readers[made] >= MANY)]
+    first, last, long = long_lived(problem, ops)
     long = long[np.argsort(arrays.size[long], kind="stable")]
-    last[long[np.cumsum(arrays.size[long]) * 100 <= max_side * int(arrays.size[made].sum())]] = -1
-    until = np.full(len(ops), -1, dtype=np.int64)  # the last op that reads what each op writes
-    np.maximum.at(until, writer[writer >= 0], last[arrays.producers.rows[writer >= 0]])
-    crossing = np.zeros(len(ops) + 1, dtype=np.int64)
+    total = int(arrays.size[first < len(ops)].sum())
+    last[long[np.cumsum(arrays.size[long]) * 100 <= max_side * total]] = -1
+    until = arrays.op_outputs.highest(last, -1)[ops]  # the last op that reads what each op writes
     read = np.flatnonzero(until > np.arange(len(ops)))
-    np.add.at(crossing, read, 1)
-    np.add.at(crossing, until[read], -1)
-    crossing = np.cumsum(crossing)
+    crossing = staircase(read, until[read] - 1, np.ones_like(read), len(ops))
     label, current, latest, begun = np.zeros(len(ops), dtype=np.int64), 0, -1, -1
     ends = until.tolist()
-    for k, count in enumerate(crossing[:-1].tolist()):
+    for k, count in enumerate(crossing.tolist()):
         label[k] = current
         if ends[k] > k:
             latest = k  # of those that cross, the one that began last
@@ -94,6 +83,20 @@ def articulation_labels(problem: Problem, ops: Int, max_side: int) -> Labels:
     starts = np.flatnonzero(np.diff(label, prepend=-1))
     names = {int(label[k]): problem.graph.op_names[ops[k]] for k in starts.tolist()}
     return Labels(ops, label, names, "no op is one that all later ones depend on the earlier ones through")
+
+
+def long_lived(problem: Problem, ops: Int) -> tuple[Int, Int, Int]:
+    """Return the first writer and last reader of each tensor, and the tensors with a long life and many readers.
+
+    Writers and readers are places in `ops`, shape (tensors,): at least the number of ops and -1 where there is none. A
+    life of the share :data:`LONG` of the ops is long, :data:`MANY` readers are many.
+    """
+    arrays = problem.graph.arrays
+    place = np.full(len(arrays.cost), -1, dtype=np.int64)
+    place[ops] = np.arange(len(ops))
+    first, last = arrays.lifetimes(place)[0], arrays.consumers.highest(place, -1)
+    many = arrays.consumers.sums(np.where(place < 0, 0, 1)) >= MANY
+    return first, last, np.flatnonzero((first < len(ops)) & (last - first >= LONG * len(ops)) & many)
 
 
 def module_path(text: Any) -> tuple[str, ...]:

@@ -135,9 +135,15 @@ def interface(problem: Problem, ops: Int) -> Interface:
     arrays = problem.graph.arrays
     inside = np.zeros(len(arrays.cost), dtype=np.bool_)
     inside[ops] = True
-    read, written = np.unique(_rows(arrays.op_inputs, ops)), np.unique(_rows(arrays.op_outputs, ops))
-    foreign = arrays.is_input[read] | _any(arrays.producers, read, ~inside)
-    leaves = problem.kept[written] | _any(arrays.consumers, written, ~inside) | _any(arrays.producers, written, ~inside)
+    read, written = (np.unique(table.indices[table.entries(ops)[1]]) for table in (arrays.op_inputs, arrays.op_outputs))
+
+    def outside(table: Csr, tensors: Int) -> NDArray[np.bool_]:
+        """Which of the tensors have an op of the table that is not inside."""
+        owner, entry = table.entries(tensors)
+        return np.bincount(owner, weights=~inside[table.indices[entry]], minlength=len(tensors)) > 0
+
+    foreign = arrays.is_input[read] | outside(arrays.producers, read)
+    leaves = problem.kept[written] | outside(arrays.consumers, written) | outside(arrays.producers, written)
     return Interface(read[foreign], written[leaves])
 
 
@@ -321,16 +327,3 @@ def _check_level(arrays: GraphArrays, level: tuple[Group, ...], above: tuple[Gro
         shown = " and ".join(repr(level[holder].name) for holder in holders.tolist())
         where = above[parent[holders[0]]].name
         raise ProblemError(f"op {name[ops[one[0]]]!r} is in several children of group {where!r}: {shown}")
-
-
-def _rows(table: Csr, rows: Int) -> Int:
-    """Entries of some rows of a Csr, one after another."""
-    counts = table.counts[rows]
-    first = np.repeat(table.indptr[rows] - np.cumsum(counts) + counts, counts)
-    return table.indices[first + np.arange(counts.sum())]
-
-
-def _any(table: Csr, rows: Int, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """For each of some rows of a Csr, whether `mask` holds for one of its entries."""
-    owner = np.repeat(np.arange(len(rows)), table.counts[rows])
-    return np.bincount(owner, weights=mask[_rows(table, rows)], minlength=len(rows)) > 0

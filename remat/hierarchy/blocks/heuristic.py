@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -118,11 +119,9 @@ class Measure:
         again[problem.kept] = 0
         rows: list[Int] = []
         for table in (arrays.op_inputs, arrays.op_outputs):
-            wanted = live[table.indices]
-            owner = arrays.position[table.rows[wanted]]
-            by = np.argsort(owner, kind="stable")
-            counts = np.bincount(owner, minlength=num_ops)
-            rows += [np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), table.indices[wanted][by]]
+            wanted = table.where(live)
+            _, entry = wanted.entries(arrays.order)
+            rows += [np.concatenate([[0], np.cumsum(wanted.counts[arrays.order])]), wanted.indices[entry]]
         self.tables = SequenceTables(
             arrays.size.copy(), arrays.producers.counts.copy(), again, step.last_forward_reads,
             step.first_backward_reads, problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
@@ -302,13 +301,7 @@ class BlockCheckpointing(Heuristic):
                 if not every[number] and place % thin:
                     continue
                 some = sorted(FAMILIES["first"](len(ends), every[number], k))
-                low, high = 0, len(some)
-                while low < high:
-                    middle = (low + high) // 2
-                    if look(some[middle], ends):
-                        high = middle
-                    else:
-                        low = middle + 1
+                bisect_left(some, True, key=partial(look, ends=ends))  # `look` keeps what is measured on the way
         return found
 
     def _refined(self, measure: Measure, best: Measured, budget: int | None, deadline: Deadline) -> Measured:

@@ -12,7 +12,6 @@ from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.hierarchy.labels import Labels, articulation_labels, module_labels, name_labels
 from remat.hierarchy.partition.base import Partitioner, groupable
-from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
@@ -135,7 +134,7 @@ def _joined(problem: Problem, labels: Labels, source: str, max_side: int) -> lis
     names = [labels.names[label] for label in labels.label[starts].tolist()]
     block = np.full(len(arrays.cost), -1, dtype=np.int64)
     block[labels.ops] = np.searchsorted(starts, np.arange(len(labels.ops)), side="right") - 1
-    first, last = lives(problem, block)
+    first, last = arrays.lifetimes(block)
     side = np.flatnonzero(last > first + 1)
     side = side[np.argsort(arrays.size[side], kind="stable")]
     allowed = np.cumsum(arrays.size[side]) * 100 <= max_side * int(arrays.size[first < len(names)].sum())

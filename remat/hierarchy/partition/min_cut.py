@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import staircase
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
-from remat.hierarchy.partition.runs import lives
 from remat.hierarchy.tree import Group, Int
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
@@ -71,12 +71,10 @@ class MinCut(Partitioner):
         node[ops] = np.arange(len(ops))
         ops = ops[Level.of(problem, node, None, problem.kept).by_rank]
         node[ops] = np.arange(len(ops))
-        first, last = lives(problem, node)
-        alive = np.zeros(len(ops) + 1, dtype=np.int64)  # bytes that pass from the ops before each place to it and later
+        first, last = arrays.lifetimes(node)
         passed = np.flatnonzero(last > first)
-        np.add.at(alive, first[passed] + 1, arrays.size[passed])
-        np.add.at(alive, last[passed] + 1, -arrays.size[passed])
-        alive = np.cumsum(alive)
+        # bytes that pass from the ops before each place to it and later
+        alive = staircase(first[passed] + 1, last[passed], arrays.size[passed], len(ops) + 1)
         names, position = problem.graph.op_names, arrays.position
         children: dict[tuple[int, int], list[tuple[int, int]]] = {}
         cost, limit = arrays.cost[ops], self._limit(len(ops))

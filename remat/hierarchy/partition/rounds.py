@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.hierarchy.labels import LONG, MANY
+from remat.hierarchy.labels import long_lived
 from remat.hierarchy.partition.base import training_step
 from remat.hierarchy.tree import Int, dependencies
 from remat.problem import Problem
@@ -167,17 +167,7 @@ def classes(problem: Problem, ops: Int) -> Int:
     """
     arrays = problem.graph.arrays
     kinds = np.zeros(len(arrays.cost), dtype=np.int64)
-    place = np.full(len(arrays.cost), -1, dtype=np.int64)
-    place[ops] = np.arange(len(ops))
-    reader = place[arrays.consumers.indices]
-    rows = arrays.consumers.rows[reader >= 0]
-    readers = np.bincount(rows, minlength=len(arrays.size))
-    last = np.full(len(arrays.size), -1, dtype=np.int64)
-    np.maximum.at(last, rows, reader[reader >= 0])
-    first = np.full(len(arrays.size), len(ops), dtype=np.int64)
-    writer = place[arrays.producers.indices]
-    np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
-    special = np.flatnonzero((first < len(ops)) & (last - first >= LONG * len(ops)) & (readers >= MANY))
+    _, _, special = long_lived(problem, ops)
     if len(special) > MAX_SPLITTING:
         return kinds
     values = [0] * len(kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.hierarchy.partition.rounds import Level
-from remat.hierarchy.tree import Group, Int
+from remat.hierarchy.tree import Group
 from remat.problem import Problem
 
 
@@ -38,26 +38,3 @@ def in_runs(problem: Problem, members: list[Group | int], limit: int) -> list[Gr
 def groups_of(members: list[Group | int]) -> list[Group]:
     """The groups among members."""
     return [member for member in members if isinstance(member, Group)]
-
-
-def lives(problem: Problem, place: Int) -> tuple[Int, Int]:
-    """Return the places of the first writer and of the last reader or writer of each tensor; shapes (tensors,).
-
-    Parameters
-    ----------
-    place : int64 array, shape (ops,)
-        The place of each op; -1 for ops that do not count.
-
-    Returns
-    -------
-    tuple of int64 arrays
-        The number of ops and -1 for tensors that no op with a place writes, or that none reads or writes.
-    """
-    arrays = problem.graph.arrays
-    first = np.full(len(arrays.size), len(place), dtype=np.int64)
-    last = np.full(len(arrays.size), -1, dtype=np.int64)
-    writer, reader = place[arrays.producers.indices], place[arrays.consumers.indices]
-    np.minimum.at(first, arrays.producers.rows[writer >= 0], writer[writer >= 0])
-    np.maximum.at(last, arrays.producers.rows, writer)
-    np.maximum.at(last, arrays.consumers.rows, reader)
-    return first, last

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.graphs.arrays import staircase
 from remat.heuristics.checkpointing.step import TrainingStep
 
 Int = NDArray[np.int64]
@@ -48,16 +49,10 @@ class Reads:
     def of(cls, step: TrainingStep) -> Reads:
         """From the graph of a training step."""
         arrays, kept = step.problem.graph.arrays, step.problem.kept
-        num_ops, num_tensors = len(arrays.order), len(arrays.size)
-        first = np.full(num_tensors, num_ops, dtype=np.int64)
-        last = np.full(num_tensors, -1, dtype=np.int64)
-        writes = arrays.position[arrays.producers.indices]
-        np.minimum.at(first, arrays.producers.rows, writes)
-        np.maximum.at(last, arrays.producers.rows, writes)
+        num_ops = len(arrays.order)
+        first, last = arrays.producers.lowest(arrays.position, num_ops), arrays.producers.highest(arrays.position, -1)
         first[last < 0] = -1
-        reads, read = arrays.position[arrays.consumers.indices], arrays.consumers.rows
-        last_read = np.full(num_tensors, -1, dtype=np.int64)
-        np.maximum.at(last_read, read, reads)
+        last_read = arrays.consumers.highest(arrays.position, -1)
         last_read[kept] = num_ops
         size = arrays.size.copy()
         size[arrays.is_input | (kept & (first < step.num_forward))] = 0
@@ -155,14 +150,11 @@ def backward_cuts(reads: Reads, cuts: Int) -> Int:
     end, start = len(step.problem.graph.ops), step.first_backward
     places = end - start + 1  # q - start
     first, last, size = reads.first_write, reads.last_read, reads.size
-    gradients = np.zeros(places + 1, dtype=np.int64)
     late = (first >= step.num_forward) & (last > first)
     lo = np.maximum(first[late] + 1 - start, 0)
     hi = np.minimum(last[late], end) - start
     there = hi >= lo
-    np.add.at(gradients, lo[there], size[late][there])
-    np.add.at(gradients, hi[there] + 1, -size[late][there])
-    gradients = np.cumsum(gradients)[:places]
+    gradients = staircase(lo[there], hi[there], size[late][there], places)
 
     # cost[c, q]: differences over both axes, summed in the end
     change = np.zeros((len(cuts) + 1, places + 1), dtype=np.int64)

@@ -59,16 +59,15 @@ class Maker:
                 needed.append(op)
                 held.update(self.inputs[op])
         needed.reverse()
-        return sum(self.cost[op] for op in needed), self._forward_peak(needed, wanted), needed
+        return sum(self.cost[op] for op in needed), self._peak(needed, wanted, set()), needed
 
-    def _forward_peak(self, ops: list[int], held: set[int]) -> int:
-        """Peak of the block's own values while `ops` run, `held` staying to the end."""
+    def _peak(self, ops: list[int], stays: set[int], there: set[int], live: int = 0) -> int:
+        """Return the peak while `ops` run: those of `there` hold `live` bytes at first, and `stays` are never freed."""
         last: dict[int, int] = {}
         for number, op in enumerate(ops):
             for t in (*self.inputs[op], *self.outputs[op]):
                 last[t] = number
-        live = peak = 0
-        there: set[int] = set()
+        there, peak = set(there), 0
         for number, op in enumerate(ops):
             for t in self.outputs[op]:
                 if t not in there:
@@ -76,7 +75,7 @@ class Maker:
                     live += self.size[t]
             peak = max(peak, live + self.workspace[op])
             for t in (*self.inputs[op], *self.outputs[op]):
-                if t in there and last[t] == number and t not in held:
+                if t in there and last[t] == number and t not in stays:
                     there.discard(t)
                     live -= self.size[t]
         return peak
@@ -130,7 +129,7 @@ class Maker:
         sequence, saved = self._backward(facts, wanted)
         end = int(self.blocks.ends[block])
         passing = {t for t in facts.own if self.last_forward[t] >= end}
-        peak = self._forward_peak(facts.forward, saved | passing)
+        peak = self._peak(facts.forward, saved | passing, set())
         more = sum(self.size[t] for t in saved if t not in facts.passed_on)
         again = sum(self.cost[op] for op in sequence)
         backward_peak = self._backward_peak(block, facts, sequence, saved)
@@ -164,31 +163,14 @@ class Maker:
         return sequence[:-1], saved
 
     def _backward_peak(self, block: int, facts: _Facts, sequence: list[int], saved: set[int]) -> int:
-        """Peak of the backward part: what is `above` and what it saves are there in the beginning."""
-        last: dict[int, int] = {}
-        for number, op in enumerate(sequence):
-            for t in (*self.inputs[op], *self.outputs[op]):
-                last[t] = number
-        start, end = facts.backward_start, facts.backward_end
-        peak = 0
+        """Return the peak of the backward part: what is `above` and what it saves are there in the beginning."""
+        end = int(self.blocks.ends[block])
+        used = {t for op in sequence for t in (*self.inputs[op], *self.outputs[op])}
+        # gradients, and values of later blocks
+        above = {t for t in used if end <= self.first_write[t] < facts.backward_start}
+        stays = {t for t in used if self.last_read[t] >= facts.backward_end}
         live = int(self.blocks.above[block + 1]) + sum(self.size[t] for t in saved)
-        there = set(saved)
-        for number, op in enumerate(sequence):
-            for t in self.outputs[op]:
-                if t in there or self._above(t, block, start):
-                    continue
-                there.add(t)
-                live += self.size[t]
-            peak = max(peak, live + self.workspace[op])
-            for t in (*self.inputs[op], *self.outputs[op]):
-                if last[t] == number and (t in there or self._above(t, block, start)) and self.last_read[t] < end:
-                    live -= self.size[t]
-                    there.discard(t)
-        return peak
-
-    def _above(self, tensor: int, block: int, start: int) -> bool:
-        """Whether it is there when the backward part begins: a gradient, or a value of a later block."""
-        return int(self.blocks.ends[block]) <= self.first_write[tensor] < start
+        return self._peak(sequence, stays, saved | above, live)
 
 
 @dataclass(frozen=True, eq=False)

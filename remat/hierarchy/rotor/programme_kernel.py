@@ -53,6 +53,28 @@ def slots(amount, unit):
     return (amount + unit - 1) // unit
 
 
+@inner
+def option_slots(tables, option, s, t, unit):
+    """Fewest slots in which blocks s .. t begin with an option of s; those it leaves to the others fewer; its cost."""
+    above = tables.above[t + 1]
+    if s == t:
+        least = slots(max(above + tables.alone_peak[option], tables.backward_peak[option]), unit)
+        return least, 0, tables.alone_cost[option]
+    least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
+    less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
+    return max(least, less), less, tables.option_cost[option]
+
+
+@inner
+def sweep_slots(tables, s, k, t, peak, unit):
+    """Fewest slots in which blocks s .. t begin with a sweep of s .. k - 1, and those it leaves to k .. t fewer.
+
+    `peak` is that of the sweep.
+    """
+    less = slots(tables.between[s, k, t], unit)
+    return max(slots(tables.above[t + 1] + peak, unit), less), less
+
+
 @kernel
 def fill_row(tables, table, s, unit):
     """Fill in ``table[place(s, t), m]`` for all t >= s: the least cost of reversing blocks s .. t with m slots.
@@ -64,28 +86,18 @@ def fill_row(tables, table, s, unit):
         here = place(num_blocks, s, t)
         for m in range(num_slots):
             table[here, m] = np.inf
-        above = tables.above[t + 1]
         for option in range(tables.option_ptr[s], tables.option_ptr[s + 1]):
-            if s == t:
-                cost = tables.alone_cost[option]
-                least = slots(max(above + tables.alone_peak[option], tables.backward_peak[option]), unit)
-                for m in range(least, num_slots):
-                    table[here, m] = min(table[here, m], cost)
-            else:
-                cost = tables.option_cost[option]
-                least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
-                less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
-                after = place(num_blocks, s + 1, t)
-                for m in range(max(least, less), num_slots):
-                    table[here, m] = min(table[here, m], cost + table[after, m - less])
+            least, less, cost = option_slots(tables, option, s, t, unit)
+            for m in range(least, num_slots):
+                rest = table[place(num_blocks, s + 1, t), m - less] if s < t else 0.0
+                table[here, m] = min(table[here, m], cost + rest)
         swept, peak = 0.0, 0
         for k in range(s + 1, t + 1):
             swept += tables.sweep_cost[k - 1]
             peak = max(peak, tables.between[s, k - 1, t] + tables.sweep_peak[k - 1])
-            less = slots(tables.between[s, k, t], unit)
-            first = max(slots(above + peak, unit), less)
+            least, less = sweep_slots(tables, s, k, t, peak, unit)
             after, before = place(num_blocks, k, t), place(num_blocks, s, k - 1)
-            for m in range(first, num_slots):
+            for m in range(least, num_slots):
                 table[here, m] = min(table[here, m], swept + table[after, m - less] + table[before, m])
 
 
@@ -99,25 +111,18 @@ def best_step(tables, table, s, t, m, unit):
     wanted = table[place(num_blocks, s, t), m]
     if wanted == np.inf:
         return -1, -1
-    above = tables.above[t + 1]
     for option in range(tables.option_ptr[s], tables.option_ptr[s + 1]):
-        if s == t:
-            least = slots(max(above + tables.alone_peak[option], tables.backward_peak[option]), unit)
-            if m >= least and tables.alone_cost[option] == wanted:
-                return option, -1
-            continue
-        least = slots(max(above + tables.forward_peak[option], tables.backward_peak[option]), unit)
-        less = slots(tables.saved[option] + tables.between[s, s + 1, t], unit)
-        if m >= max(least, less):
-            rest = table[place(num_blocks, s + 1, t), m - less]
-            if tables.option_cost[option] + rest == wanted:
+        least, less, cost = option_slots(tables, option, s, t, unit)
+        if m >= least:
+            rest = table[place(num_blocks, s + 1, t), m - less] if s < t else 0.0
+            if cost + rest == wanted:
                 return option, -1
     swept, peak = 0.0, 0
     for k in range(s + 1, t + 1):
         swept += tables.sweep_cost[k - 1]
         peak = max(peak, tables.between[s, k - 1, t] + tables.sweep_peak[k - 1])
-        less = slots(tables.between[s, k, t], unit)
-        if m >= max(slots(above + peak, unit), less):
+        least, less = sweep_slots(tables, s, k, t, peak, unit)
+        if m >= least:
             rest = table[place(num_blocks, k, t), m - less]
             if swept + rest + table[place(num_blocks, s, k - 1), m] == wanted:
                 return -1, k
