@@ -14,14 +14,14 @@ import numpy as np
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import standing_buffers
-from remat.heuristics.base import Heuristic, HeuristicRun, rank
+from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops import Drops, DropsOptions
 from remat.hierarchy.blocks.cuts import all_cuts
 from remat.hierarchy.blocks.plans import FAMILIES, Int, Plan, few, first_backward_of, near
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
-from remat.schedule import Schedule, validate
+from remat.schedule import Schedule
 
 #: Computes without a limit.
 OFTEN = 2**30
@@ -186,31 +186,25 @@ class BlockCheckpointing(Heuristic):
         budget, measure = problem.budget_bytes, Measure(step)
         frontier = self._looked(problem, measure, budget, run.deadline)
         best = self._refined(measure, _best(frontier, budget), budget, run.deadline)
+        kept = Best(problem, run)
         schedule = self._schedule(measure, best)
-        certificate = validate(problem.graph, schedule, problem.rules)
-        if (certificate.accepted and run.tell(schedule)) or not self.options.drops or budget is None:
+        fits = kept.offer(schedule).accepted
+        if kept.enough or not self.options.drops or budget is None:
             return schedule
-        worth = rank(certificate.accepted, certificate.cost, certificate.peak)
         drops = Drops(DropsOptions(leanings=LEANINGS))
-        others = certificate.accepted and run.horizon is not None  # who do not wait either
+        others = fits and run.horizon is not None  # who do not wait either
         if (others and not Drops.compiled()) or not drops.prepared(run.deadline):
             return schedule
         longest = 0.0
         for plan in [best, *_above(frontier, budget)]:
-            if run.deadline.remaining <= longest:
+            if kept.enough or run.deadline.remaining <= longest:
                 break
             began = run.deadline.elapsed
             other = drops.mended(problem, self._schedule(measure, plan), run.deadline)
-            if other is None:
-                continue
-            certificate = validate(problem.graph, other, problem.rules)
-            longest = max(longest, run.deadline.elapsed - began)
-            now = rank(certificate.accepted, certificate.cost, certificate.peak)
-            if now < worth:
-                schedule, worth = replace(other, source=self.name), now
-                if certificate.accepted and run.tell(schedule):
-                    break
-        return schedule
+            if other is not None:
+                kept.offer(replace(other, source=self.name))
+                longest = max(longest, run.deadline.elapsed - began)
+        return kept.schedule
 
     def frontier(self, problem: Problem, deadline: Deadline | None = None) -> list[Measured]:
         """The plans that no other beats in both peak and cost, of all that were measured by the deadline.

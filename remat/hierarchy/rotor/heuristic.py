@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
-from remat.heuristics.base import Heuristic, HeuristicRun, rank
+from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
 from remat.hierarchy.rotor import programme
@@ -21,7 +21,7 @@ from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.programme import Programme
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
-from remat.schedule import Schedule, simulate
+from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
 Rank = tuple[bool, int, int]
@@ -108,7 +108,7 @@ class Rotor(Heuristic):
         search = _Search(problem, run, self.options)
         with suppress(OverdueError):
             search.run(step)
-        return search.best
+        return search.best.schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +166,7 @@ class _Search:
     def __init__(self, problem: Problem, run: HeuristicRun, options: RotorOptions) -> None:
         self.problem, self.on, self.options = problem, run, options
         self.many = len(problem.graph.ops) >= MANY
-        self.best: Schedule | None = None
-        self.rank: Rank = (True, 0, 0)
-        self.done: bool = False
+        self.best = Best(problem, run)
 
     def run(self, step: TrainingStep) -> None:
         """Try all levels, the most promising first.
@@ -184,16 +182,16 @@ class _Search:
         if len(self.problem.graph.ops) > LARGE:
             for level in ways:
                 self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
-                if not self.rank[0]:
+                if not self.best.rank[0]:
                     break
             return
         tables = [Table.of(reads, cuts, level, self.options, self.on.deadline) for level in ways]
         nominal = [table.programme.costs[min(table.slots, len(table.programme.costs) - 1)] for table in tables]
         for tried, number in enumerate(np.argsort(nominal, kind="stable").tolist()):
-            if tried < LEVELS[self.many] or self.rank[0]:  # or nothing fits
+            if tried < LEVELS[self.many] or self.best.rank[0]:  # or nothing fits
                 self._search(tables[number])
         for level in range(min(ways, default=0) - 1, -1, -1):
-            if self.rank[0] and len(cuts[level]) <= RESCUE:
+            if self.best.rank[0] and len(cuts[level]) <= RESCUE:
                 self._search(Table.of(reads, cuts, level, self.options, self.on.deadline))
 
     def _search(self, table: Table) -> None:
@@ -230,7 +228,7 @@ class _Search:
         wanted = np.searchsorted(steps, [(1 + more) * steps[first] for more in EXCESSES[self.many]], side="right") - 1
         for number in np.unique(wanted).tolist():
             found = look(number)
-            if found[0] and not self.rank[0] and found[2] >= self.rank[1]:
+            if found[0] and not self.best.rank[0] and found[2] >= self.best.rank[1]:
                 continue  # over the budget, and costs more already than what fits
             leanings = LEANINGS[self.many]
             for leaning in leanings if found[0] else leanings[:1]:
@@ -241,24 +239,18 @@ class _Search:
 
     def _go_on(self) -> None:
         """Look at the clock, and whether somebody has said that it is enough."""
-        if self.done:
+        if self.best.enough:
             raise OverdueError("it is enough")
         self.on.deadline.check()
 
     def _simulate(self, schedule: Schedule) -> Rank:
         this = self._rank(schedule)
-        if self.best is None or this < self.rank:
+        if this < self.best.rank:
             useful = useful_schedule(self.problem, schedule.targets, Rotor.name)
-            if len(useful) < len(schedule):
-                schedule, this = useful, self._rank(useful)
-            self.best, self.rank = schedule, this
-            self.done = not this[0] and self.on.tell(schedule)
+            self.best.offer(useful if len(useful) < len(schedule) else schedule)
         return this
 
     def _rank(self, schedule: Schedule) -> Rank:
-        problem = self.problem
-        assert problem.budget_bytes is not None
-        found = simulate(
-            problem.graph, schedule, keep=problem.keep, count_constant_memory=problem.count_constant_memory
-        )
-        return rank(not found.violations and found.peak <= problem.budget_bytes, found.cost, found.peak)
+        budget, found = self.problem.budget_bytes, self.problem.simulate(schedule)
+        assert budget is not None
+        return rank(not found.violations and found.peak <= budget, found.cost, found.peak)
