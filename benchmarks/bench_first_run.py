@@ -1,4 +1,4 @@
-"""The first solve on a fresh install beside the second: walls, processor seconds and what came of both.
+"""The first solve on a fresh install next to the second: walls, processor seconds and what came of both.
 
     python benchmarks/bench_first_run.py [--graph resnet50] [--budget 80%] [--time-limit 20] [--repeat 3]
 
@@ -9,7 +9,6 @@ of the solve itself and not of the process that compiles.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -17,47 +16,38 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
-REMAT = (sys.executable, "-c", "import sys, remat.cli; sys.exit(remat.cli.main())")
+import common
 
 
-def run(words: list[str], cache: str) -> tuple[float, float, dict[str, object]]:
-    """Wall and processor seconds of one solve, and its answer."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
-        [*REMAT, "solve", *words, "--json", "-q"],
-        env={**os.environ, "NUMBA_CACHE_DIR": cache}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return wall, processor, json.loads(done.stdout)
+def remat(cache: str, *words: str) -> str:
+    """Run the shell with a cache folder; return its output."""
+    program = (sys.executable, "-c", "import sys, remat.cli; sys.exit(remat.cli.main())")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    return subprocess.run([*program, *words], env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def processor_seconds() -> float:
+    """Seconds that children have used so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
-    """Run pairs and print them, and the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", default="resnet50")
-    parser.add_argument("--budget", default="80%")
-    parser.add_argument("--time-limit", default="20")
-    parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
-    words = [options.graph, "--budget", options.budget, "--time-limit", options.time_limit]
+    given = common.parse(str(__doc__), graph="resnet50", budget="80%", time_limit="20", repeat=3)
+    words = ["solve", given.graph, "--budget", given.budget, "--time-limit", given.time_limit, "--json", "-q"]
     walls: dict[str, list[float]] = {"cold": [], "warm": []}
-    for _ in range(options.repeat):
+    for _ in range(given.repeat):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
             for name, seconds in walls.items():
                 if name == "warm":
-                    subprocess.run(
-                        [*REMAT, "warm-up"],
-                        env={**os.environ, "NUMBA_CACHE_DIR": cache},
-                        capture_output=True,
-                        check=True,
-                    )
-                wall, processor, found = run(words, cache)
+                    remat(cache, "warm-up")
+                before = processor_seconds()
+                output, wall, _ = common.timed(lambda cache=cache: remat(cache, *words))
+                found = json.loads(output)
                 seconds.append(wall)
-                what = f"{found['status']}  cost {found['objective']}"
-                print(f"{name}  wall {wall:5.1f} s  processor {processor:5.1f} s  {what}")
+                print(f"{name}  wall {wall:5.1f} s  processor {processor_seconds() - before:5.1f} s  "
+                      f"{found['status']}  cost {found['objective']}")  # fmt: skip
     print(*(f"{name} median {statistics.median(values):.1f} s" for name, values in walls.items()), sep=", ")
 
 

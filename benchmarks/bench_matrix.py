@@ -1,6 +1,6 @@
 """From records to a solver's matrix: time and memory of `to_matrix` and of handing the matrix to HiGHS.
 
-    python benchmarks/bench_matrix.py [rows] [non-zeros per row] [--shuffle]
+    python benchmarks/bench_matrix.py [--rows N] [--per-row N] [--shuffle]
 
 The model has as many variables as rows, and four records with random columns, row by row as formulations make them or
 (`--shuffle`) in random order; memory is the growth of the process's peak over what the records themselves hold.
@@ -8,10 +8,10 @@ The model has as many variables as rows, and four records with random columns, r
 
 from __future__ import annotations
 
-import argparse
 import resource
-import time
 
+import common
+import highspy
 import numpy as np
 
 from remat.modeling import Linear, Model
@@ -42,32 +42,24 @@ def random_model(rows: int, per_row: int, shuffle: bool) -> Model:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="?", type=int, default=1_000_000)
-    parser.add_argument("per_row", nargs="?", type=int, default=10)
-    parser.add_argument("--shuffle", action="store_true")
-    arguments = parser.parse_args()
-    model = random_model(arguments.rows, arguments.per_row, arguments.shuffle)
-    before, wall, cpu = peak_megabytes(), time.perf_counter(), time.process_time()
-    matrix = to_matrix(model)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(f"{'rows':>10} {'non-zeros':>11} {'wall s':>7} {'cpu s':>7} {'peak MB':>8} {'growth MB':>10}")
+    given = common.parse(str(__doc__), rows=1_000_000, per_row=10, shuffle=False)
+    model = random_model(given.rows, given.per_row, given.shuffle)
+    before = peak_megabytes()
+    matrix, wall, used = common.timed(lambda: to_matrix(model))
     peak = peak_megabytes()
-    print(
-        f"{matrix.shape[0]:>10,} {len(matrix.values):>11,} {wall:>7.2f} {cpu:>7.2f} {peak:>8.0f} {peak - before:>10.0f}"
-    )
-
-    import highspy
-
+    table = common.Table("rows:10", "non-zeros:11", "wall s:7", "cpu s:7", "peak MB:8", "growth MB:10")
+    table.row(f"{matrix.shape[0]:,}", f"{len(matrix.values):,}", f"{wall:.2f}", f"{used:.2f}", f"{peak:.0f}",
+              f"{peak - before:.0f}")  # fmt: skip
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
-    wall = time.perf_counter()
-    solver.passModel(
-        matrix.shape[1], matrix.shape[0], len(matrix.values), int(highspy.MatrixFormat.kRowwise),
-        int(highspy.ObjSense.kMinimize), 0.0, matrix.cost, matrix.lower, matrix.upper, matrix.row_lower,
-        matrix.row_upper, matrix.indptr, matrix.indices, matrix.values, matrix.integral,
+    _, wall, _ = common.timed(
+        lambda: solver.passModel(
+            matrix.shape[1], matrix.shape[0], len(matrix.values), int(highspy.MatrixFormat.kRowwise),
+            int(highspy.ObjSense.kMinimize), 0.0, matrix.cost, matrix.lower, matrix.upper, matrix.row_lower,
+            matrix.row_upper, matrix.indptr, matrix.indices, matrix.values, matrix.integral,
+        )
     )  # fmt: skip
-    print(f"passModel {time.perf_counter() - wall:.2f} s")
+    print(f"passModel {wall:.2f} s")
 
 
 if __name__ == "__main__":

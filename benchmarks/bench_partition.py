@@ -6,53 +6,35 @@ three inputs each, with the fixed and the free order. Reading the graph into arr
 
 from __future__ import annotations
 
-import argparse
-import time
+import common
 
 from remat import Problem
 from remat.errors import RematError
-from remat.graphs.graph import ComputeGraph
 from remat.graphs.layered import layered
 from remat.graphs.zoo.gpt import gpt
 from remat.hierarchy import identical_groups
 from remat.registry import make, partitioners
 
-WIDTHS = {1_000: 0.09, 10_000: 0.01, 100_000: 0.001}
 
-
-def graphs(size: int) -> list[ComputeGraph]:
-    """One of each family with about so many ops."""
-    return [gpt(layers=max(1, size // 30)), layered(size, WIDTHS.get(size, 100 / size), seed=1)]
-
-
-def main(sizes: list[int]) -> None:
-    """One line for each graph, order and partitioner."""
-    for size in sizes:
-        for graph in graphs(size):
+def main() -> None:
+    table = common.Table("graph:-22", "ops:8", "order:-5", "partitioner:-12", "cpu s:7", "depth:5", "groups:8",
+                         "kinds:6", "cpu s:6")  # fmt: skip
+    for size in common.parse(str(__doc__), sizes=(1_000, 10_000)).sizes:
+        for graph in (gpt(layers=max(1, size // 30)), layered(size, min(0.3, 100 / size), seed=1)):
             for order in ("fixed", "free"):
                 problem = Problem(graph, order=order)
-                edges = problem.graph.num_edges
+                assert problem.graph.num_edges
                 for name in sorted(partitioners()):
-                    began = time.process_time()
+                    partitioner = make("partitioners", name, None)
                     try:
-                        hierarchy = make("partitioners", name, None).partition(problem)
+                        hierarchy, _, used = common.timed(lambda p=partitioner, q=problem: p.partition(q))
                     except RematError as error:
-                        print(f"{graph.name} {order} {name}: {error}", flush=True)
+                        print(f"{graph.name} {order} {name}: {error}")
                         continue
-                    seconds = time.process_time() - began
-                    began = time.process_time()
-                    classes = len(identical_groups(hierarchy))
-                    alike = time.process_time() - began
-                    groups = sum(1 for _ in hierarchy.groups())
-                    print(
-                        f"{len(graph.ops):8,} ops {edges:9,} edges {order:5} {name:12} {seconds:6.1f} s, "
-                        f"depth {hierarchy.depth}, {groups:6,} groups of {classes:6,} kinds "
-                        f"({alike:.1f} s), {graph.name}",
-                        flush=True,
-                    )
+                    kinds, _, alike = common.timed(lambda h=hierarchy: len(identical_groups(h)))
+                    table.row(graph.name, f"{len(graph.ops):,}", order, name, f"{used:.1f}", hierarchy.depth,
+                              sum(1 for _ in hierarchy.groups()), kinds, f"{alike:.1f}")  # fmt: skip
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", nargs="*", type=int, default=[1_000, 10_000], help="numbers of ops")
-    main(parser.parse_args().sizes)
+    main()

@@ -104,18 +104,6 @@ def shown(overhead: float) -> str:
     return "-" if overhead == NOTHING else f"{overhead:.3f}"
 
 
-def make_graph(name: str) -> Any:
-    from remat.graphs.layered import layered
-    from remat.graphs.zoo import ZOO, gpt
-
-    kind, _, size = name.partition("@")
-    if not size:
-        return ZOO[kind]()
-    if kind == "gpt":
-        return gpt(layers=int(size), width=256, heads=4, sequence=256, name=f"gpt{size}")
-    return layered(int(size), min(0.3, 500 / int(size)), seed=1)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", default="", help="interpreter of the environment of the other checkout")
@@ -128,6 +116,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tolerance", type=float, default=0.1)
     given = parser.parse_args()
+    import common
+
     from remat.graphs.io import write_graph
     from remat.graphs.zoo import TRAINING, TRAINING_STEPS
     from remat.registry import formulations, heuristics, methods
@@ -139,7 +129,7 @@ def main() -> int:
     losses, lines = [], 0
     with tempfile.TemporaryDirectory() as folder:
         for name in given.graphs.replace("zoo", ",".join([*TRAINING, *TRAINING_STEPS])).split(","):
-            graph, path = make_graph(name), Path(folder) / "graph.json"
+            graph, path = common.graph(name), Path(folder) / "graph.json"
             write_graph(graph, path)
             print(f"{name}: {len(graph.ops):,} ops, peak {graph.reference_peak:,} bytes", flush=True)
             for share in given.budgets.split(","):

@@ -1,0 +1,63 @@
+"""The benchmarks: what counts as worse than before, and that each script runs on something small."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+#: Words with which each script is done in seconds, and what its output must have.
+SMALL = {
+    "bench_allocation": ("2 - swiftnet-folded", "first-fit"),
+    "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
+    "bench_first_run": ("--graph vgg16 --budget 90% --time-limit 3 --repeat 1", "warm median"),
+    "bench_matrix": ("--rows 1000", "passModel"),
+    "bench_methods": ("published --graphs layered@12 --budgets 80 --seconds 2", "layered@12"),
+    "bench_models": ("--problems chain --seconds 2", "advancing"),
+    "bench_orders": ("--graphs layered@12 --methods serenity-table,valley-order --seconds 2", "DP + divide"),
+    "bench_partition": ("100", "articulation"),
+    "bench_regression": (
+        f"--before {sys.executable} --graphs layered@12 --budgets 80 --methods auto --seconds 2",
+        "worse than before on 0 of 1 lines: none",
+    ),
+    "bench_simulate": ("--computes 2000", "frees written out"),
+}
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "verdict"),
+    [
+        (5.0, 4.95, False),
+        (5.0, 4.0, True),
+        (40.3, 40.0, False),
+        (41.0, 40.0, True),
+        (float("inf"), 40.0, True),
+        (float("inf"), float("inf"), False),
+    ],
+)
+def test_what_is_worse(monkeypatch: pytest.MonkeyPatch, now: float, before: float, verdict: bool) -> None:
+    spec = importlib.util.spec_from_file_location("bench_regression", FOLDER / "bench_regression.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bench_regression", module)  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    assert module.worse(now, before, 0.1) is verdict
+
+
+def test_every_script_is_tried() -> None:
+    """Those of PyTorch have models of their own, which take minutes."""
+    assert {path.stem for path in FOLDER.glob("bench_*.py") if "torch" not in path.stem} == set(SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SMALL)
+def test_a_script_runs(script: str) -> None:
+    words, shown = SMALL[script]
+    command = [sys.executable, str(FOLDER / f"{script}.py"), *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
