@@ -16,6 +16,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.runtime.options import Options
 from remat.schedule.addresses import Addresses
+from remat.schedule.traces.arena import lowest_gap
 
 Int = NDArray[np.int64]
 
@@ -196,15 +197,7 @@ class _Space:
             by_offset = np.argsort(low, kind="stable")
             low = low[by_offset]
             spans = list(zip(low.tolist(), (low + self.size[near][by_offset]).tolist(), strict=True))
-        need, end = int(self.size[k]), 0
-        best, width = -1, 0
-        for at, top in spans:
-            if at - end >= need and (best < 0 or at - end < width):
-                best, width = end, at - end
-                if not tightest:
-                    return best
-            end = max(end, top)
-        return end if best < 0 else best
+        return lowest_gap(spans, int(self.size[k]), tightest=tightest)
 
     def put(self, k: int) -> None:
         if self.size[k] == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -10,7 +11,6 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ SHORT_NAMES: Mapping[str, tuple[str, ...]] = {
 PREFERENCE = ("cp-sat", "chuffed", "gecode", "highs", "cbc")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Solver:
     """A solver that the driver lists.
 
@@ -88,13 +88,15 @@ def solvers(program: str) -> Mapping[str, Solver]:
 
 @functools.lru_cache(maxsize=8)
 def _solvers(program: str, _path: str) -> Mapping[str, Solver]:
-    driver = package().Driver(Path(program))
-    driver._run = lambda *_: _listing(program)
+    # Not by the package's Driver, which sets no time limit and drops what tells usable solvers apart.
+    answer = _ask(program, "--solvers-json", environment())
+    kind = package().Solver
+    known = {field.name for field in dataclasses.fields(kind)}
     try:
-        listed = driver.available_solvers()  # by name and tag, so each several times
+        usable = [config for config in json.loads(answer) if _usable(config)]
+        by_id = {config["id"]: kind(**{key: config[key] for key in known & config.keys()}) for config in usable}
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise BackendError(f"MiniZinc lists its solvers in a way that cannot be read: {error}") from None
-    by_id = {solver.id: solver for found in listed.values() for solver in found}
     found: dict[str, Solver] = {}
     taken: set[str] = set()
     for name, ids in SHORT_NAMES.items():
@@ -131,13 +133,6 @@ def package() -> Any:
 _importing = threading.Lock()
 
 
-def _listing(program: str) -> subprocess.CompletedProcess[bytes]:
-    """What the package asks for: with our solvers, within a time, and without those that cannot be used."""
-    listed = json.loads(_ask(program, "--solvers-json", environment()))
-    usable = [{**config, "tags": list(config.get("tags") or ())} for config in listed if _usable(config)]
-    return subprocess.CompletedProcess([program], 0, json.dumps(usable).encode())
-
-
 def _usable(config: Mapping[str, Any]) -> bool:
     """Whether a solver reads FlatZinc, shows no window, and its own library, if it needs one, is installed."""
     extra = config.get("extraInfo") or {}
@@ -148,9 +143,10 @@ def _usable(config: Mapping[str, Any]) -> bool:
 def _solver(name: str, solver: Any) -> Solver:
     """Of an object of the package's class ``Solver``."""
     options = {str(flag).lstrip("-"): (str(flag), str(kind)) for flag, _, kind, *_ in solver.extraFlags or ()}
+    tags = frozenset(solver.tags or ())
     return Solver(
-        name, str(solver.id), str(solver.version or ""), frozenset(solver.tags), frozenset(solver.stdFlags or ()),
-        options, "api" in solver.tags or not solver.executable,
+        name, str(solver.id), str(solver.version or ""), tags, frozenset(solver.stdFlags or ()), options,
+        "api" in tags or not solver.executable,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -26,14 +27,34 @@ def first_fit(buffers: Buffers) -> Addresses:
     moments += [(upper, 0, k) for k, upper in enumerate(buffers.upper.tolist())]
     held: list[tuple[int, int]] = []  # where each begins and ends, ascending
     for _, begins, k in sorted(moments):
-        if not begins:
-            held.pop(bisect.bisect_left(held, (int(offset[k]), 0)))
-            continue
-        place = at = 0
-        for at, (start, end) in enumerate([*held, (0, 0)]):
-            if at == len(held) or start - place >= size[k]:
-                break
-            place = end
-        held.insert(at, (place, place + size[k]))
-        offset[k] = place
+        if begins:
+            offset[k] = lowest_gap(held, size[k])
+        span = int(offset[k]), int(offset[k]) + size[k]
+        if begins:
+            bisect.insort(held, span)
+        else:
+            held.remove(span)
     return Addresses.in_one_memory(buffers, offset, source="first fit as they come")
+
+
+def lowest_gap(spans: Iterable[tuple[int, int]], need: int, *, tightest: bool = False) -> int:
+    """Return where the lowest gap of `need` bytes begins, or the tightest one; after the last span if there is none.
+
+    Parameters
+    ----------
+    spans : iterable of (int, int)
+        Where each buffer begins and ends, ascending by begin; they may overlap.
+
+    Examples
+    --------
+    >>> lowest_gap([(0, 4), (8, 9), (11, 12)], 2), lowest_gap([(0, 4), (8, 9), (11, 12)], 2, tightest=True)
+    (4, 9)
+    """
+    end, best, width = 0, -1, 0
+    for start, top in spans:
+        if start - end >= need and (best < 0 or start - end < width):
+            best, width = end, start - end
+            if not tightest:
+                break
+        end = max(end, top)
+    return end if best < 0 else best
