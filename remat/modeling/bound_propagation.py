@@ -23,6 +23,7 @@ from remat.modeling.records import (
     NoOverlap2D,
     Record,
     Reservoir,
+    decoded,
 )
 
 Bool = NDArray[np.bool_]
@@ -115,9 +116,7 @@ class Bounds:
 
     def truth(self, literals: Int) -> Int:
         """1 for true, −1 for false, 0 for open."""
-        constant = literals == ALWAYS
-        negative = literals < 0
-        variable = np.where(constant, 0, np.where(negative, ~literals, literals))
+        variable, negative, constant = decoded(literals)
         if not len(self.lower):
             return np.ones(len(literals), dtype=np.int64)
         sign = np.where(self.lower[variable] > 0.5, 1, np.where(self.upper[variable] < 0.5, -1, 0))
@@ -125,8 +124,8 @@ class Bounds:
 
     def settle(self, literals: Int, *, true: bool) -> None:
         """Make literals, none of them constant, true or false."""
-        positive = (literals >= 0) == true
-        variable = np.where(literals < 0, ~literals, literals)
+        variable, negative, _ = decoded(literals)
+        positive = negative != true
         self.raise_lower(variable[positive], np.ones(int(positive.sum())))
         self.lower_upper(variable[~positive], np.zeros(int((~positive).sum())))
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from remat.errors import ModelError
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import (
-    ALWAYS,
     AllDifferent,
     Clauses,
     Cumulative,
@@ -20,6 +19,7 @@ from remat.modeling.records import (
     NoOverlap2D,
     Record,
     Reservoir,
+    decoded,
 )
 
 Int = NDArray[np.int64]
@@ -75,10 +75,9 @@ def _first(lines: Iterator[str]) -> list[str]:
 
 def _true(literals: Int, values: Float) -> Bool:
     """Whether each literal is true."""
-    constant = literals == ALWAYS
-    variable = np.where(constant, 0, np.where(literals < 0, ~literals, literals))
+    variable, negative, constant = decoded(literals)
     truth = values[variable] > 0.5 if len(values) else np.zeros(len(literals), dtype=bool)
-    return constant | (truth ^ (literals < 0))
+    return constant | (truth ^ negative)
 
 
 def _blocks(model: Model, values: Float, tolerance: float) -> Iterator[Iterator[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -44,8 +43,8 @@ class Lowered:
 def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadline: Deadline | None = None) -> Lowered:
     """`model` in records of the kinds `native` only.
 
-    For each record, in this order: the first of `overrides` that applies; the record itself, if native; the cheapest
-    chain of bridges.
+    For each record, in this order: the first of `overrides` that applies; the record itself, if native; what the
+    bridge of its kind makes of it, lowered in turn.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadlin
     Raises
     ------
     ModelError
-        If a record can be neither taken nor rewritten; the message lists what was tried.
+        If a record can be neither taken nor rewritten; the message says why.
     OverdueError
         If the deadline is over.
 
@@ -87,7 +86,6 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadlin
     if not overrides and all(_is_one_of(kind_of(record), native) for record in model.records):
         return Lowered(model, model, np.copy)
     workshop = Workshop(model, deadline)
-    costs = _costs(native)
     todo: list[tuple[Record, tuple[Bridge, ...]]] = [(record, tuple(overrides)) for record in reversed(model.records)]
     while todo:
         workshop.deadline.check()
@@ -98,7 +96,7 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadlin
             workshop.model.records.append(record)
             continue
         if bridge is None:
-            bridge = _cheapest(record, workshop, native, costs)
+            bridge = _only_bridge(record, workshop, native)
         left = tuple(other for other in special if other is not bridge)  # an override sees nothing of its own making
         made = [new for new in bridge.rewrite(record, workshop) if len(new)]
         if any(isinstance(new, Domain) for new in made):
@@ -113,33 +111,20 @@ def _is_one_of(kind: type[Record], kinds: Kinds) -> bool:
     return any(issubclass(kind, other) for other in kinds)
 
 
-def _costs(native: Kinds) -> dict[type[Record], float]:
-    """Cost of the cheapest chain from each kind that a bridge starts from or leads to; infinite where there is none."""
-    kinds = {bridge.source for bridge in BRIDGES} | {target for bridge in BRIDGES for target in bridge.targets}
-    costs = {kind: 0.0 if _is_one_of(kind, native) else math.inf for kind in kinds}
-    for _ in kinds:  # Bellman and Ford: no chain is longer than there are kinds
-        for bridge in BRIDGES:
-            costs[bridge.source] = min(costs[bridge.source], _cost(bridge, costs))
-    return costs
+def _only_bridge(record: Record, workshop: Workshop, native: Kinds) -> Bridge:
+    """The bridge of the record's kind.
 
-
-def _cost(bridge: Bridge, costs: dict[type[Record], float]) -> float:
-    return bridge.cost + sum(costs[target] for target in bridge.targets)
-
-
-def _cheapest(record: Record, workshop: Workshop, native: Kinds, costs: dict[type[Record], float]) -> Bridge:
-    tried = []
-    candidates = [bridge for bridge in BRIDGES if issubclass(kind_of(record), bridge.source)]
-    for bridge in sorted(candidates, key=lambda bridge: _cost(bridge, costs)):
-        missing = [target.__name__ for target in bridge.targets if math.isinf(costs[target])]
-        if missing:
-            tried.append(f"{bridge} leads to {', '.join(missing)}")
-        elif not bridge.applies(record, workshop):
-            tried.append(f"{bridge} applies only to {bridge.condition}")
-        else:
-            return bridge
+    Raises
+    ------
+    ModelError
+        If there is none, or it does not apply.
+    """
+    bridge = BRIDGES.get(kind_of(record))
+    if bridge is not None and bridge.applies(record, workshop):
+        return bridge
+    why = "no bridge for it" if bridge is None else f"{bridge} applies only to {bridge.condition}"
     raise ModelError(
         f"record {record.name!r} ({type(record).__name__}) of model {workshop.model.name!r} cannot be expressed in "
-        f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {'; '.join(tried) or 'no bridge for it'}",
+        f"{', '.join(sorted(kind.__name__ for kind in native)) or 'nothing'}: {why}",
         "no-bridge",
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.errors import ModelError
-from remat.modeling.records import Record
+from remat.modeling.records import Domain, Record
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -179,14 +179,27 @@ class Model:
         Raises
         ------
         ModelError
-            If a record names a variable that the model does not have.
+            If a record names a variable that the model does not have, or lists values of a variable a second time.
         """
         for record in records:
+            if isinstance(record, Domain):
+                self._check_listed(record)
             used = record.variables()
             if len(used) and (used.min() < 0 or used.max() >= self.num_vars):
                 raise ModelError(f"record {record.name!r} names a variable that model {self.name!r} does not have")
             if len(record):
                 self.records.append(record)
+
+    def _check_listed(self, record: Domain) -> None:
+        """Refuse a second :class:`Domain` of a variable."""
+        listed = [r.variable for r in self.records if isinstance(r, Domain)]
+        variables, counts = np.unique(np.concatenate([record.variable, *listed]), return_counts=True)
+        if (counts > 1).any():
+            raise ModelError(
+                f"record {record.name!r} lists the values of variable {variables[counts.argmax()]} a second time",
+                "second-domain",
+                record.name,
+            )
 
     def minimize(self, index: ArrayLike, coefficient: ArrayLike, constant: float = 0.0) -> None:
         """Set the objective; `coefficient` is broadcast to the shape of `index`."""

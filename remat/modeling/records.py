@@ -8,8 +8,9 @@ of constraints it stands for) and knows the variables it mentions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,15 +19,26 @@ from remat.errors import ModelError
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 #: The literal that is always true.
 ALWAYS = np.iinfo(np.int64).max
 
 
+#: Role of a record's column of variables, and of one of literals.
+VARIABLE, LITERAL = {"role": "variable"}, {"role": "literal"}
+
+
 def variables_of(literals: Int) -> Int:
-    """The variables behind `literals` (without those that are :data:`ALWAYS`)."""
+    """Return the variables behind `literals`, without those that are :data:`ALWAYS`."""
     used = literals[literals != ALWAYS]
     return np.where(used < 0, ~used, used)
+
+
+def decoded(literals: Int) -> tuple[Int, Bool, Bool]:
+    """Return the variable of each literal (0 where constant), whether it is negated, and whether it is ALWAYS."""
+    constant, negative = literals == ALWAYS, literals < 0
+    return np.where(constant, 0, np.where(negative, ~literals, literals)), negative, constant
 
 
 def _ints(values: ArrayLike) -> Int:
@@ -34,18 +46,42 @@ def _ints(values: ArrayLike) -> Int:
 
 
 class Record(ABC):
-    """A family of constraints."""
+    """A family of constraints: a frozen dataclass whose metadata mark the fields of variables and of literals."""
 
     name: str
-    word: ClassVar[str]
 
     @abstractmethod
     def __len__(self) -> int:
         """Number of constraints."""
 
-    @abstractmethod
+    def _with_role(self, role: dict[str, str]) -> Iterator[tuple[str, Any]]:
+        """Names and values of the fields that have a role, without those that are None."""
+        for item in fields(self):  # type: ignore[arg-type]
+            if item.metadata == role and (value := getattr(self, item.name)) is not None:
+                yield item.name, value
+
     def variables(self) -> Int:
-        """Numbers of the variables mentioned, with repetitions."""
+        """Return the numbers of the variables mentioned, with repetitions."""
+        parts = [_ints(value) for _, value in self._with_role(VARIABLE)]
+        parts += [variables_of(value) for _, value in self._with_role(LITERAL)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def renumbered(self, number: Int) -> Self:
+        """Return the record with variable ``v`` called ``number[v]``.
+
+        Examples
+        --------
+        >>> Clauses.pairs("either", [3], [~4]).renumbered(np.array([-1, -1, -1, 0, 1])).literals
+        array([ 0, -2])
+        """
+        new: dict[str, Any] = {}
+        for name, value in self._with_role(VARIABLE):
+            new[name] = number[value] if isinstance(value, np.ndarray) else int(number[value])
+        for name, value in self._with_role(LITERAL):
+            variable, negative, constant = decoded(value)
+            variable = number[variable] if len(number) else variable
+            new[name] = np.where(constant, ALWAYS, np.where(negative, ~variable, variable))
+        return replace(self, **new)  # type: ignore[type-var]
 
     @abstractmethod
     def detail(self) -> str:
@@ -69,11 +105,11 @@ class Linear(Record):
 
     name: str
     row: Int
-    column: Int
+    column: Int = field(metadata=VARIABLE)
     value: Float
     lower: Float
     upper: Float
-    enforce: Int | None = None
+    enforce: Int | None = field(default=None, metadata=LITERAL)
 
     @classmethod
     def rows(
@@ -106,11 +142,6 @@ class Linear(Record):
     def __len__(self) -> int:
         return len(self.lower)
 
-    def variables(self) -> Int:
-        if self.enforce is None:
-            return self.column
-        return np.concatenate([self.column, variables_of(self.enforce)])
-
     def detail(self) -> str:
         text = f"{len(self.value):,} non-zeros"
         return text if self.enforce is None else text + f", {int((self.enforce != ALWAYS).sum()):,} enforced"
@@ -129,7 +160,7 @@ class Clauses(Record):
 
     name: str
     indptr: Int
-    literals: Int
+    literals: Int = field(metadata=LITERAL)
 
     @classmethod
     def pairs(cls, name: str, first: ArrayLike, second: ArrayLike) -> Clauses:
@@ -149,9 +180,6 @@ class Clauses(Record):
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
-    def variables(self) -> Int:
-        return variables_of(self.literals)
-
     def detail(self) -> str:
         return f"{len(self.literals):,} literals"
 
@@ -169,15 +197,12 @@ class Domain(Record):
     """
 
     name: str
-    variable: Int
+    variable: Int = field(metadata=VARIABLE)
     indptr: Int
     values: Int
 
     def __len__(self) -> int:
         return len(self.variable)
-
-    def variables(self) -> Int:
-        return self.variable
 
     def detail(self) -> str:
         return f"{len(self.values):,} values"
@@ -203,19 +228,15 @@ class Cumulative(Record):
     """
 
     name: str
-    start: Int
-    end: Int
+    start: Int = field(metadata=VARIABLE)
+    end: Int = field(metadata=VARIABLE)
     demand: Int
-    presence: Int
+    presence: Int = field(metadata=LITERAL)
     capacity: int = 0
-    capacity_variable: int | None = None
+    capacity_variable: int | None = field(default=None, metadata=VARIABLE)
 
     def __len__(self) -> int:
         return 1
-
-    def variables(self) -> Int:
-        extra = [] if self.capacity_variable is None else [self.capacity_variable]
-        return np.concatenate([self.start, self.end, variables_of(self.presence), np.array(extra, dtype=np.int64)])
 
     def detail(self) -> str:
         return f"{len(self.start):,} intervals"
@@ -242,16 +263,13 @@ class Reservoir(Record):
 
     name: str
     indptr: Int
-    time: Int
+    time: Int = field(metadata=VARIABLE)
     offset: Int
     change: Int
-    active: Int
+    active: Int = field(metadata=LITERAL)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
-
-    def variables(self) -> Int:
-        return np.concatenate([self.time, variables_of(self.active)])
 
     def detail(self) -> str:
         return f"{len(self.time):,} events"
@@ -268,13 +286,10 @@ class AllDifferent(Record):
     """
 
     name: str
-    variable: Int
+    variable: Int = field(metadata=VARIABLE)
 
     def __len__(self) -> int:
         return 1
-
-    def variables(self) -> Int:
-        return self.variable
 
     def detail(self) -> str:
         return f"{len(self.variable):,} variables"
@@ -297,17 +312,14 @@ class NoOverlap2D(Record):
     """
 
     name: str
-    first: Int
-    second: Int
+    first: Int = field(metadata=VARIABLE)
+    second: Int = field(metadata=VARIABLE)
     width: Int
     height: Int
-    presence: Int
+    presence: Int = field(metadata=LITERAL)
 
     def __len__(self) -> int:
         return 1
-
-    def variables(self) -> Int:
-        return np.concatenate([self.first, self.second, variables_of(self.presence)])
 
     def detail(self) -> str:
         return f"{len(self.first):,} rectangles"

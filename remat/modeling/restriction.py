@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from remat.deadline import Deadline
 from remat.modeling.bound_propagation import Bounds, Narrowing
 from remat.modeling.model import Model
 from remat.modeling.records import ALWAYS, Cumulative, Int, Linear
-from remat.modeling.renumber import renumbered
 
 Float = NDArray[np.float64]
 
@@ -111,18 +110,16 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
     moments = np.unique(np.concatenate([np.zeros(0, np.int64), *(s.moments for s in narrowing.staircases.values())]))
     clock = small.integers("moment", len(moments), moments, moments).index if len(moments) else moments
     for record in deadline.each(records, 1):
-        new = renumbered(record, number)
+        new = record.renumbered(number)
         if isinstance(record, Cumulative) and isinstance(new, Cumulative):
             stairs = narrowing.staircases[id(record)]
             first, last = np.searchsorted(moments, stairs.begin), np.searchsorted(moments, stairs.end)
-            new = Cumulative(
-                new.name,
-                np.concatenate([new.start, clock[first]]),
-                np.concatenate([new.end, clock[last]]),
-                np.concatenate([new.demand, stairs.height]),
-                np.concatenate([new.presence, np.full(len(first), ALWAYS, dtype=np.int64)]),
-                new.capacity,
-                new.capacity_variable,
+            new = replace(
+                new,
+                start=np.concatenate([new.start, clock[first]]),
+                end=np.concatenate([new.end, clock[last]]),
+                demand=np.concatenate([new.demand, stairs.height]),
+                presence=np.concatenate([new.presence, np.full(len(first), ALWAYS, dtype=np.int64)]),
             )
         small.add(new)
     if narrowing.contradiction:

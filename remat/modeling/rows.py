@@ -84,6 +84,36 @@ def rows_from(
     )  # fmt: skip
 
 
+def difference_rows(
+    name: str,
+    greater: Int,
+    smaller: Int,
+    distance: ArrayLike = 0,
+    enforce: ArrayLike | None = None,
+    *,
+    exact: bool = False,
+) -> Linear:
+    """Rows ``greater − smaller >= distance`` (or ``==``), one for each element.
+
+    Parameters
+    ----------
+    name : str
+        Of the record.
+    greater, smaller : int64 arrays, shape (rows,)
+        Variables.
+    distance : float, or float array of shape (rows,)
+    enforce : int array, shape (rows,), optional
+        Literals; a row holds where its literal is true.
+    exact : bool
+        Whether the distance is kept exactly.
+    """
+    row = np.arange(len(greater), dtype=np.int64)
+    return Linear.rows(
+        name, np.concatenate([row, row]), np.concatenate([greater, smaller]), np.repeat([1.0, -1.0], len(row)),
+        lower=distance, upper=distance if exact else np.inf, num_rows=len(row), enforce=enforce,
+    )  # fmt: skip
+
+
 def expand(counts: ArrayLike) -> tuple[Int, Int]:
     """Owner and rank of every element of groups of the given sizes.
 

@@ -66,8 +66,6 @@ class ClauseByReservoir(Bridge):
     """An odd way to say it: something must be given where one is taken."""
 
     source = Clauses
-    targets = (Reservoir,)
-    cost = 1000
 
     def rewrite(self, record, workshop):
         time = workshop.add_vars("now", 1, workshop.model.blocks[0].kind, (0, 0), lambda values: np.zeros(1))
@@ -88,8 +86,6 @@ class Relabelled(Bridge):
     """The same record under another name."""
 
     source = Clauses
-    targets = (Clauses,)
-    cost = 0
 
     def applies(self, record, workshop):
         return record.name == "either"
@@ -132,7 +128,7 @@ def test_a_record_without_any_bridge():
         lower(model, {PlainLinear})
 
 
-def test_the_error_lists_what_was_tried(mixed):
+def test_rows_that_are_not_native_have_no_bridge(mixed):
     with refused("model.no-bridge", culprit="either"):
         lower(mixed, {Cumulative})
 
@@ -157,7 +153,7 @@ def test_domains_too_wide_for_the_order_encoding():
 
 def test_bridges_make_no_domains():
     class Listed(Bridge):
-        source, targets, cost = Clauses, (Domain,), 0
+        source = Clauses
 
         def rewrite(self, record, workshop):
             return [Domain("late", record.literals[:1], np.array([0, 1]), np.array([1]))]

@@ -9,9 +9,8 @@ from remat.deadline import Deadline
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.intervals_tables import EVERY
 from remat.formulations.hierarchical.intervals_variables import IntervalVariables
-from remat.formulations.retention_intervals.rows import at_least
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain
-from remat.modeling.rows import expand, rows_from
+from remat.modeling.rows import difference_rows, expand, rows_from
 
 Int = NDArray[np.int64]
 
@@ -87,7 +86,7 @@ class IntervalRows:
             values = at.time(at.grid.event(least[owner] + rank, slot[owner]))
             self.model.add(Domain("stage grid", x.start[later], np.concatenate([[0], np.cumsum(stages)]), values))
         self.model.add(
-            at_least("(3) one after the other", x.start[later], x.start[later - 1], at.width, x.active[later])
+            difference_rows("(3) one after the other", x.start[later], x.start[later - 1], at.width, x.active[later])
         )
         copy, units = np.nonzero(self.variables.tick_table >= 0)
         row = np.arange(len(copy))
@@ -130,7 +129,8 @@ class IntervalRows:
         literal[self.variables.covered] = x.cover.index
         reader, maker = read.copy[at.pair_read], made.copy[at.pair_made]
         row = np.arange(len(reader))
-        self.model.add(at_least("(6) made before", x.start.index[reader], x.start.index[maker], at.width, literal))
+        before, after = x.start.index[maker], x.start.index[reader]
+        self.model.add(difference_rows("(6) made before", after, before, at.width, literal))
         self.model.add(rows_from(
             "(6) still live", (row, x.end.index[at.pair_made], 1), (row, x.start.index[reader], -1),
             num_rows=len(row), lower=read.last[at.pair_read] + 1, enforce=literal,
@@ -189,7 +189,7 @@ class IntervalRows:
         other = at.copy_node[used.copy[pairs[0]]] != pairs[1]
         use, node = pairs[0][other], pairs[1][other]
         reader, writer = x.start.index[used.copy[use]], x.start.index[at.copy_first[node]]
-        self.model.add(at_least("(11) buffer complete", reader, writer, at.width, guard[use]))
+        self.model.add(difference_rows("(11) buffer complete", reader, writer, at.width, guard[use]))
         kept = np.flatnonzero(self.whole.problem.kept[at.tables.buffers])
         self.model.add(rows_from("(7) buffer kept", (np.arange(len(kept)), x.buffer_end.index[kept], 1),
                             num_rows=len(kept), lower=at.horizon + 1))  # fmt: skip

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.layout import Groups
-from remat.modeling import ALWAYS, AllDifferent, Cumulative, Linear, Model, Vars
-from remat.modeling.rows import rows_from
+from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model, Vars
+from remat.modeling.rows import difference_rows
 from remat.modeling.size import ModelSize
 from remat.schedule import Schedule
 
@@ -113,10 +113,10 @@ class OrderIntervals(OrderFormulation):
         model.add(AllDifferent("(1) different positions", x.start.index))
         u, v = at.arcs
         model.add(
-            _apart("(2) precedence", x.start[u], x.start[v], 1),
-            _apart("(3) begins", x.begin[firsts.rows], x.start[firsts.ops], 0),
-            _apart("(3) ends", x.start[lasts.ops], x.end[lasts.rows], 1),
-            _apart("(3) after", x.start[ends], x.after.index, 1, exact=True),
+            difference_rows("(2) precedence", x.start[v], x.start[u], 1),
+            difference_rows("(3) begins", x.start[firsts.ops], x.begin[firsts.rows], 0),
+            difference_rows("(3) ends", x.end[lasts.rows], x.start[lasts.ops], 1),
+            difference_rows("(3) after", x.after.index, x.start[ends], 1, exact=True),
         )
         self.deadline.check()
         after = np.zeros(n, dtype=np.int64)
@@ -170,10 +170,3 @@ class OrderIntervals(OrderFormulation):
 
     def decode(self, values: Values) -> Schedule:
         return self.schedule_of(np.argsort(np.rint(values[self.statement[1].start.index]), kind="stable"))
-
-
-def _apart(name: str, first: Int, second: Int, distance: int, *, exact: bool = False) -> Linear:
-    """Rows ``second − first >= distance`` (or ``==``), one for each element."""
-    row = np.arange(len(first), dtype=np.int64)
-    upper = float(distance) if exact else np.inf
-    return rows_from(name, (row, second, 1), (row, first, -1), num_rows=len(row), lower=float(distance), upper=upper)

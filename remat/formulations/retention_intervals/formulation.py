@@ -15,11 +15,10 @@ from remat.formulations.retention_intervals.layout import RetentionBlocks, Reten
 from remat.formulations.retention_intervals.leeway import leeway
 from remat.formulations.retention_intervals.minizinc import written
 from remat.formulations.retention_intervals.precedence import covers, reservoirs
-from remat.formulations.retention_intervals.rows import at_least
 from remat.formulations.sequence import MemoryScale, standing_buffers, useful_schedule
 from remat.modeling import ALWAYS, AllDifferent, Clauses, Cumulative, Domain, Linear, Model
 from remat.modeling.check import cumulative_use
-from remat.modeling.rows import expand
+from remat.modeling.rows import difference_rows, expand
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.runtime.options import Options, Positive
@@ -253,13 +252,13 @@ class RetentionIntervals(Formulation):
         self._grid_or_all_different(model, x)
         self.deadline.check()
         copy = layout.instance_copy
-        model.add(at_least("(2) end after start", x.end.index, x.start[copy], 1, active[copy]))
+        model.add(difference_rows("(2) end after start", x.end.index, x.start[copy], 1, active[copy]))
         later = np.flatnonzero(layout.copy_rank[copy] + 1 < np.bincount(layout.copy_op)[layout.copy_op[copy]])
         following = copy[later] + 1
-        model.add(at_least("(3) one after the other", x.start[following], x.end[later], 0, active[following]))
+        model.add(difference_rows("(3) one after the other", x.start[following], x.end[later], 0, active[following]))
         again = np.flatnonzero(layout.copy_rank > 1)
         model.add(Clauses.pairs("(3) in sequence", ~x.active[again], x.active[again - 1]))
-        model.add(at_least("after", x.after.index, x.start[self.singles], 1, None, exact=True))
+        model.add(difference_rows("after", x.after.index, x.start[self.singles], 1, None, exact=True))
         self.deadline.check()
         model.add(self._memory(x, active, tau))
         self.deadline.check()
@@ -357,14 +356,14 @@ class RetentionIntervals(Formulation):
         running = x.active[contributing]
         clause = np.arange(len(contributing), dtype=np.int64)
         return [
-            at_least("buffer begins", first, x.buffer_start[owner], 0, None),
-            at_least("buffer filled", x.buffer_end[owner], first, 1, None),
-            at_least("buffer complete", x.start[reader[entry]], x.start[layout.copy_first[before]], 1,
+            difference_rows("buffer begins", first, x.buffer_start[owner], 0, None),
+            difference_rows("buffer filled", x.buffer_end[owner], first, 1, None),
+            difference_rows("buffer complete", x.start[reader[entry]], x.start[layout.copy_first[before]], 1,
                       active[reader[entry]]),
-            at_least("buffer live", x.buffer_end[buffer], x.start[reader], 1, active[reader]),
+            difference_rows("buffer live", x.buffer_end[buffer], x.start[reader], 1, active[reader]),
             Linear.rows("buffer kept", np.arange(len(kept)), x.buffer_end[kept], 1, lower=float(self.horizon + 1),
                         num_rows=len(kept)),
-            at_least("masked while live", x.buffer_end[number[into]], x.start[contributing], 1, x.masked.index),
+            difference_rows("masked while live", x.buffer_end[number[into]], x.start[contributing], 1, x.masked.index),
             Clauses.grouped("masked or transient", np.concatenate([clause, clause, clause]),
                             np.concatenate([~running, x.masked.index, x.transient.index]), len(contributing)),
         ]  # fmt: skip

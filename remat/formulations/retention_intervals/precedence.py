@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.retention_intervals.layout import RetentionBlocks, RetentionLayout
-from remat.formulations.retention_intervals.rows import at_least
 from remat.modeling import Clauses, Linear, Reservoir
+from remat.modeling.rows import difference_rows
 
 Int = NDArray[np.int64]
 
@@ -35,8 +35,8 @@ def covers(layout: RetentionLayout, x: RetentionBlocks, active: Int, covered: In
     chosen = copy[covered]
     again = layout.copy_rank[chosen] > 0
     return [
-        at_least("(5) computed before", reader, x.start[copy], 1, literal),
-        at_least("(5) still live", x.end[instance], reader, 1, literal),
+        difference_rows("(5) computed before", reader, x.start[copy], 1, literal),
+        difference_rows("(5) still live", x.end[instance], reader, 1, literal),
         Clauses.pairs("(5) by one that runs", ~x.cover.index[again], x.active[chosen[again]]),
         Clauses.grouped(
             "(5) some instance",

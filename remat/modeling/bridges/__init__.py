@@ -9,17 +9,21 @@ from remat.modeling.bridges.domain import DomainToLinear
 from remat.modeling.bridges.enforced import EnforcedToLinear
 from remat.modeling.bridges.no_overlap import NoOverlap2DToLinear
 from remat.modeling.bridges.reservoir import ReservoirToLinear
+from remat.modeling.records import Record
 
-#: All bridges; where two have the same cost the earlier one is taken.
-BRIDGES: tuple[Bridge, ...] = (
-    ClausesToLinear(),
-    EnforcedToLinear(),
-    DomainToLinear(),
-    AllDifferentToLinear(),
-    CumulativeToLinear(),
-    ReservoirToLinear(),
-    NoOverlap2DToLinear(),
-)
+#: The bridge of each kind.
+BRIDGES: dict[type[Record], Bridge] = {
+    bridge.source: bridge
+    for bridge in (
+        ClausesToLinear(),
+        EnforcedToLinear(),
+        DomainToLinear(),
+        AllDifferentToLinear(),
+        CumulativeToLinear(),
+        ReservoirToLinear(),
+        NoOverlap2DToLinear(),
+    )
+}
 
 __all__ = [
     "BRIDGES",

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import literal_rows
 from remat.modeling.bridges.order import ENCODABLE
@@ -31,8 +31,6 @@ class AllDifferentToLinear(Bridge):
     """
 
     source: ClassVar = AllDifferent
-    targets: ClassVar = (PlainLinear,)
-    cost: ClassVar[float] = 10
     condition: ClassVar[str] = ENCODABLE
 
     def applies(self, record: Record, workshop: Workshop) -> bool:

@@ -34,19 +34,13 @@ class Bridge(ABC):
     Attributes
     ----------
     source : type of Record
-        The kind that is rewritten.
-    targets : tuple of types of Record
-        The kinds that may come out; none of them leads back to `source`. :class:`~remat.modeling.Domain` is not among
-        them: the values of the source's variables are settled before the first bridge.
-    cost : float
-        How unwelcome the rewriting is; the chain with the smallest sum is taken.
+        The kind that is rewritten. None of the records that come out leads back to it, and none is a
+        :class:`~remat.modeling.Domain`: the values of the source's variables are settled before the first bridge.
     condition : str
         When it applies, in words, for messages.
     """
 
     source: ClassVar[type[Record]]
-    targets: ClassVar[tuple[type[Record], ...]]
-    cost: ClassVar[float]
     condition: ClassVar[str] = "always"
 
     def applies(self, record: Record, workshop: Workshop) -> bool:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import literal_rows
 from remat.modeling.records import ALWAYS, Clauses, Record
@@ -30,8 +30,6 @@ class ClausesToLinear(Bridge):
     """
 
     source: ClassVar = Clauses
-    targets: ClassVar = (PlainLinear,)
-    cost: ClassVar[float] = 1
 
     def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
         assert isinstance(record, Clauses)

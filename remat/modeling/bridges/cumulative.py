@@ -6,11 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
 from remat.modeling.bridges.order import ENCODABLE
 from remat.modeling.records import ALWAYS, Clauses, Cumulative, Linear, Record
+from remat.modeling.rows import difference_rows
 
 
 class CumulativeToLinear(Bridge):
@@ -39,8 +40,6 @@ class CumulativeToLinear(Bridge):
     """
 
     source: ClassVar = Cumulative
-    targets: ClassVar = (Linear, Clauses, PlainLinear)
-    cost: ClassVar[float] = 100
     condition: ClassVar[str] = ENCODABLE
 
     def applies(self, record: Record, workshop: Workshop) -> bool:
@@ -93,17 +92,8 @@ class CumulativeToLinear(Bridge):
 
 def _order_of_ends(record: Cumulative, possible: np.ndarray, workshop: Workshop) -> Record:
     """``start <= end`` where present."""
-    start, end = record.start[possible], record.end[possible]
-    row = np.arange(len(possible))
-    return Linear(
-        f"{record.name} start before end",
-        np.concatenate([row, row]),
-        np.concatenate([end, start]),
-        np.repeat([1.0, -1.0], len(row)),
-        np.zeros(len(row)),
-        np.full(len(row), np.inf),
-        record.presence[possible],
-    )
+    name = f"{record.name} start before end"
+    return difference_rows(name, record.end[possible], record.start[possible], 0, record.presence[possible])
 
 
 def _capacity_sign(record: Cumulative, workshop: Workshop) -> Record:

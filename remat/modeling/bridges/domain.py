@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.records import Domain, Linear, Record
 
@@ -17,8 +17,7 @@ class DomainToLinear(Bridge):
     Reformulation
     -------------
     Values without a gap become ``first <= x <= last``. Otherwise x gets the order encoding over its values
-    (:class:`~remat.modeling.bridges.order.OrderEncoding`), which allows no others. A variable that has other values
-    listed elsewhere too gets the common ones.
+    (:class:`~remat.modeling.bridges.order.OrderEncoding`), which allows no others.
 
     Source
     ------
@@ -30,8 +29,6 @@ class DomainToLinear(Bridge):
     """
 
     source: ClassVar = Domain
-    targets: ClassVar = (PlainLinear,)
-    cost: ClassVar[float] = 5
     condition: ClassVar[str] = "integer variables"
 
     def applies(self, record: Record, workshop: Workshop) -> bool:

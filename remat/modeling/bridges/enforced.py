@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
@@ -37,8 +37,6 @@ class EnforcedToLinear(Bridge):
     """
 
     source: ClassVar = Linear
-    targets: ClassVar = (PlainLinear,)
-    cost: ClassVar[float] = 2
     condition: ClassVar[str] = "the variables' bounds bound every enforced row"
 
     def applies(self, record: Record, workshop: Workshop) -> bool:

@@ -7,11 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.model import Kind
-from remat.modeling.records import ALWAYS, Clauses, Linear, NoOverlap2D, Record
+from remat.modeling.records import ALWAYS, Clauses, NoOverlap2D, Record
+from remat.modeling.rows import difference_rows
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -41,8 +42,6 @@ class NoOverlap2DToLinear(Bridge):
     """
 
     source: ClassVar = NoOverlap2D
-    targets: ClassVar = (Linear, Clauses, PlainLinear)
-    cost: ClassVar[float] = 50
     condition: ClassVar[str] = f"at most {MAX_PAIRS:,} pairs of rectangles that can overlap"
 
     def applies(self, record: Record, workshop: Workshop) -> bool:
@@ -79,16 +78,8 @@ class NoOverlap2DToLinear(Bridge):
         literal[second] = ~literal[pair_of_two[:, None] & possible & (number == 0)]
 
         row, column = np.nonzero(possible)
-        each = np.arange(len(row))
-        rows = Linear(
-            f"{record.name} order",
-            np.concatenate([each, each]),
-            np.concatenate([after[row, column], before[row, column]]),
-            np.repeat([1.0, -1.0], len(each)),
-            length[row, column].astype(np.float64),
-            np.full(len(each), np.inf),
-            literal[row, column],
-        )
+        way = row, column
+        rows = difference_rows(f"{record.name} order", after[way], before[way], length[way], literal[way])
         open_pairs = np.flatnonzero(~pair_of_two)
         place = np.full(len(i), -1)
         place[open_pairs] = np.arange(len(open_pairs))

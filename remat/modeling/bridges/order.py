@@ -38,24 +38,19 @@ class Domains:
     def __init__(self, source: Model, model: Model) -> None:
         self._model = model
         records = [record for record in source.records if isinstance(record, Domain)]
-        listed = np.concatenate([record.variable for record in records] or [np.zeros(0, dtype=np.int64)])
-        sizes = np.concatenate([np.diff(record.indptr) for record in records] or [np.zeros(0, dtype=np.int64)])
-        values = np.concatenate([record.values for record in records] or [np.zeros(0, dtype=np.int64)])
+        empty = np.zeros(0, dtype=np.int64)
+        listed = np.concatenate([empty, *(record.variable for record in records)])
+        sizes = np.concatenate([empty, *(np.diff(record.indptr) for record in records)])
+        values = np.concatenate([empty, *(record.values for record in records)])
         owner = np.repeat(listed, sizes)
-        times_listed = np.bincount(listed, minlength=source.num_vars)
-        pairs = np.lexsort((values, owner))
-        owner, values = owner[pairs], values[pairs]
-        first = np.ones(len(owner), dtype=bool)
-        first[1:] = (owner[1:] != owner[:-1]) | (values[1:] != values[:-1])
-        at = np.flatnonzero(first)
-        count = np.diff(np.append(at, len(owner)))  # a variable in several records takes only values in all of them
-        keep = (count == times_listed[owner[at]]) & (values[at] >= source.lower[owner[at]])
-        keep &= values[at] <= source.upper[owner[at]]
-        self._values = values[at][keep]
+        inside = (values >= source.lower[owner]) & (values <= source.upper[owner])
+        owner, values = owner[inside], values[inside]
+        self._values = values[np.lexsort((values, owner))]
         # one more entry, for all variables that are not the source's
-        self._listed = np.append(times_listed > 0, False)
+        self._listed = np.zeros(source.num_vars + 1, dtype=np.bool_)
+        self._listed[listed] = True
         self._indptr = np.zeros(source.num_vars + 2, dtype=np.int64)
-        np.cumsum(np.bincount(owner[at][keep], minlength=source.num_vars + 1), out=self._indptr[1:])
+        np.cumsum(np.bincount(owner, minlength=source.num_vars + 1), out=self._indptr[1:])
 
     def _table(self, variables: Int) -> tuple[NDArray[np.bool_], Int, Int]:
         """Whether each variable has listed values, and where they begin and end in the table."""

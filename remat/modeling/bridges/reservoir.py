@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.modeling.bridges.base import Bridge, PlainLinear
+from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
 from remat.modeling.bridges.order import ENCODABLE
@@ -37,8 +37,6 @@ class ReservoirToLinear(Bridge):
     """
 
     source: ClassVar = Reservoir
-    targets: ClassVar = (PlainLinear,)
-    cost: ClassVar[float] = 100
     condition: ClassVar[str] = ENCODABLE
 
     def applies(self, record: Record, workshop: Workshop) -> bool:
