@@ -17,9 +17,8 @@ from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank_of
 from remat.heuristics.greedy import Greedy
-from remat.heuristics.neighbourhoods import GROUPS, KINDS, Landscape, Portfolio, around_highest
+from remat.heuristics.neighbourhoods import KINDS, Landscape, Portfolio, around_highest
 from remat.heuristics.restricted_model import Statement, staged
-from remat.heuristics.windows import Partitions
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.registry import load, make_backend
@@ -66,9 +65,6 @@ class LnsOptions(Options):
     start_share : float
         Share of the time in which a start within the budget is made, where none is given; with ``start="none"`` the
         search begins from the reference order.
-    partitioners : tuple of str
-        Registered partitioners whose groups are neighbourhoods, too (:mod:`~remat.heuristics.windows`); none: there are
-        no such neighbourhoods.
     """
 
     formulation: str = "retention-intervals"
@@ -80,7 +76,6 @@ class LnsOptions(Options):
     noise: Annotated[float, Range(0, below=1)] = 0.2
     travel: Annotated[float, Range(0)] = 0.02
     start_share: Annotated[float, Range(0, 1)] = 0.2
-    partitioners: tuple[str, ...] = ()
 
 
 class Lns(Heuristic):
@@ -125,9 +120,6 @@ class Lns(Heuristic):
 
     uses_backend = True
 
-    _partitions: Partitions | None = None
-    """Those of the last run, for turns on the same problem."""
-
     @property
     def needs_backend(self) -> bool:
         return not self.options.backend
@@ -138,11 +130,7 @@ class Lns(Heuristic):
         backend: Backend = run.backend if run.backend is not None and not own else make_backend(own or "cp-sat")
         if not (state := backend.ready()).ready:
             raise BackendError(f"backend {backend.full_name!r} cannot be used: {state.state}, {state.reason}")
-        for name in self.options.partitioners:
-            load("partitioners", name)
-        if self._partitions is None or self._partitions.problem is not problem:
-            self._partitions = Partitions(self.options.partitioners, problem)
-        search = _Search(problem, run, self.options, kind, backend, self._partitions)
+        search = _Search(problem, run, self.options, kind, backend)
         try:
             search.begin()
             search.improve()
@@ -176,7 +164,6 @@ class _Search:
     options: LnsOptions
     kind: type[Formulation]
     backend: Backend
-    partitions: Partitions
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.call.seed)
@@ -242,10 +229,9 @@ class _Search:
             return
         num_ops = len(self.problem.graph.ops)
         repair = Portfolio({"highest": around_highest}, self.options.size, num_ops)
-        kinds = {name: pick for name, pick in KINDS.items() if name != GROUPS or self.options.partitioners}
-        polish = Portfolio(kinds, self.options.size, num_ops)
+        polish = Portfolio(KINDS, self.options.size, num_ops)
         failed, solved, idle = 0, 0, 0
-        land = self._landscape(self.work.schedule)
+        land = Landscape(self.problem, self.work.schedule)
         while not (self.best.enough or self.call.deadline.expired):
             if not self.fits and self.statement.preliminary is None:
                 return
@@ -270,16 +256,13 @@ class _Search:
             idle = 0 if self.best.schedule is not best else idle + 1
             if new is not None and (better or self._near(new, idle)) and new.schedule != self.work.schedule:
                 self._go_to(new)
-                land = self._landscape(new.schedule)
+                land = Landscape(self.problem, new.schedule)
             if raw is not None and raw.stop is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             if (everything and finished and not better) or (
                 idle >= PATIENCE and math.isinf(self.call.deadline.seconds)
             ):
                 return
-
-    def _landscape(self, schedule: Schedule) -> Landscape:
-        return Landscape(self.problem, schedule, lambda: self.partitions(self.call.deadline))
 
     @property
     def fits(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from remat.formulations.base import Part
 from remat.graphs.arrays import first_computes
-from remat.heuristics.windows import Windows
 from remat.problem import Problem
 from remat.schedule import Schedule
 
@@ -35,13 +34,11 @@ class Landscape:
     memory : int64 array, shape (steps,)
     again : int64 array
         Steps that recompute.
-    windows : callable
-        Gives windows of groups (:mod:`remat.heuristics.windows`) of the problem, which may take a while the first time.
     """
 
-    def __init__(self, problem: Problem, schedule: Schedule, windows: Callable[[], Sequence[Windows]] = tuple) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
         graph = problem.graph
-        self.problem, self.windows = problem, windows
+        self.problem = problem
         self.sequence = np.array([graph.op_index[name] for name in schedule.computes()], dtype=np.int64)
         self.run = problem.simulate(Schedule.of_computes(graph, self.sequence))
         first = first_computes(self.sequence)
@@ -66,8 +63,8 @@ class Landscape:
         return np.array(sorted({op for t in self.run.intervals.live_at(step).tolist() for op in writers[t]}), dtype=int)
 
 
-#: Gives a part of about so many ops; None: there is none of its kind.
-Pick = Callable[[Landscape, np.random.Generator, int], Part | None]
+#: Gives a part of about so many ops.
+Pick = Callable[[Landscape, np.random.Generator, int], Part]
 
 
 def part_of(land: Landscape, ops: Int, centre: int, span: int) -> Part:
@@ -157,23 +154,6 @@ def scattered(land: Landscape, rng: np.random.Generator, size: int) -> Part:
     return part_of(land, ops, 0, 2 * land.num_ops)
 
 
-def in_groups(land: Landscape, rng: np.random.Generator, size: int) -> Part | None:
-    """An op with its group and the groups beside it, as long as these are alive; recomputed ops more often."""
-    if not (found := land.windows()):
-        return None
-    windows = found[int(rng.integers(len(found)))]
-    pool = land.sequence[land.again] if len(land.again) and rng.random() < 0.7 else land.sequence
-    chosen = np.zeros(land.num_ops, dtype=np.bool_)
-    chosen[windows.around(int(rng.choice(pool)), size, rng)] = True
-    readers = land.neighbours[1]
-    alive = chosen.copy()
-    alive[[reader for op in np.flatnonzero(chosen).tolist() for reader in readers[op]]] = True
-    steps = np.flatnonzero(chosen[land.sequence]), np.flatnonzero(alive[land.sequence])
-    return Part(chosen, int(land.stage[steps[0][0]]), int(land.stage[steps[1][-1]]))
-
-
-#: The name of the kind that needs windows.
-GROUPS = "groups"
 #: The kinds there are, by name.
 KINDS: dict[str, Pick] = {
     "in time": in_time,
@@ -181,7 +161,6 @@ KINDS: dict[str, Pick] = {
     "recomputation": around_recomputation,
     "related": related,
     "scattered": scattered,
-    GROUPS: in_groups,
 }
 
 
@@ -192,7 +171,6 @@ class Portfolio:
     Attributes
     ----------
     kinds : mapping of str to callable
-        One that has no part to give is left out from then on.
     size : float
         Ops of the first neighbourhoods.
     most : int
@@ -211,14 +189,10 @@ class Portfolio:
 
     def choose(self, land: Landscape, rng: np.random.Generator) -> tuple[str, Part]:
         """A kind, and a part of the schedule of that kind."""
-        while True:
-            names = list(self.kinds)
-            weights = np.array([max(FLOOR, self.weight[name]) for name in names])
-            name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
-            part = self.kinds[name](land, rng, min(self.most, max(LEAST, round(self.sizes[name]))))
-            if part is not None:
-                return name, part
-            self.kinds = {other: pick for other, pick in self.kinds.items() if other != name}
+        names = list(self.kinds)
+        weights = np.array([max(FLOOR, self.weight[name]) for name in names])
+        name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
+        return name, self.kinds[name](land, rng, min(self.most, max(LEAST, round(self.sizes[name]))))
 
     def learn(self, name: str, *, better: bool, finished: bool) -> None:
         """Whether that kind's last part made the schedule better, and whether its model was solved to the end."""

@@ -99,20 +99,6 @@ def test_annealing_begins_with_a_start_and_tells_what_it_finds():
     assert len(told) <= 2  # it was said that this is enough
 
 
-def test_annealing_of_several_budgets_in_one_run():
-    """Each budget is kept, a smaller one never has the cheaper schedule, and the impossible one is left out."""
-    problem = Problem(layered(40, 0.3, 5), None, "free")
-    budgets = ["80%", "95%", "85%", "1%"]
-    found = Annealing(AnnealingOptions(moves=300_000)).run_budgets(problem, budgets, RUN)
-    assert list(found) == sorted((Problem(problem.graph, b).budget_bytes for b in budgets[:3]), reverse=True)
-    costs = []
-    for budget, schedule in found.items():
-        certificate = judged(Problem(problem.graph, budget, "free"), schedule)
-        assert certificate.accepted
-        costs.append(certificate.cost)
-    assert costs == sorted(costs)
-
-
 @pytest.mark.parametrize(
     "given",
     [

@@ -18,7 +18,6 @@ from remat.heuristics.base import HeuristicRun
 from remat.heuristics.lns import Lns, LnsOptions
 from remat.heuristics.neighbourhoods import KINDS, LEAST, Landscape, Portfolio
 from remat.heuristics.restricted_model import Statement, staged
-from remat.heuristics.windows import Partitions
 from remat.modeling import violations
 from remat.modeling.restriction import restrict
 from remat.problem import Problem
@@ -213,8 +212,7 @@ def test_neighbourhoods_have_their_size_and_are_where_they_say(kind):
     problem = Problem(graph, "85%")
     rng = np.random.default_rng(2)
     schedule = random_schedule(graph, rng)
-    partitions = Partitions(("min-cut",), problem)
-    land = Landscape(problem, schedule, lambda: partitions(Deadline()))
+    land = Landscape(problem, schedule)
     parts = [KINDS[kind](land, rng, 12) for _ in range(10)]
     for part in parts:
         assert LEAST <= part.ops.sum() <= 13

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +19,13 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.graphs.arrays import first_computes
-from remat.heuristics import grouping
 from remat.heuristics.annealing.options import AnnealingOptions
 from remat.heuristics.annealing.penalty_weight import PenaltyWeight
 from remat.heuristics.annealing.tables import slot_graph, slot_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
 from remat.problem import Problem
-from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule import OrderRule, Schedule
 
 if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotSchedule
@@ -125,8 +123,6 @@ class Annealing(Heuristic):
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        if self.options.groups and self._search is None:
-            run = grouping.begin(Annealing(replace(self.options, groups=0.0)), problem, run, self.options.groups)
         search = self._search
         if run.horizon is None or search is None or search.problem is not problem:
             search = _Search(problem, self.options, run)
@@ -135,51 +131,6 @@ class Annealing(Heuristic):
         self._search = None if run.horizon is None else search
         search.go()
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
-
-    def run_budgets(
-        self, problem: Problem, budgets: Iterable[int | float | str], run: HeuristicRun
-    ) -> dict[int, Schedule]:
-        """The best schedule for each of several budgets, in one run.
-
-        From the largest budget down, each takes an equal part of the time left and begins with the schedule before it;
-        in the end each budget has the cheapest of all schedules that keep it.
-
-        Parameters
-        ----------
-        problem : Problem
-            Its own budget is not looked at.
-        budgets : iterable
-            As :class:`~remat.problem.Problem` takes them.
-        run : HeuristicRun
-
-        Returns
-        -------
-        dict of int to Schedule
-            By budget in bytes, from the largest down; those for which nothing was found are left out.
-
-        Examples
-        --------
-        >>> from remat.graphs.families import unit_chain
-        >>> annealing = Annealing(AnnealingOptions(moves=50_000))
-        >>> found = annealing.run_budgets(Problem(unit_chain(8)), [10, 6, 5], HeuristicRun(SolveOptions(threads=1)))
-        >>> [(budget, schedule.num_computes) for budget, schedule in found.items()]
-        [(10, 17), (6, 21), (5, 22)]
-        """
-        wanted = sorted({replace(problem, budget=budget).budget_bytes or 0 for budget in budgets}, reverse=True)
-        rules: dict[str, Any] = {"keep": problem.keep, "count_constant_memory": problem.count_constant_memory}
-        seen: list[tuple[int, int, Schedule]] = []  # cost, peak and schedule
-        start = run.start
-        for left, budget in zip(range(len(wanted), 0, -1), wanted, strict=True):
-            clock = run.deadline
-            part = clock.share(1 / left)
-            found = self.run(replace(problem, budget=budget), replace(run.until(part), start=start))
-            if found is not None:
-                measured = simulate(problem.graph, found, **rules)
-                seen.append((measured.cost, measured.peak, found))
-                start = found
-        seen.sort(key=lambda one: one[:2])
-        best = {budget: next((found for _, peak, found in seen if peak <= budget), None) for budget in wanted}
-        return {budget: found for budget, found in best.items() if found is not None}
 
 
 class _Search:

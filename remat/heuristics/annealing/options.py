@@ -26,8 +26,6 @@ class AnnealingOptions(Options):
         First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
     again : float
         Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
-    groups : float
-        Share of the time that goes first to the graph with ops fused into groups; `moves` is then for each part.
     """
 
     moves: Positive | None = None
@@ -36,7 +34,6 @@ class AnnealingOptions(Options):
     soft: float = 1e-2
     hard: Annotated[float, Range(above=0)] = 2e-4
     again: Annotated[float, Range(0, 1)] = 0.2
-    groups: Annotated[float, Range(0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
