@@ -47,12 +47,12 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
     graph = problem.graph
     arrays = graph.arrays
     best, cause = -1, -1
-    network = BoundaryNetwork(problem, clock)
+    network = BoundaryNetwork.of(problem)
     most = step_memory(problem)
     for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
         if most[arrays.position[op]] <= best or clock.expired:
             break
-        value = cut_at(network, op)
+        value = cut_at(problem, network, op)
         if value > best:
             best, cause = value, op
     budget = problem.budget_bytes
@@ -68,10 +68,10 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
     )
 
 
-def cut_at(network: BoundaryNetwork, op: int) -> int:
-    """The least memory in bytes at the step of `op` in any order without recomputation, as far as cuts tell."""
-    arrays = network.problem.graph.arrays
-    return int(arrays.op_bytes[op]) + network.problem.constant_bytes + network.cut(op, arrays.size)
+def cut_at(problem: Problem, network: BoundaryNetwork, op: int) -> int:
+    """Return the least memory in bytes at the step of `op` in any order without recomputation."""
+    arrays = problem.graph.arrays
+    return int(arrays.op_bytes[op]) + problem.constant_bytes + network.cut(op, arrays.size)
 
 
 def step_memory(problem: Problem) -> NDArray[np.int64]:

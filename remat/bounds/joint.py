@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +20,13 @@ from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
 
 Int = NDArray[np.int64]
-#: Ops with the largest cuts for which multipliers are tried, and multipliers tried for each in a first round.
-LAGRANGIAN_OPS, MULTIPLIERS = 12, 10
-#: Ops with the largest Lagrangian bounds whose integer programmes are solved.
-INTEGER_OPS = 6
+#: Ops with the largest cuts that are checked for feasibility, and those whose integer programmes are solved.
+PROMISING_OPS, INTEGER_OPS = 12, 6
 
 
 def joint_bound(
     problem: Problem,
     *,
-    integer: bool = True,
-    most_ops: int = INTEGER_OPS,
     deadline: float | Deadline | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
@@ -42,16 +37,12 @@ def joint_bound(
     that ``v`` depends on is in ``D``, and nothing that depends on ``v``. Take a tensor that an op ``u`` in ``D``
     writes, and that is to be kept or read by an op outside ``D``, which is still to be computed for the first time.
     Either it is live now, and uses up memory, or ``u`` runs again later, which costs extra since it ran already. What
-    this choice costs at least, over all ``D``, is an integer programme (:func:`joint_programme`); with a multiplier
-    for the memory row in its place, a minimum cut in exact integers. The bound is the largest value found over the
-    ops ``v`` whose cut (see :func:`remat.bounds.cut.cut_bound`) does not fit in the budget: for all others it is 0.
+    this choice costs at least, over all ``D``, is an integer programme (:func:`joint_programme`). The bound is the
+    largest value of those ops ``v`` whose cuts (see :func:`remat.bounds.cut.cut_bound`) exceed the budget the most:
+    where the cut fits in the budget it is 0.
 
     Parameters
     ----------
-    integer : bool
-        Solve integer programmes; without: minimum cuts only.
-    most_ops : int
-        For how many ops, the most promising first.
     deadline : float, Deadline or None
         When it is over, the best value so far is the bound.
     threads : int, optional
@@ -74,21 +65,13 @@ def joint_bound(
     clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
     base = problem.graph.base_cost
     extra, versions, note = 0, dict[str, str](), ""
-    infeasible = False
-    network = BoundaryNetwork(problem, clock)
-    ranked: list[tuple[int, int]] = []
-    for op in _promising(network, clock):
-        if clock.expired:
-            break
-        value = lagrangian(network, op, clock)
-        if value is None:
-            infeasible = True
-            break
-        extra = max(extra, value)
-        ranked.append((value, op))
-    ranked.sort(key=lambda pair: -pair[0])
+    network = BoundaryNetwork.of(problem)
+    promising = _promising(problem, network, clock)
+    infeasible = any(
+        not clock.expired and _must_hold(problem, network, op) > (problem.budget_bytes or 0) for op in promising
+    )
     unit = _unit(problem)
-    for _, op in ranked[:most_ops] if integer and not infeasible else []:
+    for op in promising[:INTEGER_OPS] if not infeasible else []:
         if clock.expired:
             break
         model = joint_programme(problem, op)
@@ -103,7 +86,7 @@ def joint_bound(
             extra = max(extra, unit * whole_units(result.bound))
     return Bound(
         None if infeasible else base + extra,
-        "the joint bound" + " (Lagrangian)" * (not integer),
+        "the joint bound",
         scope_within_limits(problem, OrderRule.FREE),
         base,
         infeasible,
@@ -118,9 +101,8 @@ def _unit(problem: Problem) -> int:
     return max(1, int(np.gcd.reduce(problem.graph.arrays.cost)))
 
 
-def _promising(network: BoundaryNetwork, clock: Deadline) -> list[int]:
-    """Ops whose cuts exceed the budget, largest first; at most :data:`LAGRANGIAN_OPS`."""
-    problem = network.problem
+def _promising(problem: Problem, network: BoundaryNetwork, clock: Deadline) -> list[int]:
+    """Return the ops whose cuts exceed the budget, largest first; at most :data:`PROMISING_OPS`."""
     budget = problem.budget_bytes
     if budget is None:
         return []
@@ -129,81 +111,22 @@ def _promising(network: BoundaryNetwork, clock: Deadline) -> list[int]:
     found: list[tuple[int, int]] = []
     for op in arrays.order[np.argsort(-most, kind="stable")].tolist():
         # No cut exceeds its step in the reference order; what cannot be among the best is passed over.
-        least = found[LAGRANGIAN_OPS - 1][0] if len(found) >= LAGRANGIAN_OPS else budget
+        least = found[PROMISING_OPS - 1][0] if len(found) >= PROMISING_OPS else budget
         if most[arrays.position[op]] <= max(budget, least) or clock.expired:
             break
-        value = cut_at(network, op)
+        value = cut_at(problem, network, op)
         if value > budget:
             found = sorted([*found, (value, op)], key=lambda pair: -pair[0])
-    return [op for _, op in found[:LAGRANGIAN_OPS]]
+    return [op for _, op in found[:PROMISING_OPS]]
 
 
-def lagrangian(network: BoundaryNetwork, op: int, clock: Deadline | None = None) -> int | None:
-    """The bound on extra cost at the first compute of `op`, with the best multipliers found for its memory.
-
-    The value as a function of the multiplier is concave; powers of two are tried first, then a golden section around
-    the best of them. Every value is a bound, whichever multiplier it comes from.
-
-    Returns
-    -------
-    int or None
-        In units of cost, rounded up to a sum of costs. None: no schedule keeps the budget.
-    """
-    problem = network.problem
+def _must_hold(problem: Problem, network: BoundaryNetwork, op: int) -> int:
+    """Return the bytes that are live at the first compute of `op` even if everything else runs again later."""
     arrays = problem.graph.arrays
-    budget = problem.budget_bytes
-    if budget is None:
-        return 0
-    unit = _unit(problem)
-    cost = arrays.cost // unit
-    step = int(arrays.op_bytes[op]) + problem.constant_bytes
     once = np.array([limit == 1 for limit in problem.compute_limits], dtype=np.bool_)
-    total = int(arrays.size.sum()) or 1
-    if step + network.cut(op, arrays.size, np.where(once, UNLIMITED, 0)) > budget:
-        return None
-    # Prices are whole numbers: cost times q, bytes times p, with multiplier p / q; all together below UNLIMITED.
-    best = 0
-
-    def value(multiplier: Fraction) -> Fraction:
-        nonlocal best
-        p, q = _whole(multiplier, total, int(cost.sum()))
-        if p == 0:
-            return Fraction(0)
-        price = np.where(once, UNLIMITED, cost * q)
-        bound = Fraction(p * (step - budget) + network.cut(op, arrays.size * p, price), q)
-        best = max(best, math.ceil(bound))
-        return bound
-
-    middle = Fraction(int(cost.sum()) or 1, total)
-    tried: dict[int, Fraction] = {}
-    for exponent in _outwards(MULTIPLIERS):
-        if clock is not None and clock.expired:
-            return unit * best
-        tried[exponent] = value(middle * Fraction(2) ** exponent)
-    top = max(tried, key=lambda exponent: tried[exponent])
-    low, high = float(top - 1), float(top + 1)
-    for _ in range(10):
-        if clock is not None and clock.expired:
-            break
-        first, second = low + 0.382 * (high - low), high - 0.382 * (high - low)
-        if value(middle * Fraction(2**first)) >= value(middle * Fraction(2**second)):
-            high = second
-        else:
-            low = first
-    return unit * best
-
-
-def _outwards(count: int) -> list[int]:
-    """0, 1, −1, 2, −2 and so on up to `count`."""
-    return [0, *(sign * k for k in range(1, count + 1) for sign in (1, -1))]
-
-
-def _whole(multiplier: Fraction, total_size: int, total_cost: int) -> tuple[int, int]:
-    """Whole p and q with p / q near `multiplier`, such that p times all bytes and q times all costs add up safely."""
-    room = UNLIMITED // 4
-    q = max(1, min(room // max(total_cost, 1), int(room / (total_size * multiplier)) if multiplier else 1, 2**20))
-    p = min(int(multiplier * q), room // total_size)
-    return p, q
+    return (
+        int(arrays.op_bytes[op]) + problem.constant_bytes + network.cut(op, arrays.size, np.where(once, UNLIMITED, 0))
+    )
 
 
 def joint_programme(problem: Problem, op: int) -> Model:
@@ -225,8 +148,8 @@ def joint_programme(problem: Problem, op: int) -> Model:
     n = len(arrays.cost)
     limits = problem.compute_limits
     lower, upper = np.zeros(n), np.ones(n)
-    lower[_closure(arrays.op_predecessors.lists(), op)] = 1
-    upper[[op, *_closure(arrays.op_successors.lists(), op)]] = 0
+    lower[arrays.op_predecessors.reachable(op)] = 1
+    upper[op] = upper[arrays.op_successors.reachable(op)] = 0
     model = Model(f"joint programme of {problem.graph.op_names[op]}")
     before = model.booleans("before", n, lower, upper)
     again = model.booleans("again", n, 0, [limit != 1 for limit in limits])
@@ -286,15 +209,3 @@ def joint_programme(problem: Problem, op: int) -> Model:
     model.add(Linear.rows("memory", np.zeros(len(weight)), held.index, weight, upper=[room]))
     model.minimize(again.index, arrays.cost // _unit(problem))
     return model
-
-
-def _closure(following: list[list[int]], op: int) -> list[int]:
-    """All that can be reached from `op`, without itself."""
-    seen = {op}
-    stack = [op]
-    while stack:
-        for other in following[stack.pop()]:
-            if other not in seen:
-                seen.add(other)
-                stack.append(other)
-    return sorted(seen - {op})

@@ -54,7 +54,7 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
     held = _held(problem)
     most = needs + _held_in_order(problem, held)
     free = problem.order is OrderRule.FREE
-    network = BoundaryNetwork(problem, clock) if free and held.any() else None
+    network = BoundaryNetwork.of(problem) if free and held.any() else None
     for op in np.argsort(-most, kind="stable").tolist() if held.any() else ():
         if most[op] <= best or clock.expired:
             break

@@ -10,7 +10,6 @@ from remat.errors import RematError
 def command() -> None:
     """Compile the code of searches and bounds now; otherwise the first solve on a machine does so beside its work."""
     from remat.backends.resources import available_cpus
-    from remat.bounds import flow
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
     from remat.heuristics.list_order import KERNELS as LIST_ORDER
@@ -25,7 +24,7 @@ def command() -> None:
             except RematError:  # `remat backends` says what is wrong with it
                 continue
             sets.update({one.name: one for one in found})
-    for one in (flow.KERNELS, LIST_ORDER, SIMULATION):
+    for one in (LIST_ORDER, SIMULATION):
         sets[one.name] = one
     there = {name: one.compiled() for name, one in sets.items()}
     if None in there.values() and writable() is None:

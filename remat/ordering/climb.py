@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.bounds.flow import BoundaryNetwork
 from remat.deadline import Deadline
 from remat.ordering.base import OnOrder
 from remat.ordering.instance import OrderInstance
@@ -73,12 +74,17 @@ class Climb:
 
     def cut(self, deadline: Deadline) -> None:
         """Raise the bound by cuts at the ops whose steps hold the most in the best order known."""
+        lives = self._lifetimes
+        network = BoundaryNetwork(
+            lives.predecessors, lives.successors, lives.begins, lives.ends, lives.live, lives.kept
+        )
         order = self.instance.reference if self.order is None else self.order
         profile = self.instance.profile(order)
         for step in np.argsort(-profile, kind="stable").tolist():
             if profile[step] <= self.low or deadline.expired:
                 break
-            self.low = max(self.low, min(self.high, self._searches[0].cut_at(int(order[step]), deadline)))
+            least = int(lives.op_bytes[order[step]]) + network.cut(int(order[step]), lives.size)
+            self.low = max(self.low, min(self.high, least))
 
     def round(self, deadline: Deadline) -> None:
         """Ask for limits between the bounds, with a limit on the work for each that grows from round to round."""

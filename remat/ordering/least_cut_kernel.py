@@ -10,14 +10,14 @@ The tables are those of :mod:`remat.ordering.valley_kernel`.
 
 from __future__ import annotations
 
-from remat.compiled import inner, kernel
+from remat.compiled import inner
 
 #: A capacity that no cut reaches.
 UNLIMITED = 2**62
 
 # Rows of `ops` (a column for each op; the first four are CSR pointers into `links`) and of `tensors`.
 PREDECESSORS, SUCCESSORS, BEGINS, ENDS, WORKSPACE, WAITING, PLACE, READY, KEY_A, KEY_B, OP_NODE, RANK = range(12)
-SIZE, BEGUN, LEFT, TENSOR_NODE, INSIDE, KEPT = range(6)
+SIZE, BEGUN, LEFT, TENSOR_NODE, INSIDE = range(5)
 # Rows of `nodes` and `arcs`: linked lists, arc ``2i + 1`` the reverse of arc ``2i``.
 FIRST, LEVEL, QUEUE, HERE, PATH, MEMBER = range(6)
 HEAD, CAPACITY, NEXT = range(3)
@@ -61,16 +61,13 @@ def flow_levels(nodes, arcs, num_nodes, source, sink):
 
 
 @inner
-def largest_flow(nodes, arcs, num_nodes, source, sink, number, work, most):
-    """Dinic's algorithm (1970); the levels of the end say who is on the side of the source.
-
-    With more than `most` work done, the flow so far, which no cut is below.
-    """
+def largest_flow(nodes, arcs, num_nodes, source, sink, number, work):
+    """Dinic's algorithm (1970); the levels of the end say who is on the side of the source."""
     total = 0
-    while number[work] < most and flow_levels(nodes, arcs, num_nodes, source, sink):
+    while flow_levels(nodes, arcs, num_nodes, source, sink):
         number[work] += num_nodes
         node, depth = source, 0
-        while number[work] < most:
+        while True:
             if node == sink:
                 number[work] += depth
                 least = UNLIMITED
@@ -172,67 +169,7 @@ def is_least(ops, tensors, links, nodes, arcs, path, row, begin, end, number, wo
             for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
                 tensors[TENSOR_NODE, links[k]] = -1
     number[work] += 3 * width + tensors_here
-    flow = largest_flow(nodes, arcs, sink + 1, source, sink, number, work, UNLIMITED)
+    flow = largest_flow(nodes, arcs, sink + 1, source, sink, number, work)
     for i in range(width):
         nodes[MEMBER, i] = nodes[LEVEL, i] >= 0
     return flow == whole
-
-
-@kernel
-def make_cut(ops, tensors, links, nodes, arcs, side, op):
-    """Make the network whose least cut is the least boundary of all closed sets that may be done before `op`.
-
-    Bytes that `op` touches do not count. The ops must be numbered so that every one comes after those it depends on.
-    `side` is room: whether `op` depends on an op (1), whether an op is `op` or depends on it (2), or neither (0).
-    """
-    num_ops, num_tensors = ops.shape[1] - 1, tensors.shape[1] - 1
-    for other in range(num_ops):
-        side[other] = 0
-    side[op] = 2
-    for other in range(op, num_ops):
-        if side[other] == 2:
-            for k in range(ops[SUCCESSORS, other], ops[SUCCESSORS, other + 1]):
-                side[links[k]] = 2
-    for other in range(op, -1, -1):
-        if side[other] == 1 or other == op:
-            for k in range(ops[PREDECESSORS, other], ops[PREDECESSORS, other + 1]):
-                side[links[k]] = 1
-    source = num_ops + 2 * num_tensors
-    sink = source + 1
-    for node in range(sink + 1):
-        nodes[FIRST, node] = -1
-    count = 0
-    for kind in range(2):
-        for k in range(ops[BEGINS + kind, op], ops[BEGINS + kind, op + 1]):
-            tensors[INSIDE, links[k]] = -1
-    for tensor in range(num_tensors):
-        begun, ended = num_ops + tensor, num_ops + num_tensors + tensor
-        if tensors[INSIDE, tensor] < 0:
-            tensors[INSIDE, tensor] = 0
-            continue
-        count = add_arc(nodes, arcs, count, begun, ended, tensors[SIZE, tensor])
-        if tensors[BEGUN, tensor] > 0:
-            count = add_arc(nodes, arcs, count, source, begun, UNLIMITED)
-        if tensors[KEPT, tensor] > 0:
-            count = add_arc(nodes, arcs, count, ended, sink, UNLIMITED)
-    for other in range(num_ops):
-        node = other
-        if side[other] == 1:
-            count = add_arc(nodes, arcs, count, source, node, UNLIMITED)
-        elif side[other] == 2:
-            count = add_arc(nodes, arcs, count, node, sink, UNLIMITED)
-        for k in range(ops[PREDECESSORS, other], ops[PREDECESSORS, other + 1]):
-            count = add_arc(nodes, arcs, count, node, links[k], UNLIMITED)
-        for k in range(ops[BEGINS, other], ops[BEGINS, other + 1]):
-            count = add_arc(nodes, arcs, count, node, num_ops + links[k], UNLIMITED)
-        for k in range(ops[ENDS, other], ops[ENDS, other + 1]):
-            count = add_arc(nodes, arcs, count, num_ops + num_tensors + links[k], node, UNLIMITED)
-
-
-@kernel
-def more_flow(nodes, arcs, source, number, most):
-    """Increase the flow from `source` to the node after it, and return by how much.
-
-    It is the largest one if `number[0]`, the work, is below `most` then.
-    """
-    return largest_flow(nodes, arcs, source + 2, source, source + 1, number, 0, most)

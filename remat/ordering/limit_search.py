@@ -1,4 +1,4 @@
-"""The question whether there is an order within a limit of memory, asked of compiled code, and cuts at single ops."""
+"""The question whether there is an order within a limit of memory, asked of compiled code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def _example() -> None:
     search = LimitSearch(Lifetimes(zeros, zeros, one, one, none, none, zeros > 0, zeros > 0, 0))
     search.enlarge()
     search.go(9, 100)
-    search.cut_at(0)
 
 
 #: The compiled search.
@@ -82,7 +81,7 @@ class LimitSearch:
         self.problem, self._cut, self._valley = problem, cut, valley
         n, m = len(problem.workspace), len(problem.size)
         self._ops = np.zeros((cut.RANK + 1, n + 1), dtype=np.int64)
-        self._tensors = np.zeros((cut.KEPT + 1, m + 1), dtype=np.int64)
+        self._tensors = np.zeros((cut.INSIDE + 1, m + 1), dtype=np.int64)
         tables = (problem.predecessors, problem.successors, problem.begins, problem.ends)
         self._links = np.concatenate([np.zeros(1, dtype=np.int64), *(table.indices for table in tables)])
         start = 1
@@ -100,7 +99,6 @@ class LimitSearch:
         self._ops[cut.KEY_A : cut.KEY_B + 1] = keys.integers(-(2**63), 2**63, size=(2, n + 1), dtype=np.int64)
         self._tensors[cut.SIZE, :m] = problem.size
         self._tensors[cut.BEGUN, :m] = problem.live
-        self._tensors[cut.KEPT, :m] = problem.kept
         self._tensors[cut.LEFT, :m] = np.bincount(problem.ends.indices, minlength=m) + problem.kept
         self._tensors[cut.TENSOR_NODE] = -1
         self._first = self._ops.copy(), self._tensors.copy()
@@ -158,24 +156,6 @@ class LimitSearch:
             self.above = int(number[valley.ABOVE])
             return Answer.REFUTED
         return Answer.FOUND if answer == valley.FOUND else Answer.OPEN
-
-    def cut_at(self, op: int, deadline: Deadline | None = None) -> int:
-        """Bytes at the step of `op` at the least, in any order; the ops must be numbered in a possible order.
-
-        What `op` touches, and the least boundary of all closed sets that may be done before it: a minimum cut, or a
-        flow that no cut is below when the deadline comes before. A search that is under way begins anew.
-        """
-        cut, self._limit = self._cut, None
-        self._ops[:], self._tensors[:] = self._first
-        side = self._frames[self._valley.ROOM]
-        cut.make_cut(self._ops, self._tensors, self._links, self._nodes, self._arcs, side, op)
-        source = len(self.problem.workspace) + 2 * len(self.problem.size)
-        work, flow, most = np.zeros(1, dtype=np.int64), 0, SLICE // 4
-        while True:
-            flow += int(cut.more_flow(self._nodes, self._arcs, source, work, most))
-            if work[0] < most or (deadline is not None and deadline.expired):
-                return int(self.problem.op_bytes[op]) + flow
-            most = int(work[0]) + SLICE // 4
 
     @property
     def order(self) -> Int:

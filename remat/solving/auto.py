@@ -10,7 +10,6 @@ from typing import Any
 
 from remat.backends.base import Backend, StopReason
 from remat.backends.resources import available_cpus
-from remat.bounds import flow
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
@@ -243,7 +242,7 @@ class Auto:
             for names in in_order(self.chains, small=self.small)
         )
         free = () if self.fixed else (list_order.KERNELS,)
-        begin(*before, *free, flow.KERNELS, *after, processes=max(1, available_cpus() - 1))
+        begin(*before, *free, *after, processes=max(1, available_cpus() - 1))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

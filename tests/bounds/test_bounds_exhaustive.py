@@ -46,7 +46,7 @@ def check(seed: int, order: str) -> None:
     if len(problem.graph.ops) > MOST_OPS:
         return
     best = optimum(problem, Scope(problem.order, staged=False))
-    found = [joint_bound(problem, integer=False, threads=1), joint_bound(problem, threads=1)]
+    found = [joint_bound(problem, threads=1)]
     if order == "fixed":
         found += [
             interval_bound(problem, integer=False, threads=1),
@@ -61,7 +61,7 @@ def check(seed: int, order: str) -> None:
             assert not bound.infeasible, bound
             assert problem.graph.base_cost <= bound.value <= best.cost, bound
             assert bound.relaxed is None or bound.relaxed <= best.cost
-    pairs = [(0, 1), (2, 4), (3, 4), (3, 5)] if order == "fixed" else [(0, 1)]
+    pairs = [(1, 3), (2, 3), (2, 4)] if order == "fixed" else []
     for weak, strong in pairs:
         assert at_most(found[weak], found[strong])
     assert best is None or structural_bound(problem).value <= problem.budget_bytes

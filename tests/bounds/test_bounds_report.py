@@ -7,7 +7,6 @@ import pytest
 
 from remat.backends.highs import Highs
 from remat.bounds import Measure, best_bound, bounds, cut_bound, interval, interval_bound, joint_bound
-from remat.bounds.flow import BoundaryNetwork
 from remat.bounds.non_recomputable import held_bound
 from remat.bounds.report import applies, bounds_in_turn
 from remat.cli import main
@@ -206,12 +205,3 @@ def test_a_bound_by_cuts_that_is_broken_off_anywhere_is_not_wrong(looks):
         part = bound(problem, deadline=Clock())
         assert (part.value or 0) <= whole.value and part.infeasible <= whole.infeasible
     assert left[0] < looks
-
-
-def test_no_network_is_made_when_there_is_no_time():
-    problem = Problem(layered(60, seed=1), "50%")
-    op = int(problem.graph.arrays.order[30])
-    cut, none = (
-        BoundaryNetwork(problem, clock).cut(op, problem.graph.arrays.size) for clock in (Deadline(), Deadline.after(0))
-    )
-    assert cut > none == 0
