@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, OK, Json, Quiet, Seed, Threads, load_graph, option_bytes, print_json
+from remat.cli.common import INTERRUPTED, NO, OK, load_graph, option_bytes, print_json
+from remat.cli.options import Json, Quiet, Seed, Threads
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation, AllocationProblem

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import ERROR, OK, Graph, Quiet, Threads, load_graph, print_table
+from remat.cli.common import OK, load_graph, print_table
+from remat.cli.options import Graph, Quiet, Threads
 
 if TYPE_CHECKING:
     from remat.experiments.arenas import Arena
@@ -56,7 +57,7 @@ def command(
         outputs.draw(plot, lambda path: save_arenas_plot(found, path, f"{loaded.name}: {len(loaded.ops):,} ops"))
     if not quiet:
         print_table([("order", "peak", "allocator", "arena", "above the peak", "seconds"), *map(_row, found)])
-    raise typer.Exit(ERROR if outputs.failed else OK)
+    outputs.leave(OK)
 
 
 def _row(one: Arena) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from remat.cli.common import Json, print_json, print_table
+from remat.cli.common import print_json, print_table
+from remat.cli.options import Json
 from remat.errors import RematError
 
 

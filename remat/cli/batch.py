@@ -10,29 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import (
-    ERROR,
-    INTERRUPTED,
-    NO,
-    OK,
-    AllowImports,
-    AllowSolverFiles,
-    BaseConfig,
-    Costs,
-    Device,
-    Isolate,
-    Keep,
-    MaxComputes,
-    MemoryLimit,
-    Quiet,
-    Seed,
-    SolveOrder,
-    Threads,
-    TimeLimit,
-    base_config,
-    chosen,
-)
+from remat.cli.common import INTERRUPTED, NO, OK
 from remat.cli.compare import Watched, methods_of
+from remat.cli.options import FILE, Given, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import FormatError
@@ -48,6 +28,9 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".json")
 
 
+@shared("memory", *FILE, "methods", "others", "batch_size", "independent", "costs", "device", "constant_costs",
+        "sample_bytes", "order", "max_computes", "keep", "count_constant_memory", "time_limit", "threads", "seed",
+        "isolate", "memory_limit", "tables", "schedules", "plot", "quiet")  # fmt: skip
 def command(
     graphs: Annotated[
         list[str] | None,
@@ -55,9 +38,6 @@ def command(
     ] = None,
     *,
     memory: Annotated[str, typer.Option("--memory", help="Bytes (123456, 16GiB).")],
-    config: BaseConfig = None,
-    allow_solver_files: AllowSolverFiles = False,
-    allow_imports: AllowImports = False,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,8 +61,6 @@ def command(
             "--independent", metavar="NAME", help="Tensor, or op for its workspace, without batch; repeatable."
         ),
     ] = None,
-    costs: Costs = None,
-    device: Device = None,
     constant_costs: Annotated[
         bool, typer.Option("--constant-costs", help="Costs of a single file as they are (measured times).")
     ] = False,
@@ -90,17 +68,9 @@ def command(
         int | None,
         typer.Option("--sample-bytes", min=0, help="What a sample takes up of the constant memory of a single file."),
     ] = None,
-    order: SolveOrder = None,
-    max_computes: MaxComputes = None,
-    keep: Keep = None,
     count_constant_memory: Annotated[
         bool, typer.Option("--count-constant-memory/--no-constant-memory", help="Count the constant memory.")
     ] = True,
-    time_limit: TimeLimit = None,
-    threads: Threads = None,
-    seed: Seed = None,
-    isolate: Isolate = None,
-    memory_limit: MemoryLimit = None,
     tables: Annotated[
         list[Path] | None,
         typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
@@ -111,7 +81,7 @@ def command(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the batch sizes into this file (.png, .svg).")
     ] = None,
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
     """The largest batch of each GRAPH that fits --memory and costs one extra forward pass at most, for each method.
 
@@ -128,13 +98,10 @@ def command(
 
     read_memory(memory)
     names = graphs or []
-    run = base_config(config, names[0] if names else None, {
-        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None, costs=costs, device=device),
-        "solve": chosen(time_limit=time_limit, threads=threads, seed=seed, isolate=isolate, memory_limit=memory_limit),
-    }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
+    run = given.run(names[0] if names else None)
     names = names or [run.problem.graph]
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
-    check_outputs(*files, inputs=(*names, *(others or ()), config))
+    check_outputs(*files, inputs=(*names, *(others or ()), given.config))
     if schedules is not None:
         check_output(schedules / "schedule.json")
     families = [
@@ -158,17 +125,16 @@ def command(
     def text_of(path: Path) -> str:
         return _json(done) if path.suffix.lower() == ".json" else _csv(done)
 
-    silent = quiet or run.output.quiet
     with interrupts():
         for family in families:
             for method in chosen_ones:
 
                 def on_probe(probe: Probe) -> None:
-                    if not silent:
+                    if not run.output.quiet:
                         line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
                         print(line, file=sys.stderr, flush=True)
 
-                with Watched(silent)(f"{family.name}, {method.label}") as on_progress:
+                with Watched(run.output.quiet)(f"{family.name}, {method.label}") as on_progress:
                     answer = max_batch(
                         family, memory, method,
                         order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
@@ -193,8 +159,7 @@ def command(
             from remat.experiments.plots import save_batch_plot
 
             outputs.draw(plot, lambda where: save_batch_plot(done, where))
-    code = INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO
-    raise typer.Exit(ERROR if outputs.failed else code)
+    outputs.leave(INTERRUPTED if done[-1].interrupted else OK if any(one.batch for one in done) else NO)
 
 
 def read_family(
@@ -276,41 +241,33 @@ def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None
 
 def print_batches(done: Sequence[BatchResult]) -> None:
     """Print a table for each network, and below it what is known of larger batches."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from remat.cli.console import console
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
 
     out = console()
+    numbers = ("batch", "ruled out above", "times", "overhead", "peak", "tried", "total")
+    columns = [("method", TEXT), *((heading, NUMBER) for heading in numbers), ("schedule of", TEXT)]
+
+    def cells(answer: BatchResult) -> list[str]:
+        found = answer.certificate
+        return [
+            answer.method.label,
+            f"{answer.batch:,}",
+            f"{answer.upper:,}",
+            f"{answer.batch / answer.plain:.2f}" if answer.plain else "-",
+            "-" if found is None or found.overhead is None else f"{found.overhead:.4g} %",
+            "-" if found is None else f"{found.peak:,}",
+            f"{len(answer.probes)}",
+            f"{answer.row()['seconds']:.1f} s",
+            answer.source or "-",
+        ]
+
     networks: dict[str, list[BatchResult]] = {}
     for answer in done:
         networks.setdefault(answer.family.name, []).append(answer)
     for name, answers in networks.items():
         first = answers[0]
-        table = Table(
-            title=Text(f"{name}, {first.memory:,} bytes; without recomputation the batch is {first.plain:,}"),
-            box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False,
-        )  # fmt: skip
-        table.add_column("method", overflow="fold")
-        for word in ("batch", "ruled out above", "times", "overhead", "peak", "tried", "total"):
-            table.add_column(word, justify="right", no_wrap=True)
-        table.add_column("schedule of", overflow="fold")
-        for answer in answers:
-            row, found = answer.row(), answer.certificate
-            words = [
-                answer.method.label,
-                f"{answer.batch:,}",
-                f"{answer.upper:,}",
-                f"{answer.batch / answer.plain:.2f}" if answer.plain else "-",
-                "-" if found is None or found.overhead is None else f"{found.overhead:.4g} %",
-                "-" if found is None else f"{found.peak:,}",
-                f"{len(answer.probes)}",
-                f"{row['seconds']:.1f} s",
-                answer.source or "-",
-            ]
-            table.add_row(*(Text(word) for word in words))
-        out.print(table)
+        title = f"{name}, {first.memory:,} bytes; without recomputation the batch is {first.plain:,}"
+        print_columns(out, title, columns, map(cells, answers))
         for answer in answers:
             out.print(f"{answer.method.label}: {answer.claim}", soft_wrap=True)
         out.print()

@@ -6,41 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import (
-    INTERRUPTED,
-    NO,
-    Budget,
-    ConstantMemory,
-    Costs,
-    Device,
-    Graph,
-    Isolate,
-    Json,
-    Keep,
-    MaxComputes,
-    MemoryLimit,
-    Order,
-    Threads,
-    load_graph,
-    print_json,
-    print_table,
-)
+from remat.cli.common import INTERRUPTED, NO, print_json, print_table
+from remat.cli.options import RULES, Given, Graph, Order, shared
 
 if TYPE_CHECKING:
     from remat.bounds import Bound
     from remat.problem import Problem
 
 
+@shared("budget", *RULES, "time_limit", "relaxation", "threads", "isolate", "memory_limit", "json")
 def command(
     graph: Graph,
     *,
-    budget: Budget = None,
     order: Order = "fixed",
-    max_computes: MaxComputes = None,
-    keep: Keep = None,
-    count_constant_memory: ConstantMemory = None,
-    costs: Costs = None,
-    device: Device = None,
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", "-t", min=0, help="Seconds for all bounds; default: until done.")
     ] = None,
@@ -52,10 +30,7 @@ def command(
             help="Also bound by the linear relaxation of this formulation; may be repeated.",
         ),
     ] = None,
-    threads: Threads = None,
-    isolate: Isolate = None,
-    memory_limit: MemoryLimit = None,
-    as_json: Json = False,
+    given: Given,
 ) -> None:
     """Bound from below what schedules of GRAPH must hold, and what they must cost within a budget.
 
@@ -64,25 +39,22 @@ def command(
     from remat.cli.clock import Garbage, from_start
 
     garbage = Garbage()
-    from remat.backends.base import SolveOptions
     from remat.bounds.report import applies, bounds
     from remat.deadline import Deadline
     from remat.interruption import interrupted, interrupts
-    from remat.problem import Problem
 
     clock = from_start(Deadline.after(time_limit))  # reading counts
-    options = SolveOptions(threads=threads, isolate=bool(isolate), memory_limit=memory_limit)
-    loaded = load_graph(graph, costs, device)
+    options = given.solve_options()
+    problem = given.problem(graph, order=order)
     garbage.look()
-    problem = Problem(loaded, budget, order, max_computes, tuple(keep or ()), bool(count_constant_memory))
     with interrupts():
         found = bounds(
-            problem, clock, threads=threads, memory_limit=options.memory_bytes, relaxations=tuple(relaxation or ()),
-            isolate=options.isolate,
+            problem, clock, threads=options.threads, memory_limit=options.memory_bytes, isolate=options.isolate,
+            relaxations=tuple(relaxation or ()),
         )  # fmt: skip
         infeasible = any(bound.infeasible and applies(bound, problem) for bound in found)
         cut_short = interrupted()
-        if as_json:
+        if given.json:
             print_json(_facts(problem, found, infeasible))
         else:
             print_table([("bound", "on", "at least", "", "of", "seconds"), *(_row(problem, bound) for bound in found)])

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.common import Json, import_from_here, print_json
+from remat.cli.common import import_from_here, print_json
+from remat.cli.options import Json
 from remat.cli.show import graph_facts, print_facts
 from remat.errors import CaptureError
 from remat.io.files import check_output, is_standard_stream

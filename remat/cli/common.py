@@ -1,121 +1,22 @@
-"""What the commands share: options, reading inputs, checking outputs before any work is done."""
+"""What the commands share: reading inputs, printing, and the end of a solve."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
-
-import typer
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from remat.io.files import is_standard_stream
 from remat.io.text import aligned, json_text, printable
 
 if TYPE_CHECKING:
-    from remat.config import Config, OutputSection
+    from remat.config import OutputSection
     from remat.graphs import ComputeGraph
     from remat.solving.result import Result
 
 #: Exit codes; the last two as for a program that the signal ends: Ctrl-C, a reader that goes away.
 OK, NO, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
-
-Graph = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="Graph file (-: standard input), or the name of a zoo graph (resnet50).")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ORDER_HELP = "Whether first computations follow the reference order"
-Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{ORDER_HELP}.")]
-SolveOrder = Annotated[str | None, typer.Option("--order", metavar="fixed|free", help=f"{ORDER_HELP}; default: fixed.")]
-MaxComputes = Annotated[int | None, typer.Option("--max-computes", min=1, help="Limit of computes for every op.")]
-Keep = Annotated[
-    list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; may be repeated.")
-]
-ConstantMemory = Annotated[
-    bool | None,
-    typer.Option(
-        "--count-constant-memory/--no-constant-memory", help="Count the graph's constant memory in peak and budget."
-    ),
-]
-Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs take the place of the graph's own.")
-]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="Whose costs, where the profile has several devices.")
-]
-OptionalGraph = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="GRAPH",
-        help="Graph file (-: standard input), or the name of a zoo graph (resnet50).",
-        show_default=False,
-    ),
-]
-BaseConfig = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Read the run from this TOML file; other options go before it.")
-]
-AllowSolverFiles = Annotated[
-    bool, typer.Option("--allow-solver-files", help="Let solver options in the configuration name files.")
-]
-AllowImports = Annotated[
-    bool,
-    typer.Option("--allow-imports", help="Let the configuration name method and backend as MODULE:CLASS."),
-]
-Objective = Annotated[
-    str | None,
-    typer.Option(
-        "--objective", metavar="least-cost|least-peak",
-        help="The least cost within the budget (the default), or the least peak, which needs no budget.",
-    ),
-]  # fmt: skip
-Budget = Annotated[
-    str | None,
-    typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%)."),
-]
-Method = Annotated[
-    str | None,
-    typer.Option(
-        "--formulation", "--method", "-f",
-        help="auto (the default), a formulation, heuristic or method (`remat backends` lists them), or MODULE:CLASS.",
-    ),
-]  # fmt: skip
-Backend = Annotated[
-    str | None,
-    typer.Option(
-        "--backend", help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat."
-    ),
-]  # fmt: skip
-TimeLimit = Annotated[
-    float | None, typer.Option("--time-limit", "-t", help="Seconds for everything; default: until it is proved.")
-]
-Gap = Annotated[float | None, typer.Option("--gap", help="Stop at this relative gap; default 1e-6; 0: prove it.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
-SearchSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-SearchBackend = Annotated[
-    str,
-    typer.Option("--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search alone."),
-]
-SearchTime = Annotated[
-    float | None,
-    typer.Option("--time-limit", "-t", help="Seconds for everything; default: until there is nothing more to try."),
-]
-Start = Annotated[
-    str | None,
-    typer.Option(
-        "--start", metavar="auto|none|FILE",
-        help="A formulation starts from a heuristic's schedule (auto, the default), from nothing, or from this.",
-    ),
-]  # fmt: skip
-Isolate = Annotated[bool | None, typer.Option("--isolate/--no-isolate", help="Run the solver in a process of its own.")]
-MemoryLimit = Annotated[
-    str | None, typer.Option("--memory-limit", help="What this process may hold (4GiB); means --isolate.")
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the schedule to this file (-: standard output).")
-]
-Picture = Annotated[Path | None, typer.Option("--plot", help="Draw the schedule into this file (.png, .svg).")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def load_graph(name: str, costs: Path | None = None, device: str | None = None) -> ComputeGraph:
@@ -124,47 +25,6 @@ def load_graph(name: str, costs: Path | None = None, device: str | None = None) 
     from remat.graphs.profiles import load_profiled
 
     return load_profiled(load_graph(name), costs, device)
-
-
-def chosen(**options: Any) -> dict[str, Any]:
-    """The options that were given, paths as words."""
-    return {
-        name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
-    }
-
-
-def base_config(
-    config: Path | None,
-    graph: str | None,
-    options: dict[str, dict[str, Any]],
-    required: tuple[str, ...] = (),
-    *,
-    allow_solver_files: bool,
-    allow_imports: bool = False,
-) -> Config:
-    """The configuration in the file, where there is one, with the options in place of what it says.
-
-    Raises
-    ------
-    RematError
-        As :meth:`remat.config.Config.from_file`.
-    typer.BadParameter
-        Without a file, if the graph or a `required` key of the problem is not given.
-    """
-    from remat.config import Config
-
-    options["problem"] |= chosen(graph=graph)
-    typed = options.get("solve", {})
-    if allow_imports or any(":" in str(typed.get(key, "")) for key in ("method", "backend")):
-        import_from_here()
-    if config is not None:
-        return Config.from_file(config, options, allow_solver_files=allow_solver_files, allow_imports=allow_imports)
-    if graph is None:
-        raise typer.BadParameter("Missing argument 'GRAPH' (or '--config').")
-    for key in required:
-        if key not in options["problem"]:
-            raise typer.BadParameter(f"Missing option '--{key}' (or '--config').")
-    return Config.from_mapping({}, "options", overrides=options)
 
 
 def import_from_here() -> None:
@@ -184,16 +44,30 @@ def class_or_name(word: str, group: str) -> Any:
     return import_class(word, group)
 
 
+def search_backend(word: str) -> Any:
+    """The backend of a search for the least peak, which may do without one."""
+    return None if word == "none" else class_or_name(word, "backends")
+
+
 def end_of_solve(
     result: Result,
     output: OutputSection,
-    remark: tuple[str, str] | None = None,
+    text: str = "",
     facts: Mapping[str, Any] | None = None,
+    pictures: Sequence[tuple[str, Callable[[Path], object]]] | None = None,
 ) -> NoReturn:
-    """Write the schedule, print the result, draw the picture, and leave with the exit code.
+    """Write the schedule, print the result, draw pictures, and leave with the exit code.
 
-    The result has a `remark` (word, text) below it, or more `facts` in its JSON. Where the schedule is on standard
-    output, this goes to standard error.
+    Where the schedule is on standard output, the result goes to standard error.
+
+    Parameters
+    ----------
+    text : str
+        Printed in place of the result.
+    facts : mapping, optional
+        More of the result's JSON.
+    pictures : sequence of (path, writer), optional
+        Default: the schedule, where one is asked for.
     """
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
@@ -207,13 +81,12 @@ def end_of_solve(
     if output.json_:
         print_json({**result.as_dict(), **(facts or {})}, stream)
     else:
-        print(result, file=stream)
-        if remark is not None:
-            print(f"{remark[0]:<9} {remark[1]}", file=stream)
-    if result.schedule is not None and output.plot is not None:
-        outputs.draw(output.plot, lambda path: draw(result, path))
-    code = OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
-    raise typer.Exit(ERROR if outputs.failed else code)
+        print(text or result, file=stream)
+    if pictures is None and result.schedule is not None and output.plot is not None:
+        pictures = [(output.plot, lambda path: draw(result, path))]
+    for path, write in pictures or ():
+        outputs.draw(path, write)
+    outputs.leave(OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO)
 
 
 def print_json(value: Any, stream: TextIO | None = None) -> None:

@@ -9,34 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import (
-    ERROR,
-    INTERRUPTED,
-    NO,
-    OK,
-    AllowImports,
-    AllowSolverFiles,
-    BaseConfig,
-    ConstantMemory,
-    Costs,
-    Device,
-    Gap,
-    Isolate,
-    Keep,
-    MaxComputes,
-    MemoryLimit,
-    Objective,
-    OptionalGraph,
-    Quiet,
-    Seed,
-    SolveOrder,
-    Start,
-    Threads,
-    TimeLimit,
-    base_config,
-    chosen,
-    class_or_name,
-)
+from remat.cli.common import INTERRUPTED, NO, OK, class_or_name
+from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import ProblemError
@@ -44,8 +18,6 @@ from remat.interruption import interrupts
 from remat.io.files import check_outputs
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from remat.backends.choice import BackendLike
     from remat.config import Config
     from remat.experiments.compare import Comparison, Run
@@ -53,6 +25,7 @@ if TYPE_CHECKING:
     from remat.solving.progress import OnProgress
 
 
+@shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "json_file", "csv_file", "plot", "peaks", "quiet")
 def command(
     graph: OptionalGraph = None,
     schedules: Annotated[
@@ -60,9 +33,6 @@ def command(
         typer.Argument(metavar="[SCHEDULE]...", help="Schedule files of whatever tool, to stand beside the methods."),
     ] = None,
     *,
-    config: BaseConfig = None,
-    allow_solver_files: AllowSolverFiles = False,
-    allow_imports: AllowImports = False,
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,20 +49,6 @@ def command(
             "METHOD and BACKEND may be MODULE:CLASS.",
         ),
     ] = None,
-    order: SolveOrder = None,
-    max_computes: MaxComputes = None,
-    keep: Keep = None,
-    count_constant_memory: ConstantMemory = None,
-    costs: Costs = None,
-    device: Device = None,
-    objective: Objective = None,
-    time_limit: TimeLimit = None,
-    gap: Gap = None,
-    threads: Threads = None,
-    seed: Seed = None,
-    start: Start = None,
-    isolate: Isolate = None,
-    memory_limit: MemoryLimit = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this JSON file.")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")] = None,
     plot: Annotated[
@@ -102,7 +58,7 @@ def command(
         Path | None,
         typer.Option("--trade-off", help="Draw overhead against peak, files and methods, into this file (.png, .svg)."),
     ] = None,
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
     """Compare methods on GRAPH: every method at every budget, one after the other, with equal limits.
 
@@ -123,16 +79,11 @@ def command(
     from remat.experiments.trade_off import trade_off
     from remat.schedule.plots import SUFFIXES
 
-    run = base_config(config, graph, {
-        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
-                          count_constant_memory=count_constant_memory, costs=costs, device=device, objective=objective),
-        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
-                       isolate=isolate, memory_limit=memory_limit),
-    }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
+    run = given.run(graph)
     files = schedules or []
     outs = ((json_file, ()), (csv_file, ()), (plot, SUFFIXES), (peaks, SUFFIXES))
-    check_outputs(*outs, inputs=(run.problem.graph, config, *files))
-    only_files = bool(files) and not budgets and not methods and config is None
+    check_outputs(*outs, inputs=(run.problem.graph, given.config, *files))
+    only_files = bool(files) and not budgets and not methods and given.config is None
 
     outputs = Outputs()
 
@@ -170,7 +121,7 @@ def command(
             done = compare(
                 problem, _budgets(budgets, run), methods_of(methods, run),
                 stop=run.solve.time_limit, options=run.solve_options(problem.graph),
-                watch=Watched(quiet or run.output.quiet), on_run=write,
+                watch=Watched(run.output.quiet), on_run=write,
             )  # fmt: skip
         writing()
         for path, text in tables:
@@ -185,8 +136,7 @@ def command(
             outputs.draw(peaks, lambda where: draw_peaks(where, done))
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
     found = found or any(point.certified for point in points)
-    code = INTERRUPTED if done.interrupted else OK if found else NO
-    raise typer.Exit(ERROR if outputs.failed else code)
+    outputs.leave(INTERRUPTED if done.interrupted else OK if found else NO)
 
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
@@ -243,12 +193,17 @@ class Watched:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a table for each budget, and below it the scopes and remarks."""
-    from remat.cli.console import console
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
 
     out = console()
+    numbers = ("overhead", "bound", "gap", "peak", "best at", "build", "phase 1", "total", "variables", "constraints")
+    columns = [("method", TEXT), ("status", {**TEXT, "max_width": 50}), *((heading, NUMBER) for heading in numbers),
+               ("schedule by", TEXT)]  # fmt: skip
     versions: dict[str, str] = {}
     for runs in comparison.by_budget():
-        out.print(_table(runs))
+        problem, budget = runs[0].problem, runs[0].budget
+        size = "no budget" if problem.budget_bytes is None else f"budget {budget}: {problem.budget_bytes:,} bytes"
+        print_columns(out, f"{problem.graph.name}, {size}", columns, map(_cells, runs))
         notes: dict[str, list[str]] = {}
         for run in runs:
             if run.result is not None:
@@ -263,37 +218,6 @@ def print_comparison(comparison: Comparison) -> None:
     out.print(f"versions: {', '.join(f'{name} {version}' for name, version in versions.items())}")
     if comparison.interrupted:
         out.print("interrupted: the matrix is not complete")
-
-
-def _table(runs: list[Run]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    problem = runs[0].problem
-    size = "no budget" if problem.budget_bytes is None else f"budget {runs[0].budget}: {problem.budget_bytes:,} bytes"
-    table = Table(
-        title=Text(f"{problem.graph.name}, {size}"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False
-    )
-    table.add_column("method", overflow="fold")
-    table.add_column("status", overflow="fold", max_width=50)
-    for word in (
-        "overhead",
-        "bound",
-        "gap",
-        "peak",
-        "best at",
-        "build",
-        "phase 1",
-        "total",
-        "variables",
-        "constraints",
-    ):
-        table.add_column(word, justify="right", no_wrap=True)
-    table.add_column("schedule by", overflow="fold")
-    for run in runs:
-        table.add_row(*(Text(cell) for cell in _cells(run)))
-    return table
 
 
 def _cells(run: Run) -> list[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import TextIO
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from remat.cli.terminal import unguarded
 from remat.io.text import printable
@@ -25,3 +28,20 @@ def console(stream: TextIO | None = None) -> SafeConsole:
     """A console on `stream` (default: standard output) without mark-up; 200 wide where it is a file."""
     target = unguarded(sys.stdout if stream is None else stream)
     return SafeConsole(file=target, width=None if target.isatty() else 200, highlight=False, markup=False, emoji=False)
+
+
+#: Columns of :func:`print_columns`: texts, which are folded, and numbers.
+TEXT: Mapping[str, Any] = {"overflow": "fold"}
+NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
+
+
+def print_columns(
+    out: Console, title: str, columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Iterable[str]]
+) -> None:
+    """Print a titled table of `columns`, each a heading and the settings of a column of rich."""
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for heading, settings in columns:
+        table.add_column(Text(heading), **settings)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.common import Costs, Device, load_graph
+from remat.cli.common import load_graph
+from remat.cli.options import Costs, Device
 from remat.io.files import check_output
 from remat.io.text import short
 

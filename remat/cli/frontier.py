@@ -13,33 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import (
-    ERROR,
-    INTERRUPTED,
-    NO,
-    OK,
-    AllowImports,
-    AllowSolverFiles,
-    BaseConfig,
-    ConstantMemory,
-    Costs,
-    Device,
-    Gap,
-    Isolate,
-    Keep,
-    MaxComputes,
-    MemoryLimit,
-    OptionalGraph,
-    Quiet,
-    Seed,
-    SolveOrder,
-    Start,
-    Threads,
-    TimeLimit,
-    base_config,
-    chosen,
-)
+from remat.cli.common import INTERRUPTED, NO, OK
 from remat.cli.compare import Watched, methods_of
+from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import ProblemError
@@ -56,12 +32,10 @@ MAX_STEPS = 1000
 _RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
 
 
+@shared(*FILE, "budgets", "methods", *RULES, *LIMITS, "workers", "state", "tables", "plot", "quiet")
 def command(
     graph: OptionalGraph = None,
     *,
-    config: BaseConfig = None,
-    allow_solver_files: AllowSolverFiles = False,
-    allow_imports: AllowImports = False,
     budgets: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,19 +56,6 @@ def command(
             help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
         ),
     ] = None,
-    order: SolveOrder = None,
-    max_computes: MaxComputes = None,
-    keep: Keep = None,
-    count_constant_memory: ConstantMemory = None,
-    costs: Costs = None,
-    device: Device = None,
-    time_limit: TimeLimit = None,
-    gap: Gap = None,
-    threads: Threads = None,
-    seed: Seed = None,
-    start: Start = None,
-    isolate: Isolate = None,
-    memory_limit: MemoryLimit = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Methods that run at the same time, in processes of their own.")
     ] = 1,
@@ -108,7 +69,7 @@ def command(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw overhead against budget into this file (.png, .svg).")
     ] = None,
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
     """Overhead against budget for GRAPH, one line for each method.
 
@@ -125,14 +86,9 @@ def command(
     from remat.experiments.frontier import frontier
     from remat.schedule.plots import SUFFIXES
 
-    run = base_config(config, graph, {
-        "problem": chosen(order=order, max_computes=max_computes, keep=keep or None,
-                          count_constant_memory=count_constant_memory, costs=costs, device=device),
-        "solve": chosen(time_limit=time_limit, gap=gap, threads=threads, seed=seed, start=start,
-                       isolate=isolate, memory_limit=memory_limit),
-    }, allow_solver_files=allow_solver_files, allow_imports=allow_imports)  # fmt: skip
+    run = given.run(graph)
     files = [*((table, TABLES) for table in tables or ()), (plot, SUFFIXES)]
-    check_outputs(*files, inputs=(run.problem.graph, config))
+    check_outputs(*files, inputs=(run.problem.graph, given.config))
     asked = [budget for text in budgets or () for part in text.split(",") for budget in read_budgets(part)]
     if not asked:
         raise typer.BadParameter("Missing option '--budgets'.")
@@ -146,12 +102,10 @@ def command(
     def text_of(found: Frontier, path: Path) -> str:
         return found.to_json() if path.suffix.lower() == ".json" else found.to_csv()
 
-    silent = quiet or run.output.quiet
-
     def on_cell(found: Frontier, cell: Cell) -> None:
         for path in tables or ():
             outputs.attempt_text(path, text_of(found, path))
-        if workers > 1 and not silent:
+        if workers > 1 and not run.output.quiet:
             total = len(found.methods) * len(found.budgets)
             print(f"[{len(found.cells)}/{total}] {cell.method}, {cell.budget:,} bytes: {shown(cell)}", file=sys.stderr)
 
@@ -161,7 +115,7 @@ def command(
             found = frontier(
                 problem, asked, methods_of(methods, run),
                 stop=run.solve.time_limit, options=options, state=state, executor=pool,
-                watch=Watched(silent), on_cell=on_cell,
+                watch=Watched(run.output.quiet), on_cell=on_cell,
             )  # fmt: skip
             if pool is not None and found.interrupted:
                 pool.stop()
@@ -176,8 +130,7 @@ def command(
     for fault in found.unwritten:
         outputs.fail(f"{fault}; the table has the result, and the same command does that part again")
     some = any(cell.schedule is not None for cell in found.cells.values())
-    code = INTERRUPTED if found.interrupted else OK if some else NO
-    raise typer.Exit(ERROR if outputs.failed else code)
+    outputs.leave(INTERRUPTED if found.interrupted else OK if some else NO)
 
 
 def read_budgets(text: str) -> list[str]:
@@ -249,23 +202,16 @@ def schedules_by(found: Frontier) -> list[str]:
 
 def print_frontier(found: Frontier) -> None:
     """Print the table, a line for each budget, largest first, and below it the scopes and failures."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from remat.cli.console import console
+    from remat.cli.console import NUMBER, console, print_columns
     from remat.schedule.certificate import overhead_text
 
     out = console()
     problem, base = found.problem, found.problem.graph.base_cost
-    table = Table(title=Text(f"{problem.graph.name}, overhead at each budget"), box=box.SIMPLE_HEAD,
-                  title_justify="left", pad_edge=False)  # fmt: skip
-    for word in ("budget", "bytes"):
-        table.add_column(word, justify="right", no_wrap=True)
+    columns = [("budget", NUMBER), ("bytes", NUMBER)]
     for method in found.methods:
-        table.add_column(Text(method.label), justify="right", overflow="fold")
-        table.add_column("bound", justify="right", no_wrap=True)
-    for budget in reversed(found.budgets):
+        columns += [(method.label, {"justify": "right", "overflow": "fold"}), ("bound", NUMBER)]
+
+    def cells(budget: int) -> list[str]:
         share = f"{100 * budget / problem.reference_peak:.4g} %" if problem.reference_peak else "-"
         words = [share, f"{budget:,}"]
         for method in found.methods:
@@ -273,8 +219,9 @@ def print_frontier(found: Frontier) -> None:
             bound = None if cell is None else found.bound(cell)
             words.append("-" if cell is None else shown(cell))
             words.append("-" if bound is None else overhead_text(bound, base))
-        table.add_row(*(Text(word) for word in words))
-    out.print(table)
+        return words
+
+    print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, map(cells, reversed(found.budgets)))
     out.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")
     notes: dict[str, list[str]] = {}
     for method in found.methods:

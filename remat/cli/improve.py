@@ -7,34 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import (
-    AllowImports,
-    AllowSolverFiles,
-    Backend,
-    BaseConfig,
-    Budget,
-    ConstantMemory,
-    Costs,
-    Device,
-    Gap,
-    Graph,
-    Isolate,
-    Json,
-    Keep,
-    MaxComputes,
-    MemoryLimit,
-    Method,
-    Output,
-    Picture,
-    Quiet,
-    Seed,
-    SolveOrder,
-    Threads,
-    TimeLimit,
-    base_config,
-    chosen,
-    end_of_solve,
-)
+from remat.cli.common import end_of_solve
+from remat.cli.options import FILE, LIMITS, RULES, Given, Graph, shared
 
 if TYPE_CHECKING:
     from remat.problem import Problem
@@ -43,32 +17,13 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 
+@shared(*FILE, "budget", "method", "backend", *RULES, *(key for key in LIMITS if key != "start"),
+        "schedule", "plot", "json", "quiet")  # fmt: skip
 def command(
     graph: Graph,
     schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file, in any format.")],
     *,
-    config: BaseConfig = None,
-    allow_solver_files: AllowSolverFiles = False,
-    allow_imports: AllowImports = False,
-    budget: Budget = None,
-    method: Method = None,
-    backend: Backend = None,
-    order: SolveOrder = None,
-    max_computes: MaxComputes = None,
-    keep: Keep = None,
-    count_constant_memory: ConstantMemory = None,
-    costs: Costs = None,
-    device: Device = None,
-    time_limit: TimeLimit = None,
-    gap: Gap = None,
-    threads: Threads = None,
-    seed: Seed = None,
-    isolate: Isolate = None,
-    memory_limit: MemoryLimit = None,
-    output: Output = None,
-    plot: Picture = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
     """Find a better schedule of GRAPH within a budget than SCHEDULE, which is where the search starts.
 
@@ -87,30 +42,18 @@ def command(
     from remat.interruption import interrupts
     from remat.schedule.io import read_schedule
 
-    options = {
-        "problem": chosen(
-            budget=budget, order=order, max_computes=max_computes, keep=keep or None,
-            count_constant_memory=count_constant_memory, costs=costs, device=device,
-        ),
-        "solve": chosen(
-            method=method, backend=backend, time_limit=time_limit, gap=gap, threads=threads, seed=seed,
-            isolate=isolate, memory_limit=memory_limit,
-            warm_start=schedule,
-        ),
-        "output": chosen(schedule=output, plot=plot, json=as_json or None, quiet=quiet or None),
-    }  # fmt: skip
-    run = base_config(
-        config, graph, options, required=("budget",), allow_solver_files=allow_solver_files, allow_imports=allow_imports
-    )
+    given.sections["solve"]["warm_start"] = str(schedule)
+    run = given.run(graph, "budget")
     clock = from_start(Deadline.after(run.solve.time_limit))  # reading counts
     problem = run.make_problem()
     garbage.look()
     start = read_schedule(schedule, problem.graph)
-    given = validated(problem, start, str(schedule))
+    before = validated(problem, start, str(schedule))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
             result = run.run(keeper, problem=problem, warm_start=start, write=False, clock=clock)
-        end_of_solve(result, run.output, ("improved", saving(given, result)), {"given": given.as_dict()})
+        text = f"{result}\n{'improved':<9} {saving(before, result)}"
+        end_of_solve(result, run.output, text, {"given": before.as_dict()})
 
 
 def validated(problem: Problem, schedule: Schedule, name: str) -> Certificate:

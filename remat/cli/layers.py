@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import ERROR, OK, ConstantMemory, Graph, Json, Keep, load_graph, print_json
+from remat.cli.common import OK, load_graph, print_json
+from remat.cli.options import ConstantMemory, Graph, Json, Keep
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 
@@ -57,7 +58,7 @@ def command(
     for path in tables or ():
         outputs.save_text(path, found.to_csv() if path.suffix.lower() == ".csv" else found.to_markdown())
     print_json(found.as_dict()) if as_json else _print(found)
-    raise typer.Exit(ERROR if outputs.failed else OK)
+    outputs.leave(OK)
 
 
 def _print(found: LayerTable) -> None:

@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import (
-    ERROR,
-    INTERRUPTED,
-    NO,
-    OK,
-    Budget,
-    ConstantMemory,
-    Gap,
-    Graph,
-    Json,
-    Keep,
-    Output,
-    Quiet,
-    SearchBackend,
-    SearchSeed,
-    SearchTime,
-    Threads,
-    class_or_name,
-    load_graph,
-    print_json,
-)
+from remat.cli.common import class_or_name, end_of_solve, search_backend
+from remat.cli.options import Given, Graph, SearchBackend, SearchSeed, SearchTime, shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from remat.cli.saving import Outputs
     from remat.solving.result import Result
 
 #: Seconds for the sample of orders at most.
 SAMPLE_SECONDS = 60.0
 
 
+@shared("method", "option", "budget", "keep", "count_constant_memory", "backend", "time_limit", "gap", "threads",
+        "seed", "schedule", "plot", "sample", "plot_samples", "json", "quiet")  # fmt: skip
 def command(
     graph: Graph,
     *,
@@ -61,15 +43,9 @@ def command(
             help="Option of the method (divide=false, step_seconds=0.5 of serenity); may be repeated.",
         ),
     ] = None,
-    budget: Budget = None,
-    keep: Keep = None,
-    count_constant_memory: ConstantMemory = None,
     backend: SearchBackend = "cp-sat",
     time_limit: SearchTime = None,
-    gap: Gap = None,
-    threads: Threads = None,
     seed: SearchSeed = 0,
-    output: Output = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the memory before and after into this file (.png, .svg).")
     ] = None,
@@ -80,8 +56,7 @@ def command(
         Path | None,
         typer.Option("--plot-samples", help="Draw the distribution of the peaks of orders at random into this file."),
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
     """Find the order of GRAPH that needs the least memory, each op computed once.
 
@@ -94,45 +69,31 @@ def command(
     from remat.cli.clock import Garbage, from_start
 
     garbage = Garbage()
-    from remat.backends.base import DEFAULT_GAP, SolveOptions
     from remat.cli.reporter import Reporter
-    from remat.cli.saving import Keeper, Outputs
-    from remat.cli.signals import writing
+    from remat.cli.saving import Keeper
     from remat.interruption import interrupts
-    from remat.io.files import check_outputs, is_standard_stream
-    from remat.problem import Problem
+    from remat.io.files import check_outputs
     from remat.schedule.plots import SUFFIXES
     from remat.solving.order import order
     from remat.solving.stop import stopping
 
-    options = SolveOptions(threads=threads, seed=seed, relative_gap=DEFAULT_GAP if gap is None else gap)
+    output, options = given.output(), given.solve_options(seed=seed)
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
-    check_outputs((output, ()), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
-    problem = Problem(
-        load_graph(graph), budget, "free", 1, tuple(keep or ()), bool(count_constant_memory), "least-peak"
-    )
+    check_outputs((output.schedule, ()), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
+    problem = given.problem(graph, order="free", max_computes=1, objective="least-peak")
     garbage.look()
-    outputs = Outputs()
     with interrupts():
-        with Reporter(quiet) as reporter, Keeper(output, reporter) as keeper:
+        with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:
             result = order(
-                problem, class_or_name(method, "methods"),
-                None if backend == "none" else class_or_name(backend, "backends"), stop=clock,
-                options=options, method_options=_method_options(method, option or []), on_progress=keeper,
+                problem, class_or_name(method, "methods"), search_backend(backend), stop=clock, options=options,
+                method_options=_method_options(method, option or []), on_progress=keeper,
             )  # fmt: skip
-        writing()
-        if output is not None and result.schedule is not None:
-            outputs.save_schedule(output, result.schedule)
-        stream = sys.stderr if is_standard_stream(output) else sys.stdout
-        if as_json:
-            print_json(result.as_dict(), stream)
-        else:
-            print(_report(result), file=stream)
-        _draw(result, outputs, plot)
+        pictures: list[tuple[str, Callable[[Path], object]]] = []
+        if plot is not None and result.schedule is not None:
+            pictures.append((str(plot), lambda path: _draw(result, path)))
         if plot_samples is not None:
-            _draw_samples(result, outputs, plot_samples, sample)
-    code = OK if result.schedule is not None else INTERRUPTED if result.stop == "interrupted" else NO
-    raise typer.Exit(ERROR if outputs.failed else code)
+            pictures.append((str(plot_samples), lambda path: _draw_samples(result, path, sample)))
+        end_of_solve(result, output, _report(result), pictures=pictures)
 
 
 def _method_options(method: str, given: list[str]) -> Any:
@@ -175,15 +136,14 @@ def _report(result: Result) -> str:
     return "\n".join(f"{word:<9} {text}" for word, text in rows)
 
 
-def _draw(result: Result, outputs: Outputs, path: Path | None) -> None:
-    """The memory before and after."""
+def _draw(result: Result, path: Path) -> None:
+    """Draw the memory before and after into a file."""
     from remat.schedule import Schedule
     from remat.schedule.order_plots import plot_footprints
     from remat.schedule.plots import empty_figure, write_figure
 
     schedule, problem = result.schedule, result.problem
-    if path is None or schedule is None:
-        return
+    assert schedule is not None
     both = {"reference order": Schedule.reference(problem.graph), f"order by {result.source}": schedule}
 
     def picture() -> Figure:
@@ -194,11 +154,11 @@ def _draw(result: Result, outputs: Outputs, path: Path | None) -> None:
         )  # fmt: skip
         return figure
 
-    outputs.draw(path, lambda where: write_figure(where, picture))
+    write_figure(path, picture)
 
 
-def _draw_samples(result: Result, outputs: Outputs, path: Path, number: int) -> None:
-    """The distribution of peaks, with marks for the reference order, Kahn's order and the one found."""
+def _draw_samples(result: Result, path: Path, number: int) -> None:
+    """Draw the distribution of peaks into a file, with marks for the reference, Kahn's and the best order."""
     from remat.deadline import Deadline
     from remat.ordering.instance import OrderInstance
     from remat.ordering.rules import kahn_order
@@ -221,4 +181,4 @@ def _draw_samples(result: Result, outputs: Outputs, path: Path, number: int) -> 
         plot_peak_distribution(sample.peaks, marks, figure.subplots(), title=title)
         return figure
 
-    outputs.draw(path, lambda where: write_figure(where, picture))
+    write_figure(path, picture)

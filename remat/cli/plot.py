@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.common import Budget, Graph, load_graph
+from remat.cli.common import load_graph
+from remat.cli.options import Budget, Graph
 from remat.io.files import check_output
 
 

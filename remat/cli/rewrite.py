@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import INTERRUPTED, Graph, Json, Quiet, SearchSeed, load_graph, print_json
+from remat.cli.common import INTERRUPTED, load_graph, print_json
+from remat.cli.options import Graph, Json, Quiet, SearchSeed
 from remat.io.text import printable
 
 if TYPE_CHECKING:

@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+import typer
+
+from remat.cli.common import ERROR
 from remat.cli.signals import rescued_by
 from remat.errors import FormatError
 from remat.io.files import is_special, write_atomic
@@ -178,6 +181,10 @@ class Outputs:
         """Something else could not be written."""
         self.failed = True
         complain(message)
+
+    def leave(self, code: int) -> NoReturn:
+        """End the command with an exit code, that of an error if any file is not where it was asked to be."""
+        raise typer.Exit(ERROR if self.failed else code)
 
     def draw(self, path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
         """Write a picture for good; it can be drawn again from what is saved."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import Costs, Device, Graph, Json, load_graph, print_json, print_table
+from remat.cli.common import load_graph, print_json, print_table
+from remat.cli.options import Costs, Device, Graph, Json
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.common import ERROR, OK, Budget, ConstantMemory, Graph, Keep, load_graph
+from remat.cli.common import OK, load_graph
+from remat.cli.options import Budget, ConstantMemory, Graph, Keep
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 
@@ -69,4 +70,4 @@ def command(
             )
         if not outputs.failed:
             print(f"{path}  {_VIEWERS[suffix]}")
-    raise typer.Exit(ERROR if outputs.failed else OK)
+    outputs.leave(OK)

@@ -50,31 +50,23 @@ def with_points(comparison: Comparison, points: Sequence[Point]) -> str:
 
 def print_trade_off(found: TradeOff) -> None:
     """Print a line for each schedule, its peak beside its extra time, and below it what is wrong with which."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    from remat.cli.console import console
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
     from remat.schedule.certificate import overhead_text
 
-    out, graph = console(), found.graph
-    title = Text(f"{graph.name}, peak against extra time")
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for word in ("schedule", "asked for"):
-        table.add_column(word, overflow="fold")
-    for word in ("peak", "of reference", "overhead", "certified", "on the front"):
-        table.add_column(word, justify="right", no_wrap=True)
-    front = found.front()
-    for point in found.points:
-        peak, cost = point.peak, point.cost
-        if peak is None or cost is None:
-            cells = [point.who, point.knob, "-", "-", "-", "no", ""]
-        else:
-            share = f"{100 * peak / graph.reference_peak:.4g} %" if graph.reference_peak else "-"
-            extra = overhead_text(cost, graph.base_cost)
-            cells = [point.who, point.knob, f"{peak:,}", share, extra, "yes", "*" if point in front else ""]
-        table.add_row(*(Text(cell) for cell in cells))
-    out.print(table)
+    out, graph, front = console(), found.graph, found.front()
+
+    def cells(point: Point) -> list[str]:
+        if point.peak is None or point.cost is None:
+            return [point.who, point.knob, "-", "-", "-", "no", ""]
+        share = f"{100 * point.peak / graph.reference_peak:.4g} %" if graph.reference_peak else "-"
+        extra = overhead_text(point.cost, graph.base_cost)
+        return [point.who, point.knob, f"{point.peak:,}", share, extra, "yes", "*" if point in front else ""]
+
+    numbers = ("peak", "of reference", "overhead", "certified", "on the front")
+    columns = [("schedule", TEXT), ("asked for", TEXT), *((heading, NUMBER) for heading in numbers)]
+    print_columns(out, f"{graph.name}, peak against extra time", columns, map(cells, found.points))
     for point in found.points:
         for note in ([point.fault] if point.fault else []) + list(point.remarks):
             out.print(Text(f"{point.who}{' ' + point.knob if point.knob else ''}: {note}"), soft_wrap=True)

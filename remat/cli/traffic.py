@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import ERROR, OK, Graph, Json, Keep, load_graph, option_bytes, print_json, print_table
+from remat.cli.common import OK, load_graph, option_bytes, print_json, print_table
+from remat.cli.options import Graph, Json, Keep
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 from remat.io.text import csv_text, json_text
@@ -71,7 +72,7 @@ def command(
         from remat.schedule.traffic_plots import save_traffic_plot
 
         outputs.draw(plot, lambda where: save_traffic_plot(loaded.name, mine, theirs, where))
-    raise typer.Exit(ERROR if outputs.failed else OK)
+    outputs.leave(OK)
 
 
 def row(mine: Traffic, theirs: Traffic) -> dict[str, Any]:

@@ -245,14 +245,14 @@ class Config(Section):
             draw(result, self.output.plot)
 
 
-def draw(result: Result, path: str | os.PathLike[str]) -> None:
-    """Draw the schedule of `result`, which has one, into a file."""
+def draw(result: Result, path: str | os.PathLike[str], limit: int | None = None) -> None:
+    """Draw the schedule of `result`, which has one, into a file, with a line at `limit` bytes or else the budget."""
     from remat.schedule.plots import save_plot
 
     assert result.schedule is not None
     problem = result.problem
     save_plot(
-        problem.graph, result.schedule, path, problem.budget_bytes,
+        problem.graph, result.schedule, path, problem.budget_bytes if limit is None else limit,
         keep=problem.keep, count_constant_memory=problem.count_constant_memory,
     )  # fmt: skip
 

@@ -1,0 +1,229 @@
+"""Options that commands share: those of the sections of a configuration, and how commands take them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from remat.cli.common import import_from_here, load_graph
+
+if TYPE_CHECKING:
+    from remat.backends.base import SolveOptions
+    from remat.config import Config, OutputSection
+    from remat.problem import Problem
+
+_GRAPH_HELP = "Graph file (-: standard input), or the name of a zoo graph (resnet50)."
+Graph = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP)]
+OptionalGraph = Annotated[str | None, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP, show_default=False)]
+_ORDER_HELP = "Whether first computations follow the reference order"
+Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{_ORDER_HELP}.")]
+Budget = Annotated[
+    str | None, typer.Option("--budget", "-b", help="Bytes (123456, 10GiB) or a share of the reference peak (80%).")
+]
+Keep = Annotated[
+    list[str] | None, typer.Option("--keep", metavar="TENSOR", help="Tensor to be alive at the end; may be repeated.")
+]
+ConstantMemory = Annotated[
+    bool | None,
+    typer.Option(
+        "--count-constant-memory/--no-constant-memory", help="Count the graph's constant memory in peak and budget."
+    ),
+]
+Costs = Annotated[
+    Path | None, typer.Option("--costs", help="Profile (CSV or JSON) whose costs take the place of the graph's own.")
+]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="Whose costs, where the profile has several devices.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+#: Of searches for the least peak, which read no configuration.
+SearchSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+SearchBackend = Annotated[
+    str,
+    typer.Option("--backend", help="Solver, NAME, NAME:VARIANT or MODULE:CLASS; `none`: heuristics and search alone."),
+]
+SearchTime = Annotated[
+    float | None,
+    typer.Option("--time-limit", "-t", help="Seconds for everything; default: until there is nothing more to try."),
+]
+
+#: Options by the sections and keys of a configuration (:mod:`remat.config.sections`), which they override.
+SECTIONS: dict[str, dict[str, Any]] = {
+    "problem": {
+        "budget": Budget,
+        "objective": Annotated[str | None, typer.Option(
+            "--objective", metavar="least-cost|least-peak",
+            help="The least cost within the budget (the default), or the least peak, which needs no budget.")],
+        "order": Annotated[str | None, typer.Option(
+            "--order", metavar="fixed|free", help=f"{_ORDER_HELP}; default: fixed.")],
+        "max_computes": Annotated[int | None, typer.Option(
+            "--max-computes", min=1, help="Limit of computes for every op.")],
+        "keep": Keep,
+        "count_constant_memory": ConstantMemory,
+        "costs": Costs,
+        "device": Device,
+    },
+    "solve": {
+        "method": Annotated[str | None, typer.Option(
+            "--formulation", "--method", "-f",
+            help="auto (the default), a formulation, heuristic or method (`remat backends` lists them), or "
+            "MODULE:CLASS.")],
+        "backend": Annotated[str | None, typer.Option(
+            "--backend",
+            help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat.")],
+        "time_limit": Annotated[float | None, typer.Option(
+            "--time-limit", "-t", help="Seconds for everything; default: until it is proved.")],
+        "gap": Annotated[float | None, typer.Option(
+            "--gap", help="Stop at this relative gap; default 1e-6; 0: prove it.")],
+        "threads": Threads,
+        "seed": Seed,
+        "start": Annotated[str | None, typer.Option(
+            "--start", metavar="auto|none|FILE",
+            help="A formulation starts from a heuristic's schedule (auto, the default), from nothing, or from this.")],
+        "isolate": Annotated[bool | None, typer.Option(
+            "--isolate/--no-isolate", help="Run the solver in a process of its own.")],
+        "memory_limit": Annotated[str | None, typer.Option(
+            "--memory-limit", help="What this process may hold (4GiB); means --isolate.")],
+        "warm_start": Annotated[Path | None, typer.Option(
+            "--warm-start", help="Schedule file to start from, in any format.")],
+    },
+    "output": {
+        "schedule": Annotated[Path | None, typer.Option(
+            "--output", "-o", help="Write the schedule to this file (-: standard output).")],
+        "plot": Annotated[Path | None, typer.Option("--plot", help="Draw the schedule into this file (.png, .svg).")],
+        "json": Json,
+        "quiet": Quiet,
+    },
+    "file": {
+        "config": Annotated[Path | None, typer.Option(
+            "--config", "-c", help="Read the run from this TOML file; other options go before it.")],
+        "allow_solver_files": Annotated[bool, typer.Option(
+            "--allow-solver-files", help="Let solver options in the configuration name files.")],
+        "allow_imports": Annotated[bool, typer.Option(
+            "--allow-imports", help="Let the configuration name method and backend as MODULE:CLASS.")],
+    },
+}  # fmt: skip
+_SECTION_OF = {key: section for section, options in SECTIONS.items() for key in options}
+#: Keys that many commands take, in the order of their help.
+FILE = ("config", "allow_solver_files", "allow_imports")
+RULES = ("order", "max_computes", "keep", "count_constant_memory", "costs", "device")
+LIMITS = ("time_limit", "gap", "threads", "seed", "start", "isolate", "memory_limit")
+
+
+@dataclass(frozen=True)
+class Given:
+    """Shared options of a command.
+
+    Attributes
+    ----------
+    sections : dict of section to dict of key to value
+        What was given, paths as words; keys that were not given are absent.
+    """
+
+    sections: dict[str, dict[str, Any]]
+
+    @property
+    def config(self) -> str | None:
+        """The configuration file."""
+        return self.sections["file"].get("config")
+
+    @property
+    def json(self) -> bool:
+        """Whether JSON is asked for."""
+        return "json" in self.sections["output"]
+
+    def run(self, graph: str | None, *required: str) -> Config:
+        """The configuration in the file, where there is one, with the options in place of what it says.
+
+        Raises
+        ------
+        RematError
+            As :meth:`remat.config.Config.from_file`.
+        typer.BadParameter
+            Without a file, if the graph or a `required` key of the problem is not given.
+        """
+        from remat.config import Config
+
+        overrides = {section: dict(self.sections[section]) for section in ("problem", "solve", "output")}
+        if graph is not None:
+            overrides["problem"]["graph"] = graph
+        allowed = {key: value for key, value in self.sections["file"].items() if key != "config"}
+        named = [str(overrides["solve"].get(key, "")) for key in ("method", "backend")]
+        if "allow_imports" in allowed or any(":" in word for word in named):
+            import_from_here()
+        if self.config is not None:
+            return Config.from_file(self.config, overrides, **allowed)
+        if graph is None:
+            raise typer.BadParameter("Missing argument 'GRAPH' (or '--config').")
+        for key in required:
+            if key not in overrides["problem"]:
+                raise typer.BadParameter(f"Missing option '--{key}' (or '--config').")
+        return Config.from_mapping({}, "options", overrides=overrides)
+
+    def problem(self, graph: str, **rules: Any) -> Problem:
+        """The problem of a command without a configuration, with further `rules`."""
+        from remat.problem import Problem
+
+        rules = {**self.sections["problem"], **rules}
+        return Problem(load_graph(graph, rules.pop("costs", None), rules.pop("device", None)), **rules)
+
+    def solve_options(self, **others: Any) -> SolveOptions:
+        """The limits of a command without a configuration."""
+        from remat.backends.base import SolveOptions
+
+        names = {"gap": "relative_gap"}
+        return SolveOptions(**{names.get(key, key): value for key, value in self.sections["solve"].items()}, **others)
+
+    def output(self) -> OutputSection:
+        """Where the answer of a command without a configuration goes."""
+        from remat.config import OutputSection
+
+        return OutputSection(**self.sections["output"])
+
+
+def shared(*order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command shared options, which it receives together as ``given``, a :class:`Given`.
+
+    Parameters
+    ----------
+    *order : str
+        Keys of :data:`SECTIONS`, and options of the command itself, in the order of the help. Its other options follow.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        arguments = [each for each in own if each.kind is not each.KEYWORD_ONLY]
+        options = {each.name: each for each in own if each.kind is each.KEYWORD_ONLY and each.name != "given"}
+        given = {key: _parameter(key) for key in order if key not in options}
+        ordered = [given.get(name) or options.pop(name) for name in order]
+
+        @wraps(command)
+        def call(**values: Any) -> None:
+            sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+            for key, parameter in given.items():
+                value = values.pop(parameter.name)
+                if value not in (None, parameter.default, []):
+                    sections[_SECTION_OF[key]][key] = str(value) if isinstance(value, Path) else value
+            command(**values, given=Given(sections))
+
+        call.__signature__ = inspect.Signature([*arguments, *ordered, *options.values()])  # type: ignore[attr-defined]
+        return call
+
+    return decorated
+
+
+def _parameter(key: str) -> inspect.Parameter:
+    """The parameter of a shared option; its name says the section, since a command may have one of the same name."""
+    section = _SECTION_OF[key]
+    option = SECTIONS[section][key]
+    default = False if get_args(option)[0] is bool else None
+    return inspect.Parameter(f"{section}_{key}", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
