@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup solvers frameworks slow-models demo test quick test-slow warm-up lint style types format schemas docs \
-  bench clean
+  count bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -107,7 +107,7 @@ test: solvers $(STAMP)  ## all checks: style, types, documentation, tests (witho
 
 # Its workers wait now and then, for a deadline or another process: mypy and the pages take place beside them.
 quick: $(STAMP)
-	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal --durations=50 --durations-min=0.5 $(PYTEST_ARGS)
 
 test-slow: slow-models $(STAMP)  ## the slow tests only
 	$(BIN)/pytest -m "slow and not alone" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
@@ -134,6 +134,9 @@ schemas: $(STAMP)  ## write the JSON Schemas in the package anew, from the model
 
 docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+count:  ## lines of code per folder
+	@python3 benchmarks/code_lines.py
 
 bench: $(STAMP)  ## the benchmarks; see benchmarks/README.md
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from remat.graphs import ComputeGraph
 from remat.io.files import read_text, write_atomic
 from remat.schedule import OrderRule, Schedule, validate
 from remat.scope import Scope, covers
-from scoreboard.records import Found, Record, better, certify, from_text, to_ops, to_text, with_bound
+from scoreboard.records import Found, Record, better, certify, changed, from_text, to_ops, to_text, with_bound
 from scoreboard.suite import BUDGETS, INSTANCES, ORDERS, Cell, Instance
 
 #: The records of the repository.
@@ -117,11 +117,11 @@ class Shelf:
             if not certificate.accepted:
                 continue
             found = Found(
-                certificate.cost, certificate.peak, origin.method, _rounded(origin.seconds), origin.limit, origin.seed,
-                to_ops(self.graph, lean),
+                cost=certificate.cost, peak=certificate.peak, method=origin.method, seconds=_rounded(origin.seconds),
+                limit=origin.limit, seed=origin.seed, ops=to_ops(self.graph, lean),
             )  # fmt: skip
             if better(record, found):
-                record = replace(record, found=found)
+                record = changed(record, found=found)
                 certify(record, self.graph, record.cell.name)
                 self.board.write(record)
                 improved.append(record.cell)

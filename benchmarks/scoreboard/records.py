@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.io.documents import Document, check_header, decoded
 from remat.io.files import parse_json
 from remat.schedule import OrderRule, Schedule, validate
 from remat.schedule.certificate import Certificate, Rule, Verdict
@@ -25,71 +26,61 @@ FORMAT, VERSION = "remat-scoreboard", 1
 MOST_COMPUTES_PER_OP = 1000
 _RUN = re.compile(r"(0|[1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?")
 
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Order = Literal["fixed", "free"]
 
-@dataclass(frozen=True)
-class Found:
-    """The best known schedule.
 
-    Attributes
-    ----------
-    cost, peak : int
-    method : str
-        Who found it.
-    seconds, limit : float or None
-        When, in its run, and how long the run was allowed to take; None: not known.
-    seed : int or None
-    ops : str
-        The computes.
-    """
+class Found(Document):
+    """The best known schedule."""
 
-    cost: int
-    peak: int
+    cost: Count
+    peak: Count
     method: str
-    seconds: float | None
-    limit: float | None
-    seed: int | None
+    """Who found it."""
+    seconds: Seconds | None = None
+    """When, in its run; None: not known."""
+    limit: Seconds | None = None
+    """How long the run was allowed to take; None: not known."""
+    seed: Count | None = None
     ops: str
+    """The computes."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """What is known of one cell.
+class Record(Document):
+    """What is known of one cell: graph and problem, the best bound, the best schedule."""
 
-    Attributes
-    ----------
-    cell : Cell
-    graph_digest : str
-    ops, base_cost, reference_peak, budget : int
-        Of the graph and the problem.
-    bound : int or None
-        No schedule with this order rule costs less, however often ops are computed; None: there is no schedule.
-    bound_kind : str
-        What gives the bound, or the proof that there is no schedule.
-    bound_order : str
-        ``free`` if the bound holds for any order, ``fixed`` if for the reference order alone.
-    found : Found or None
-    """
-
-    cell: Cell
+    instance: str
+    order: Order
+    percent: Count
     graph_digest: str
-    ops: int
-    base_cost: int
-    reference_peak: int
-    budget: int
-    bound: int | None
+    ops: Count
+    base_cost: Count
+    reference_peak: Count
+    budget: Count
+    bound: Count | None
+    """No schedule with this order rule costs less, however often ops are computed; None: there is no schedule."""
     bound_kind: str
-    bound_order: str
+    """What gives the bound, or the proof that there is no schedule."""
+    bound_order: Order
+    """``free`` if the bound holds for any order, ``fixed`` if for the reference order alone."""
     found: Found | None
+
+    @property
+    def cell(self) -> Cell:
+        """The question that the record answers."""
+        return Cell(self.instance, self.order, self.percent)
 
     @classmethod
     def empty(cls, cell: Cell, graph: ComputeGraph) -> Record:
         """Nothing known yet but what is plain."""
         problem = cell.problem(graph)
-        assert problem.budget_bytes is not None
-        return cls(
-            cell, graph.digest, len(graph.ops), graph.base_cost, problem.reference_peak, problem.budget_bytes,
-            graph.base_cost, "computing each op once", "free", None,
-        )  # fmt: skip
+        return decoded(cls, {
+            "instance": cell.instance, "order": cell.order, "percent": cell.percent, "graph_digest": graph.digest,
+            "ops": len(graph.ops), "base_cost": graph.base_cost, "reference_peak": problem.reference_peak,
+            "budget": problem.budget_bytes, "bound": graph.base_cost, "bound_kind": "computing each op once",
+            "bound_order": "free", "found": None,
+        })  # fmt: skip
 
     @property
     def closed(self) -> bool:
@@ -110,8 +101,7 @@ class Record:
 
 def to_text(record: Record) -> str:
     """The one spelling of a record."""
-    content = {"format": FORMAT, "version": VERSION, **asdict(record.cell), **asdict(record)}
-    del content["cell"]
+    content = {"format": FORMAT, "version": VERSION, **record.model_dump()}
     return json.dumps(content, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -124,36 +114,11 @@ def from_text(text: str, name: str) -> Record:
         Beginning with `name`, if it is not a record in its one spelling.
     """
     content: Any = parse_json(text, name)
-    if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
-        raise FormatError(f"{name}: not a record of the scoreboard, version {VERSION}")
-    given = {key: value for key, value in content.items() if key not in ("format", "version")}
     try:
-        cell = Cell(given.pop("instance"), given.pop("order"), given.pop("percent"))
-        found = given.pop("found")
-        record = Record(cell, found=None if found is None else Found(**found), **given)
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{name}: keys are missing or unknown: {' '.join(str(error).split())}") from None
-    words = {"instance": cell.instance, "order": cell.order, "graph_digest": record.graph_digest,
-             "bound_kind": record.bound_kind, "bound_order": record.bound_order}  # fmt: skip
-    numbers: dict[str, Any] = {"percent": cell.percent, "ops": record.ops, "base_cost": record.base_cost,
-               "reference_peak": record.reference_peak, "budget": record.budget}  # fmt: skip
-    if record.bound is not None:
-        numbers["bound"] = record.bound
-    if record.found is not None:
-        words |= {"method": record.found.method, "the sequence of ops": record.found.ops}
-        numbers |= {"cost": record.found.cost, "peak": record.found.peak}
-        for key in ("seconds", "limit", "seed"):
-            value = getattr(record.found, key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-                raise FormatError(f"{name}: {key} is {value!r}")
-    for key, value in words.items():
-        if not isinstance(value, str):
-            raise FormatError(f"{name}: {key} is {value!r}, not words")
-    for key, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise FormatError(f"{name}: {key} is {value!r}, not a whole number")
-    if cell.order not in ("fixed", "free") or record.bound_order not in ("fixed", "free"):
-        raise FormatError(f"{name}: an order is neither fixed nor free")
+        check_header(content, FORMAT, VERSION)
+        record = decoded(Record, {key: value for key, value in content.items() if key not in ("format", "version")})
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from None
     if to_text(record) != text:
         raise FormatError(f"{name}: not in the one spelling of a record; it was changed by hand or cut off")
     return record
@@ -216,10 +181,8 @@ def certify(record: Record, graph: ComputeGraph, name: str) -> Certificate | Non
         invalid = certificate.verdict is Verdict.INVALID
         why = next(v for v in certificate.violations if not invalid or v.rule is not Rule.BUDGET)
         raise FormatError(f"{name}: the schedule is {certificate.verdict}: {why}")
-    for word, said, true in (
-        ("cost", record.found.cost, certificate.cost),
-        ("peak", record.found.peak, certificate.peak),
-    ):
+    for word in ("cost", "peak"):
+        said, true = getattr(record.found, word), getattr(certificate, word)
         if said != true:
             raise FormatError(f"{name}: the {word} is said to be {said:,}, that of the schedule is {true:,}")
     if record.bound > certificate.cost:
@@ -243,10 +206,15 @@ def with_bound(record: Record, bound: int | None, kind: str, order: OrderRule) -
     known = record.bound
     if bound == known:  # the same for more schedules is more, too
         wider = order is OrderRule.FREE and record.bound_order != "free"
-        return replace(record, bound_kind=kind, bound_order="free") if wider else record
+        return changed(record, bound_kind=kind, bound_order="free") if wider else record
     if known is None or (bound is not None and bound < known):
         return record
     if record.found is not None and (bound is None or bound > record.found.cost):
         claim = "there is no schedule" if bound is None else f"nothing costs less than {bound:,}"
         raise FormatError(f"{record.cell.name}: {kind} says that {claim}, but one costs {record.found.cost:,}")
-    return replace(record, bound=bound, bound_kind=kind, bound_order=str(order))
+    return changed(record, bound=bound, bound_kind=kind, bound_order=str(order))
+
+
+def changed(record: Record, **values: Any) -> Record:
+    """The record with other values."""
+    return record.model_copy(update=values)
