@@ -61,7 +61,7 @@ def command(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="FORMAT", help="json, csv, tflite or tflite-json, whatever the suffix."),
+        typer.Option("--to", metavar="FORMAT", help="json, csv or tflite, whatever the suffix."),
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw addresses over time (.png, .svg).")] = None,
     as_json: Json = False,

@@ -7,7 +7,7 @@ the package come from these.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -165,6 +165,53 @@ def place(keys: Sequence[int | str], start: str = "") -> str:
     for key in keys:
         text += f"[{key}]" if isinstance(key, int) else ("." if text else "") + one_line(key)[:60]
     return text
+
+
+class Lines(tuple[str, ...]):
+    """JSON texts that :func:`canonical` writes as a list with a line for each."""
+
+    __slots__ = ()
+
+
+def canonical(fields: Mapping[str, Any], meta: Mapping[str, Any] | None = None, owner: str = "") -> str:
+    r"""Text of a JSON object with a line for each field; ASCII, the same content gives the same text.
+
+    Parameters
+    ----------
+    fields : mapping of key to JSON value or :class:`Lines`
+    meta : mapping, optional
+        Written last, with its keys sorted.
+    owner : str
+        The thing that `meta` is of, for messages.
+
+    Raises
+    ------
+    FormatError
+        If `meta` holds something that JSON cannot express.
+
+    Examples
+    --------
+    >>> print(canonical({"format": "points", "points": Lines(["[0, 1]", "[2, 3]"])}, {}), end="")
+    {
+    "format": "points",
+    "points": [
+    [0, 1],
+    [2, 3]
+    ],
+    "meta": {}
+    }
+    """
+    parts = [f"{json.dumps(key)}: {_listed(value)}" for key, value in fields.items()]
+    if meta is not None:
+        try:
+            parts.append(f'"meta": {json.dumps(dict(meta), sort_keys=True, allow_nan=False)}')
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FormatError(f"meta of {owner} is not JSON: {error}") from None
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _listed(value: Any) -> str:
+    return "[\n" + ",\n".join(value) + "\n]" if isinstance(value, Lines) and value else json.dumps(value)
 
 
 def schema_text(kind: type[BaseModel], title: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from remat.errors import FormatError, ScheduleError
-from remat.io.documents import Document, check_header, decoded
+from remat.io.documents import Document, Lines, canonical, check_header, decoded
 from remat.io.files import decode_text, parse_json, read_bytes, write_atomic
 from remat.io.text import short
 from remat.schedule.addresses import Addresses, Memory
@@ -20,8 +20,8 @@ from remat.schedule.buffer_tables import table_from_text, table_text
 from remat.schedule.buffers import MAX_BYTES, Buffers
 
 NAME, VERSION = "remat-addresses", 1
-#: Name of the metadata under which a TFLite model carries its plan, and the version of the plan.
-TFLITE_NAME, TFLITE_VERSION = "OfflineMemoryAllocation", 1
+#: Version of the plan that a TFLite model carries as metadata "OfflineMemoryAllocation".
+TFLITE_VERSION = 1
 
 
 class BufferEntry(Document):
@@ -64,20 +64,18 @@ class AddressesDocument(Document):
 def json_text(addresses: Addresses) -> str:
     """The canonical text of addresses in format ``remat-addresses``: one buffer per line; ASCII."""
     b = addresses.buffers
-    head: dict[str, Any] = {
+    arrays = (b.lower, b.upper, b.size, addresses.offset, addresses.memory)
+    words = ("lower", "upper", "size", "offset", "memory")
+    rows = Lines(
+        json.dumps({"id": name, **dict(zip(words, row, strict=True))})
+        for name, *row in zip(b.names, *(array.tolist() for array in arrays), strict=True)
+    )
+    return canonical({
         "format": NAME, "version": VERSION, "graph": b.graph, "graph_digest": b.graph_digest,
         "source": addresses.source, "alignment": addresses.alignment,
         "memories": [{"name": memory.name, "capacity": memory.capacity} for memory in addresses.memories],
-    }  # fmt: skip
-    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    arrays = (b.lower, b.upper, b.size, addresses.offset, addresses.memory)
-    words = ("lower", "upper", "size", "offset", "memory")
-    rows = [
-        json.dumps({"id": name, **dict(zip(words, row, strict=True))})
-        for name, *row in zip(b.names, *(array.tolist() for array in arrays), strict=True)
-    ]
-    parts.append('"buffers": [' + ("\n" + ",\n".join(rows) + "\n" if rows else "") + "]")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+        "buffers": rows,
+    })  # fmt: skip
 
 
 def addresses_from_document(document: Any) -> Addresses:
@@ -157,13 +155,8 @@ def addresses_from_tflite(words: list[int], buffers: Buffers, num_tensors: int, 
     return Addresses(part, offset, np.zeros(len(kept), dtype=np.int64), source=source)
 
 
-def _tflite_json(words: list[int]) -> str:
-    version, subgraphs, _, *offsets = words
-    return json.dumps({"name": TFLITE_NAME, "version": version, "subgraphs": subgraphs, "offsets": offsets}) + "\n"
-
-
 #: What addresses can be written as, and in what: names of formats.
-FORMATS = ("json", "csv", "tflite", "tflite-json")
+FORMATS = ("json", "csv", "tflite")
 _SUFFIXES = {".csv": "csv", ".json": "json", ".bin": "tflite"}
 
 
@@ -189,7 +182,7 @@ def write_addresses(
 
     Parameters
     ----------
-    to : {"json", "csv", "tflite", "tflite-json"}, optional
+    to : {"json", "csv", "tflite"}, optional
         Default: by the suffix (.json, .csv; .bin: tflite).
     num_tensors : int, optional
         How many tensors the graph has; TFLite's plans need it.
@@ -200,13 +193,12 @@ def write_addresses(
         Naming the file, if it cannot be written, or the format cannot say what the addresses are.
     """
     wanted = format_for(path, to)
-    if wanted.startswith("tflite") and num_tensors is None:
+    if wanted == "tflite" and num_tensors is None:
         raise FormatError(f"{path}: a TFLite plan is for the tensors of a graph, and there is none")
     writers: Mapping[str, Callable[[], str | bytes]] = {
         "json": lambda: json_text(addresses),
         "csv": lambda: table_text(addresses.buffers, addresses),
         "tflite": lambda: _packed(tflite_offsets(addresses, num_tensors or 0)),
-        "tflite-json": lambda: _tflite_json(tflite_offsets(addresses, num_tensors or 0)),
     }
     try:
         content = writers[wanted]()
@@ -240,14 +232,14 @@ def read_addresses(
     name = str(path)
     try:
         if data.lstrip()[:1] == b"{":
-            document = parse_json(decode_text(data, name), name)
-            if isinstance(document, dict) and document.get("name") == TFLITE_NAME:
-                return _by_plan(_plan_words(document), buffers, num_tensors, name)
-            return addresses_from_document(document)
+            return addresses_from_document(parse_json(decode_text(data, name), name))
         if b"\0" in data:
             if len(data) % 4:
                 raise FormatError(f"not a TFLite plan: {len(data)} bytes are no whole number of 32-bit integers")
-            return _by_plan(list(struct.unpack(f"<{len(data) // 4}i", data)), buffers, num_tensors, name)
+            if buffers is None or num_tensors is None:
+                raise FormatError("a TFLite plan has offsets alone: it can be read only with its graph and schedule")
+            words = list(struct.unpack(f"<{len(data) // 4}i", data))
+            return addresses_from_tflite(words, buffers, num_tensors, name)
     except FormatError as error:
         said = str(error)
         raise FormatError(said if said.startswith(name) else f"{name}: {said}") from None
@@ -255,25 +247,3 @@ def read_addresses(
     if found is None:
         raise FormatError(f"{name}: the table has no column offset, so there are no addresses in it")
     return found
-
-
-class PlanDocument(Document):
-    """TFLite's offline plan of memory, as JSON."""
-
-    name: Literal["OfflineMemoryAllocation"]
-    version: int
-    subgraphs: int
-    offsets: list[int]
-
-
-def _plan_words(document: Any) -> list[int]:
-    found = decoded(PlanDocument, document)
-    if any(not -1 <= offset < 2**31 for offset in found.offsets):
-        raise FormatError("an offset is neither -1 nor a number from 0 to 2^31")
-    return [found.version, found.subgraphs, len(found.offsets), *found.offsets]
-
-
-def _by_plan(words: list[int], buffers: Buffers | None, num_tensors: int | None, name: str) -> Addresses:
-    if buffers is None or num_tensors is None:
-        raise FormatError("a TFLite plan has offsets alone: it can be read only with its graph and schedule")
-    return addresses_from_tflite(words, buffers, num_tensors, name)

@@ -6,15 +6,13 @@ The JSON Schema of the format is ``graph.schema.json`` beside this file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat
 from remat.graphs.graph import COST_UNITS, MAX_NAME_LENGTH, MAX_TOTAL, PHASES, ComputeGraph, Op, Tensor
-from remat.io.documents import Document, check_header, decoded
+from remat.io.documents import Document, Lines, canonical, check_header, decoded
 from remat.io.formats import Source
 from remat.io.text import short
 
@@ -133,36 +131,23 @@ def graph_to_text(graph: ComputeGraph) -> str:
     FormatError
         If `meta` holds something that JSON cannot express.
     """
-    fields = {
+    fields: dict[str, Any] = {
         "format": NAME,
         "version": VERSION,
         "name": graph.name,
         "source": graph.source,
         "cost_unit": graph.cost_unit,
         "constant_memory": graph.constant_memory,
+        "tensors": Lines(json.dumps({"name": t.name, "size": t.size}) for t in graph.tensors),
+        "ops": Lines(_op_line(op) for op in graph.ops),
     }
-    parts = [f"{_dump(key)}: {_dump(value)}" for key, value in fields.items()]
-    parts.append(_lines("tensors", [_dump({"name": t.name, "size": t.size}) for t in graph.tensors]))
-    parts.append(_lines("ops", [_op_line(op) for op in graph.ops]))
     if graph.inputs:
-        parts.append(f'"inputs": {_dump(graph.inputs)}')
+        fields["inputs"] = graph.inputs
     if graph.outputs:
-        parts.append(f'"outputs": {_dump(graph.outputs)}')
+        fields["outputs"] = graph.outputs
     if graph.order != graph.op_names:
-        parts.append(f'"order": {_dump(graph.order)}')
-    try:
-        meta = json.dumps(dict(graph.meta), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"meta of graph {graph.name!r} is not JSON: {error}") from None
-    parts.append(f'"meta": {meta}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-_dump: Callable[[Any], str] = json.JSONEncoder().encode
-
-
-def _lines(key: str, items: list[str]) -> str:
-    return f'"{key}": [\n' + ",\n".join(items) + "\n]" if items else f'"{key}": []'
+        fields["order"] = graph.order
+    return canonical(fields, graph.meta, f"graph {graph.name!r}")
 
 
 def _op_line(op: Op) -> str:
@@ -179,7 +164,7 @@ def _op_line(op: Op) -> str:
         fields["phase"] = op.phase
     if not op.recomputable:
         fields["recomputable"] = False
-    return _dump(fields)
+    return json.dumps(fields)
 
 
 def _recognizes(source: Source) -> bool:

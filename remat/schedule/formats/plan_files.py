@@ -14,7 +14,7 @@ from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.io.documents import Document, Shape, check_header, decoded
+from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
 from remat.io.formats import Source
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
@@ -51,12 +51,10 @@ class PlanDocument(Document):
 
 def plan_to_json(plan: ExecutionPlan) -> str:
     """The canonical JSON of a plan: same content, same text; one statement a line; ASCII."""
-    parts = [f'"format": "{NAME}"', f'"version": {VERSION}']
-    parts += [f'"{key}": {json.dumps(getattr(plan, key))}' for key in _HEADER]
-    for key, statements in (("inputs", plan.inputs), ("statements", plan.statements)):
-        lines = ",\n".join(json.dumps(_as_list(statement, with_word=key != "inputs")) for statement in statements)
-        parts.append(f'"{key}": [\n{lines}\n]' if lines else f'"{key}": []')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+    header = {key: getattr(plan, key) for key in _HEADER}
+    inputs = Lines(json.dumps(_as_list(statement, with_word=False)) for statement in plan.inputs)
+    statements = Lines(json.dumps(_as_list(statement, with_word=True)) for statement in plan.statements)
+    return canonical({"format": NAME, "version": VERSION, **header, "inputs": inputs, "statements": statements})
 
 
 def _as_list(statement: Statement, *, with_word: bool) -> list[Any]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs.graph import MAX_NAME_LENGTH
-from remat.io.documents import Document, Shape, check_header, decoded
+from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
 from remat.io.formats import Source
 from remat.io.limits import check_count
 from remat.io.text import short
@@ -84,19 +84,12 @@ def schedule_to_text(schedule: Schedule) -> str:
     FormatError
         If `meta` holds something that JSON cannot express.
     """
-    parts = [f'"format": "{NAME}"', f'"version": {VERSION}']
-    parts += [f'"{key}": {json.dumps(getattr(schedule, key))}' for key in _HEADER]
     names = [[json.dumps(name) for name in table] for table in (schedule.op_names, schedule.tensor_names)]
     words = ("compute", "free")
     pairs = zip(schedule.kinds.tolist(), schedule.targets.tolist(), strict=True)
-    steps = ",\n".join([f'["{words[kind]}", {names[kind][target]}]' for kind, target in pairs])
-    parts.append(f'"steps": [\n{steps}\n]' if steps else '"steps": []')
-    try:
-        meta = json.dumps(dict(schedule.meta), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"meta of the schedule is not JSON: {error}") from None
-    parts.append(f'"meta": {meta}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+    header = {key: getattr(schedule, key) for key in _HEADER}
+    steps = Lines(f'["{words[kind]}", {names[kind][target]}]' for kind, target in pairs)
+    return canonical({"format": NAME, "version": VERSION, **header, "steps": steps}, schedule.meta, "the schedule")
 
 
 def _text(value: str, key: str) -> str:
