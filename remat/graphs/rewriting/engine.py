@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from remat.deadline import Deadline
-from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.rewrite import Rewrite, RewriteOptions
@@ -109,33 +108,6 @@ def rewrite_graph(
                 RULES[rule].perform(draft, rewrite)
                 done.append(rewrite)
     return Rewritten(_built(draft, done) if done else graph, tuple(done), complete)
-
-
-def apply(graph: ComputeGraph, rewrite: Rewrite) -> ComputeGraph:
-    """The graph with one rewrite made; see :meth:`Rewrite.apply`."""
-    draft = Draft(graph)
-    options = RewriteOptions(
-        min_parts=2, accumulator_bytes=rewrite.accumulator_bytes, split_workspace=rewrite.split_workspace
-    )
-    found = RULES[rewrite.rule].match(draft, rewrite.op, options) if rewrite.op in draft.ops else None
-    same = found is not None and (found.operand, found.axis, found.tensors) == (
-        rewrite.operand, rewrite.axis, rewrite.tensors
-    )  # fmt: skip
-    if found is None or not same or not _coarser(rewrite, found):
-        raise GraphError(f"graph {graph.name!r}: {rewrite.rule} does not apply to op {rewrite.op!r} as it is")
-    RULES[rewrite.rule].perform(draft, rewrite)
-    return _built(draft, [rewrite])
-
-
-def _coarser(rewrite: Rewrite, found: Rewrite) -> bool:
-    """Whether its parts are those found, or several of them merged."""
-    ends = {found.parts[0][0], *(stop for _, stop in found.parts)}
-    stops = [start for start, _ in rewrite.parts[1:]]
-    return (
-        {end for part in rewrite.parts for end in part} <= ends
-        and [stop for _, stop in rewrite.parts[:-1]] == stops
-        and (rewrite.parts[0][0], rewrite.parts[-1][1]) == (found.parts[0][0], found.parts[-1][1])
-    )
 
 
 def _built(draft: Draft, done: list[Rewrite]) -> ComputeGraph:

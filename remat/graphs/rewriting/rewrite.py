@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remat.errors import GraphError
 from remat.io.text import short
-
-if TYPE_CHECKING:
-    from remat.graphs.graph import ComputeGraph
 
 
 class RuleName(StrEnum):
@@ -107,18 +104,6 @@ class Rewrite:
     def key(self) -> tuple[str, str]:
         """Rule and op: an op is rewritten by a rule at most once."""
         return self.rule, self.op
-
-    def apply(self, graph: ComputeGraph) -> ComputeGraph:
-        """The graph with this change made.
-
-        Raises
-        ------
-        GraphError
-            If the op is not there, or not any more as it was when the rewrite was found.
-        """
-        from remat.graphs.rewriting.engine import apply
-
-        return apply(graph, self)
 
     def as_dict(self) -> dict[str, Any]:
         """For the ``meta`` of a graph and for reports."""
