@@ -108,31 +108,3 @@ def checked_axis(axis: object, rank: int, what: str) -> int:
     if not is_whole(axis) or not -rank <= axis < rank:
         raise GraphError(f"{what} is {short(axis)}, which is no axis of a tensor with {rank} axes")
     return axis % rank
-
-
-def numbers(
-    attributes: Attributes, key: str, count: int, op: str, *, least: int = 1, default: int | None = 1
-) -> Shape | None:
-    """`count` whole numbers from an attribute that holds one for all or a list; `default` for all if it is not there.
-
-    Raises
-    ------
-    GraphError
-        Naming the op, for a wrong count, and for what is not a whole number from `least` (below 2^31).
-
-    Examples
-    --------
-    >>> numbers({"stride": 2}, "stride", 2, "a"), numbers({}, "stride", 2, "a")
-    ((2, 2), (1, 1))
-    """
-    value = attributes.get(key)
-    if value is None:
-        return None if default is None else (default,) * count
-    values = list(value) if isinstance(value, list | tuple) else [value] * count
-    what = f"attribute {key!r} of op {op!r}"
-    if len(values) != count:
-        raise GraphError(f"{what} has {len(values):,} numbers, where {count} are needed")
-    for number in values:
-        if not is_whole(number) or not least <= number < 2**31:
-            raise GraphError(f"{what} must be whole numbers from {least}, not {short(number)}")
-    return tuple(values)

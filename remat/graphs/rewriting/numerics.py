@@ -1,7 +1,8 @@
 """A reference executor: the values of all tensors of a graph, with random weights, in double precision.
 
-Weights belong to ops of the graph before rewriting and are cut with them, so that a graph and a rewritten one can be
-compared. Unknown ops are some function of all that they read.
+An op is a random function that has the roles of its axes (:mod:`remat.graphs.rewriting.axes`), not the layer that its
+type names. Weights belong to ops of the graph before rewriting and are cut with them, so that a graph and a rewritten
+one can be compared.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
+from remat.graphs.rewriting.axes import FIXED, Roles, roles
 from remat.graphs.rewriting.draft import Draft
-from remat.graphs.rewriting.kernels import Array
 from remat.graphs.rewriting.kinds import Kind, kind_of
-from remat.graphs.rewriting.layers import Call, finished, layer
+from remat.graphs.rewriting.layers import Array, Call, activated, layer
 from remat.graphs.rewriting.operands import Operand
-from remat.graphs.rewriting.parts import FINISH_OF, part_of
+from remat.graphs.rewriting.parts import FINISH_OF, PartOf, part_of
 
 #: Elements of all tensors together that are worth computing.
 MOST_ELEMENTS = 2**25
@@ -74,9 +75,8 @@ def values(graph: ComputeGraph, seed: int = 0) -> dict[str, Array]:
     >>> from remat.graphs import ComputeGraph, Op, Tensor
     >>> ops = [Op("a", outputs=("x",), type="Input"), Op("b", ("x",), ("y",), type="ReLU")]
     >>> g = ComputeGraph("g", [Tensor("x", 4), Tensor("y", 4)], ops, meta={"shapes": {"x": [1, 4], "y": [1, 4]}})
-    >>> found = values(g)
-    >>> bool((found["y"] == found["x"].clip(0)).all())
-    True
+    >>> {name: value.shape for name, value in values(g).items()}
+    {'x': (1, 4), 'y': (1, 4)}
     """
     draft = Draft(graph)
     return run(draft, lambda shape: shape, seed)
@@ -144,20 +144,32 @@ def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Sha
     part = part_of(op.name, attributes)
     finished_op = _finished(attributes) if kind is Kind.FINISH else None
     origin = part.of if part is not None else finished_op or op.name
-    reading = draft.reading(op.name, 0)
-    if reading is not None:
-        reading = replace(reading, output=_written(draft, op.name, reading.output))
-    call = Call(
-        op, kind, attributes, part, inputs, shapes, reading,
-        lambda slot, shape: _weights(seed, origin, slot, shape),
-    )  # fmt: skip
-    return layer(call)
+
+    def random(slot: str, shape: Shape) -> Array:
+        if prod(shape) > MOST_ELEMENTS:
+            raise ValueError(f"{prod(shape):,} weights are too many for a check")
+        return np.asarray(generator(seed, "weights", origin, slot).standard_normal(shape))
+
+    found_roles = [_roles(draft, op.name, number, part) or (FIXED,) * x.ndim for number, x in enumerate(inputs)]
+    return layer(Call(kind, attributes, part, inputs, shapes, found_roles, random))
 
 
-def _weights(seed: int, op: str, slot: str, shape: Shape) -> Array:
-    if prod(shape) > MOST_ELEMENTS:
-        raise ValueError(f"{prod(shape):,} weights are too many for a check")
-    return generator(seed, "weights", op, slot).standard_normal(shape)
+def _roles(draft: Draft, op: str, operand: int, part: PartOf | None) -> Roles | None:
+    """The roles of the axes of an operand; for a part of an op those that they have in the whole op."""
+    reading = draft.reading(op, operand)
+    if reading is None or part is None:
+        return None if reading is None else roles(reading)
+    shapes, output, length = list(reading.shapes), reading.output, part.stop - part.start
+    shapes[part.operand] = _with_extent(shapes[part.operand], part.axis, part.extent)
+    if not part.sum and "output_slice" not in draft.attributes[op]:
+        found = roles(reading)[part.axis].output
+        axis = part.axis if found is None else found
+        output = _with_extent(output, axis, output[axis] * part.extent // length)
+    return roles(replace(reading, shapes=shapes, output=output))
+
+
+def _with_extent(shape: Shape, axis: int, extent: int) -> Shape:
+    return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def _finished(attributes: Attributes) -> str | None:
@@ -215,7 +227,7 @@ def _put(before: Array | None, draft: Draft, op: Op, given: tuple[Array, Shape],
     total = value if before is None else before + value
     part = part_of(op.name, attributes)
     done = part is not None and part.sum and part.finish and last
-    return finished(kind_of(op.type), attributes, total) if done else total
+    return activated(total) if done else total
 
 
 def _cut_along_images(draft: Draft) -> bool:
