@@ -58,17 +58,6 @@ def effort_for(backend, formulation=""):
     return little
 
 
-#: Checks of records that linear solvers get through bridges.
-BRIDGED = {
-    "enforced",
-    "clauses",
-    "domain",
-    "cumulative",
-    "variable_capacity",
-    "reservoir",
-    "all_different",
-    "no_overlap",
-}
 THOROUGH = Effort(most_ops=6, cases=20, deadline=5.0)
 
 
@@ -96,21 +85,25 @@ def test_nothing_that_is_required_has_gone():
 @pytest.mark.parametrize("check", FORMULATION_CHECKS)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_formulation(formulation, check):
-    check(registry.load("formulations", formulation), Effort(cases=2 if formulation in QUICK_COMPOSITES else 4))
+    check(registry.load("formulations", formulation), Effort(cases=2 if formulation.startswith("h-") else 4))
 
 
-def quick(backend, check):
-    """What stands behind a program of its own is tried in part here and wholly in the slow run.
-
-    The bridges before linear solvers are those before HiGHS, tried there; HiGHS behind Pyomo or MiniZinc answers what
-    HiGHS itself is asked.
-    """
-    if backend in {"pyomo:highs", "minizinc:highs"}:
-        return check.__name__ in {"linear", "infeasible", "plain_graphs", "full_graphs"}
-    return not backend.startswith("pyomo") or check.__name__ not in BRIDGED
-
-
-QUICK = [(backend, check) for backend in BACKENDS for check in BACKEND_CHECKS if quick(backend, check)]
+#: What the quick run asks of backends behind a program of their own; the slow run asks for everything. The bridges
+#: before linear solvers are tried with HiGHS; HiGHS behind Pyomo or MiniZinc answers what HiGHS itself is asked.
+QUICK_BACKENDS = {
+    "pyomo:highs": {"linear"},
+    "minizinc:highs": {"linear", "infeasible"},
+    "pyomo:cbc": {check.__name__ for check in BACKEND_CHECKS} - {
+        "enforced", "clauses", "domain", "cumulative", "variable_capacity", "reservoir", "all_different", "no_overlap",
+        "empty_models", "no_objective", "implied_variables",
+    },
+}  # fmt: skip
+QUICK = [
+    (b, check)
+    for b in BACKENDS
+    for check in BACKEND_CHECKS
+    if check.__name__ in QUICK_BACKENDS.get(b, {check.__name__})
+]
 
 
 @pytest.mark.parametrize(("backend", "check"), QUICK)
@@ -118,55 +111,44 @@ def test_backend(backend, check):
     check(made(backend), effort_for(backend))
 
 
-#: Orders alone. They take few kinds of records, whose way to the backends is tried with the others.
+#: What the quick run asks of pairs. `stages` and `h-ilp` have linear rows like `checkmate`, `h-intervals` without
+#: composites the records of retention intervals, and orders take few kinds of records. Gecode is asked for all that is
+#: written for MiniZinc, CBC for one of each kind of rows.
 ORDERS = ("linear-order", "order-intervals", "order-positions")
-QUICK_ORDERS = {
-    "cp-sat": {"full_graphs_in_any_order", "least_peak_of_full_graphs_in_any_order", "orders_alone",
-               "least_peak_of_accumulation_buffers_in_any_order", "infeasible_stays_infeasible", "hints_are_taken"},
-    "highs": {"accumulation_buffers_in_any_order", "least_peak_of_accumulation_buffers_in_any_order"},
-    "minizinc:gecode": {"least_peak_of_accumulation_buffers_in_any_order"},
-    "pyomo:cbc": {"least_peak_of_accumulation_buffers_in_any_order"},
+BUFFERS, LEAN_BUFFERS = "accumulation_buffers", "least_peak_of_accumulation_buffers_in_any_order"
+MINIZINC = {"plain_graphs", "full_graphs", "hints_are_taken", "infeasible_stays_infeasible", LEAN_BUFFERS}
+QUICK_PAIRS = {
+    **{(order, "cp-sat"): {"full_graphs_in_any_order", "least_peak_of_full_graphs_in_any_order", "orders_alone",
+                           LEAN_BUFFERS, "infeasible_stays_infeasible", "hints_are_taken"} for order in ORDERS},
+    **{(order, "highs"): {"accumulation_buffers_in_any_order", LEAN_BUFFERS} for order in ORDERS},
+    **{(order, "minizinc:gecode"): {LEAN_BUFFERS} for order in ORDERS},
+    ("order-positions", "pyomo:cbc"): {LEAN_BUFFERS},
+    ("checkmate", "minizinc:cp-sat"): MINIZINC,
+    ("checkmate", "pyomo:cbc"): {"full_graphs", "hints_are_taken", "infeasible_stays_infeasible",
+                                 "deadline_keeps_the_incumbent"},
+    ("retention-intervals", "minizinc:cp-sat"): MINIZINC,
+    ("retention-intervals", "minizinc:highs"): {"full_graphs"},
+    ("retention-intervals", "pyomo:cbc"): {BUFFERS, "limited_computes_in_any_order"},
+    ("h-ilp", "cp-sat"): {BUFFERS},
+    ("h-ilp", "highs"): {"full_graphs", "limited_computes", BUFFERS, "hints_are_taken"},
+    ("h-ilp", "minizinc:gecode"): {BUFFERS},
+    ("h-intervals", "cp-sat"): {"full_graphs", LEAN_BUFFERS},
+    ("h-intervals", "highs"): {BUFFERS},
 }  # fmt: skip
+COMPLETE = {"checkmate": {"cp-sat", "highs", "minizinc:gecode"}, "stages": {"cp-sat", "highs"},
+            "retention-intervals": {"cp-sat", "highs", "minizinc:gecode"}}  # fmt: skip
 
 
-#: What is asked of a formulation behind MiniZinc's CP-SAT: the model is written like Gecode's, of which all is asked.
-QUICK_CP_SAT = {
-    "plain_graphs", "full_graphs", "accumulation_buffers", "full_graphs_in_any_order", "infeasible_stays_infeasible",
-    "hints_are_taken", "least_peak_of_accumulation_buffers_in_any_order",
-}  # fmt: skip
+def quick_pairs():
+    """Formulation, backend and check of all that the quick run asks."""
+    for formulation in FORMULATIONS:
+        for backend in BACKENDS:
+            whole = backend in COMPLETE.get(formulation, ())
+            asked = QUICK_PAIRS.get((formulation, backend), ())
+            yield from ((formulation, backend, check) for check in PAIR_CHECKS if whole or check.__name__ in asked)
 
 
-#: Composites. Without any `h-intervals` states what retention intervals do, and gives the same records; and `h-ilp` has
-#: linear rows like `checkmate`.
-QUICK_COMPOSITES = {
-    "h-ilp": {
-        "cp-sat": {"accumulation_buffers"},
-        "highs": {"full_graphs", "limited_computes", "accumulation_buffers", "hints_are_taken"},
-        "minizinc:gecode": {"accumulation_buffers"},
-        "pyomo:cbc": {"accumulation_buffers"},
-    },
-    "h-intervals": {
-        "cp-sat": {"full_graphs", "least_peak_of_accumulation_buffers_in_any_order"},
-        "highs": {"accumulation_buffers"},
-    },
-}  # fmt: skip
-
-
-def quick_pair(formulation, backend, check):
-    """`stages` has linear rows like `checkmate`, whose way to these backends is tried."""
-    if formulation in QUICK_COMPOSITES:
-        return check.__name__ in QUICK_COMPOSITES[formulation].get(backend, ())
-    if formulation in ORDERS:
-        return check.__name__ in QUICK_ORDERS.get(backend, ())
-    if backend == "minizinc:cp-sat" and check.__name__ not in QUICK_CP_SAT:
-        return False
-    return quick(backend, check) and (formulation != "stages" or backend.partition(":")[0] not in SLOW_FAMILIES)
-
-
-QUICK_PAIRS = [(f, b, c) for f in FORMULATIONS for b in BACKENDS for c in PAIR_CHECKS if quick_pair(f, b, c)]
-
-
-@pytest.mark.parametrize(("formulation", "backend", "check"), QUICK_PAIRS)
+@pytest.mark.parametrize(("formulation", "backend", "check"), quick_pairs())
 def test_pair(formulation, backend, check):
     check(registry.load("formulations", formulation), made(backend), effort_for(backend, formulation))
 
