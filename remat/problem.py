@@ -147,9 +147,9 @@ class Problem:
             put(self, "objective", Objective(self.objective))
         except ValueError:
             known = ", ".join(Objective)
-            raise ProblemError(f"objective {short(self.objective)} is not one of {known}") from None
+            raise ProblemError(f"objective {short(self.objective)} is not one of {known}", "bad-objective") from None
         if isinstance(self.keep, str):
-            raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}")
+            raise ProblemError(f"keep must be a list of tensor names, not the single name {short(self.keep)}", "keep")
         if not isinstance(self.keep, Iterable):
             raise ProblemError(f"keep must be a list of tensor names, not {short(self.keep)}")
         names = tuple(self.keep)

@@ -207,27 +207,33 @@ class SolveOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.deadline, Deadline):
-            raise ProblemError(f"the deadline must be a Deadline, not {self.deadline!r}; `stop` takes seconds")
+            raise ProblemError(
+                f"the deadline must be a Deadline, not {self.deadline!r}; `stop` takes seconds", "bad-deadline"
+            )
         for what, value, least in (("threads", self.threads, 1), ("seed", self.seed, 0)):
             if value is None and what == "threads":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ProblemError(f"{what} must be a whole number from {least}, not {short(value)}")
+                raise ProblemError(f"{what} must be a whole number from {least}, not {short(value)}", "number")
             if value > MOST:
-                raise ProblemError(f"{what} must be at most {MOST:,}, which all solvers take, not {short(value)}")
+                raise ProblemError(
+                    f"{what} must be at most {MOST:,}, which all solvers take, not {short(value)}", "large-seed"
+                )
         gap = self.relative_gap
         if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
-            raise ProblemError(f"the relative gap must be at least 0 and below 1, not {gap!r}")
+            raise ProblemError(f"the relative gap must be at least 0 and below 1, not {gap!r}", "bad-gap")
         if self.log is not None and not callable(self.log):
-            raise ProblemError(f"the log must be a callable that takes a line of text, not {self.log!r}")
+            raise ProblemError(f"the log must be a callable that takes a line of text, not {self.log!r}", "bad-log")
         if not isinstance(self.solver, Mapping):
-            raise ProblemError(f"solver options must be a mapping of names to values, not {self.solver!r}")
+            raise ProblemError(f"solver options must be a mapping of names to values, not {self.solver!r}", "solver")
         object.__setattr__(self, "solver", dict(self.solver))
         if self.memory_limit is not None:
             object.__setattr__(self, "memory_limit", memory_bytes(self.memory_limit))
             object.__setattr__(self, "isolate", True)
         if isinstance(self.start, str) and self.start not in ("auto", "none"):
-            raise ProblemError(f"start {self.start!r} is neither 'auto' nor 'none'; a schedule itself is taken, too")
+            raise ProblemError(
+                f"start {self.start!r} is neither 'auto' nor 'none'; a schedule itself is taken, too", "bad-start"
+            )
 
     @property
     def memory_bytes(self) -> int | None:

@@ -32,5 +32,5 @@ def as_backend(backend: BackendLike) -> Backend:
     if isinstance(made, type) and issubclass(made, Backend):
         made = attempt(made, f"backend {made.name!r} cannot be made", "remat.backends")
     if not isinstance(made, Backend):
-        raise ProblemError(f"the backend is a name or a Backend, not {f'{backend!r}'[:60]}")
+        raise ProblemError(f"the backend is a name or a Backend, not {f'{backend!r}'[:60]}", "no-backend")
     return made

@@ -136,7 +136,9 @@ class LpRounding(Heuristic):
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if run.options.isolate:
-            raise ProblemError(f"heuristic {self.name!r} solves its relaxation in this process; it cannot be isolated")
+            raise ProblemError(
+                f"heuristic {self.name!r} solves its relaxation in this process; it cannot be isolated", "not-isolated"
+            )
         self.bound, self.scope, self.tried = None, None, []
         search = _Search(self, problem, run)
         limit = _known_cost(problem, run) if self.options.limited and self.options.formulation == "stages" else None

@@ -73,14 +73,14 @@ def translate(ops: Iterable[int], source: Group, target: Group) -> Int:
     array([5, 4, 7])
     """
     if (len(source.forward), len(source.backward)) != (len(target.forward), len(target.backward)):
-        raise ProblemError(f"group {target.name!r} has other numbers of ops than group {source.name!r}")
+        raise ProblemError(f"group {target.name!r} has other numbers of ops than group {source.name!r}", "other-group")
     wanted = np.array(list(ops), dtype=np.int64)
     order = np.argsort(source.ops)
     place = np.searchsorted(source.ops, wanted, sorter=order)
     known = place < len(order)
     known[known] = source.ops[order[place[known]]] == wanted[known]
     if not known.all():
-        raise ProblemError(f"op number {int(wanted[~known][0])} is not in group {source.name!r}")
+        raise ProblemError(f"op number {int(wanted[~known][0])} is not in group {source.name!r}", "not-in-group")
     return target.ops[order[place]]
 
 

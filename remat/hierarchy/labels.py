@@ -47,7 +47,9 @@ def module_labels(problem: Problem, ops: Int, _: int = 0) -> Labels:
     """Blocks are numbered modules of ``meta["modules"]`` (op name to dotted path), and what lies between them."""
     modules = problem.graph.meta.get("modules")
     if not isinstance(modules, Mapping) or not modules:
-        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by modules: meta has no 'modules'")
+        raise ProblemError(
+            f"graph {problem.graph.name!r} is no chain of blocks by modules: meta has no 'modules'", "no-paths"
+        )
     paths = [module_path(modules.get(problem.graph.op_names[op])) for op in ops.tolist()]
     return numbered(problem, ops, paths, "no numbered modules with several ops each")
 

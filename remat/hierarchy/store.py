@@ -69,7 +69,7 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ProblemError(f"{folder}: cannot be a folder of options: {error.strerror}") from None
+            raise ProblemError(f"{folder}: cannot be a folder of options: {error.strerror}", "bad-store") from None
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -96,7 +96,7 @@ class Store:
                     if op >= num_ops:
                         raise FormatError(f"options[{number}] computes op {op}, and there are {num_ops}")
         except FormatError as error:
-            raise FormatError(f"{path}: {error}") from None
+            raise FormatError(f"{path}: {error}", "bad-options") from None
         return [(option.forward, option.backward) for option in found.options]
 
     def write(self, key: str, options: Sequence[Sequences]) -> None:

@@ -197,14 +197,14 @@ class Hierarchy:
         arrays, name = self.graph.arrays, self.graph.op_names
         lacking = np.setdiff1d(np.arange(len(name)), self.root.ops)
         if len(lacking):
-            raise ProblemError(f"the hierarchy of graph {self.graph.name!r} lacks op {name[lacking[0]]!r}")
+            raise ProblemError(f"the hierarchy of graph {self.graph.name!r} lacks op {name[lacking[0]]!r}", "lacks-op")
         above: tuple[Group, ...] = ()
         for level in self.levels():
             _check_level(arrays, level, above)
             above = level
         for number, level in enumerate(self.levels()):
             if number and (fault := cycle_fault(arrays, level)):
-                raise ProblemError(f"graph {self.graph.name!r}: {fault}")
+                raise ProblemError(f"graph {self.graph.name!r}: {fault}", "not-convex")
 
     def __str__(self) -> str:
         from remat.hierarchy.outline import outline
@@ -297,18 +297,18 @@ def _check_level(arrays: GraphArrays, level: tuple[Group, ...], above: tuple[Gro
     ops, part = np.concatenate(parts), np.repeat(np.arange(len(parts)), lengths)
     empty = np.flatnonzero(lengths[::2] + lengths[1::2] == 0)
     if len(empty):
-        raise ProblemError(f"group {level[empty[0]].name!r} has no ops")
+        raise ProblemError(f"group {level[empty[0]].name!r} has no ops", "no-ops")
     late = np.flatnonzero((np.diff(arrays.position[ops]) <= 0) & (np.diff(part) == 0)) + 1
     if len(late):
         group, op = level[part[late[0]] // 2].name, name[ops[late[0]]]
-        raise ProblemError(f"group {group!r}: op {op!r} is listed twice or not in the reference order")
+        raise ProblemError(f"group {group!r}: op {op!r} is listed twice or not in the reference order", "not-in-order")
     by_op = np.argsort(ops, kind="stable")
     again = np.flatnonzero(np.diff(ops[by_op]) == 0)
     one, other = by_op[again], by_op[again + 1]
     both = one[part[one] // 2 == part[other] // 2]
     if len(both):
         group, op = level[part[both[0]] // 2].name, name[ops[both[0]]]
-        raise ProblemError(f"group {group!r}: op {op!r} is both a forward and a backward op")
+        raise ProblemError(f"group {group!r}: op {op!r} is both a forward and a backward op", "two-parts")
     if not above:
         return
     parent = np.repeat(np.arange(len(above)), [len(group.children) for group in above])
@@ -320,10 +320,13 @@ def _check_level(arrays: GraphArrays, level: tuple[Group, ...], above: tuple[Gro
         child, kind = divmod(int(part[strange[0]]), 2)
         raise ProblemError(
             f"{('forward', 'backward')[kind]} op {name[ops[strange[0]]]!r} of group {level[child].name!r} is not one "
-            f"of its parent {above[parent[child]].name!r}"
+            f"of its parent {above[parent[child]].name!r}",
+            "not-in-parent",
         )
     if len(again):
         holders = part[ops == ops[one[0]]] // 2
         shown = " and ".join(repr(level[holder].name) for holder in holders.tolist())
         where = above[parent[holders[0]]].name
-        raise ProblemError(f"op {name[ops[one[0]]]!r} is in several children of group {where!r}: {shown}")
+        raise ProblemError(
+            f"op {name[ops[one[0]]]!r} is in several children of group {where!r}: {shown}", "not-disjoint"
+        )

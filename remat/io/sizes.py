@@ -30,9 +30,9 @@ def memory_bytes(limit: int | str) -> int:
     if isinstance(limit, str) and (match := _SIZE.fullmatch(limit[:60])) is not None and match[2] in UNITS:
         size = int(Fraction(match[1]) * UNITS[match[2]])
     if size is None:
-        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes (4GiB)")
+        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes (4GiB)", "bad-memory")
     if size <= 0:
-        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes above 0")
+        raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes above 0", "bad-memory")
     return size
 
 

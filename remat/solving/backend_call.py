@@ -69,7 +69,7 @@ def call_backend(
 
     def take(values: Values, objective: float) -> bool:
         if values.shape != (model.num_vars,):
-            raise BackendError(f"backend {backend.name!r} gives values of another shape than its model")
+            raise BackendError(f"backend {backend.name!r} gives values of another shape than its model", "wrong-shape")
         return on_values(values, objective)
 
     def on_incumbent(incumbent: Incumbent) -> bool:
@@ -95,11 +95,11 @@ def call_backend(
     if isinstance(crash, BackendError):
         raise SolverFailedError(str(crash)) from crash
     if crash is not None:
-        raise SolverFailedError(f"backend {backend.name!r} crashed: {one_line(crash)}") from crash
+        raise SolverFailedError(f"backend {backend.name!r} crashed: {one_line(crash)}", "crashed") from crash
     if raw.status is Status.ERROR:
-        raise SolverFailedError(f"backend {backend.name!r} failed: {raw.message}")
+        raise SolverFailedError(f"backend {backend.name!r} failed: {raw.message}", "failed")
     if raw.values is None and raw.status in (Status.OPTIMAL, Status.FEASIBLE):
-        raise BackendError(f"backend {backend.name!r} claims a solution ({raw.status}) and gives none")
+        raise BackendError(f"backend {backend.name!r} claims a solution ({raw.status}) and gives none", "no-values")
     if stopped_here:
         return replace(raw, stop=StopReason.FINISHED)
     late = interrupted() and raw.stop in (StopReason.DEADLINE, StopReason.OTHER)

@@ -21,7 +21,7 @@ def raise_bounds(session: Session, deadline: Deadline) -> None:
     def take(bound: Bound) -> bool:
         if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
             source, cost = session.best.source, session.best.certificate.cost
-            raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}")
+            raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}", "refuted")
         if bound.infeasible:
             session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
         else:

@@ -70,7 +70,7 @@ class Incumbents:
         """
         certificate = self._known(schedule) or validate(self.problem.graph, schedule, self.problem.rules)
         if certificate.verdict is Verdict.INVALID:
-            raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}")
+            raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}", "invalid-schedule")
         seen = Certified(schedule, certificate, source)
         if seen.fits and (self.best is None or self.rank(seen) < self.rank(self.best)):
             self.best = seen
@@ -137,11 +137,11 @@ class Reader:
             was claimed.
         """
         if not math.isfinite(claimed) or not np.isfinite(values).all():
-            raise BackendError(f"{self._source} gives a cost or values that are not finite")
+            raise BackendError(f"{self._source} gives a cost or values that are not finite", "not-finite")
         schedule = self._decode(values)
         seen = self._incumbents.see(schedule, self._source)
         if not seen.fits and self._incumbents.problem.objective is Objective.LEAST_COST:
-            raise BackendError(f"{self._source} gives a schedule over budget: {seen.certificate.first}")
+            raise BackendError(f"{self._source} gives a schedule over budget: {seen.certificate.first}", "over-budget")
         peak = self._incumbents.problem.objective is Objective.LEAST_PEAK
         cost = seen.certificate.peak if peak else seen.certificate.cost
         word = "peak" if peak else "cost"
@@ -149,11 +149,14 @@ class Reader:
         if abs(claimed - worth) > TOLERANCE * max(1.0, abs(worth)):
             raise BackendError(
                 f"{self._source} claims {word} {_number(claimed)}, but its values {word} {_number(worth)} "
-                f"and the schedule {word}s {cost:,}"
+                f"and the schedule {word}s {cost:,}",
+                "wrong-cost",
             )
         slack = max(0.5, 1e-12 * cost) if self._exact else TOLERANCE * max(1.0, cost)
         if cost > worth + slack:
-            raise BackendError(f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {cost:,}")
+            raise BackendError(
+                f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {cost:,}", "wrong-cost"
+            )
         if cost < worth - slack and not peak:  # decode() dropped computes that nothing needs
             self.notes.add("decoding dropped useless computes from the solver's schedule")
         return seen
@@ -162,7 +165,9 @@ class Reader:
         try:
             return replace(self._formulation.decode(values), source=self._source)
         except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise BackendError(f"{self._source} gives values that are no schedule: {one_line(error)}") from error
+            raise BackendError(
+                f"{self._source} gives values that are no schedule: {one_line(error)}", "no-schedule"
+            ) from error
 
 
 def one_line(error: BaseException) -> str:

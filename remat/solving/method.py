@@ -76,7 +76,7 @@ class Method(ABC):
 
     def __init__(self, options: Any = None) -> None:
         if options is not None and self.options_type is None:
-            raise ProblemError(f"method {self.name!r} takes no options")
+            raise ProblemError(f"method {self.name!r} takes no options", "no-options")
         self.options: Any = self.options_type() if options is None and self.options_type is not None else options
 
     @property
@@ -104,7 +104,7 @@ class AutoMethod(Method):
     def __init__(self, options: Any = None) -> None:
         if options is not None:
             raise ProblemError(
-                f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name"
+                f"method {AUTO!r} takes no options; those of a formulation or heuristic go with its name", "no-options"
             )
         super().__init__()
 
@@ -126,7 +126,7 @@ class HeuristicMethod(Method):
     def __init__(self, kind: type[Heuristic] | Heuristic, options: Any = None) -> None:
         if isinstance(kind, Heuristic):
             if options is not None:
-                raise ProblemError(f"heuristic {kind.name!r} has its options already")
+                raise ProblemError(f"heuristic {kind.name!r} has its options already", "no-options")
             self.heuristic = kind
         else:
             self.heuristic = attempt(lambda: kind(options), f"heuristic {kind.name!r} cannot be made")
@@ -288,5 +288,6 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
         made: Method = attempt(lambda: kind(options), f"method {kind.name!r} cannot be made")
         return made
     raise ProblemError(
-        f"a method is a name or a class of Method, OrderSearch, Formulation or Heuristic, not {f'{method!r}'[:60]}"
+        f"a method is a name or a class of Method, OrderSearch, Formulation or Heuristic, not {f'{method!r}'[:60]}",
+        "no-method",
     )

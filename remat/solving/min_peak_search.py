@@ -398,7 +398,8 @@ class MinPeakSearch:
         if value > self.peak:
             raise BackendError(
                 f"{kind} claims that no schedule holds less than {value:,} bytes, "
-                f"but that of {self.best.source} holds {self.peak:,}"
+                f"but that of {self.best.source} holds {self.peak:,}",
+                "refuted",
             )
         if value > self.bound:
             self.session.bound_kind, self.session.bound_cause = kind, cause

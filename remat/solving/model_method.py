@@ -58,7 +58,7 @@ class ModelMethod:
         session, availability = self.session, self.backend.ready()
         if not availability.ready:
             reason = f"{availability.state}, {availability.reason}"
-            raise BackendError(f"backend {self.backend.full_name!r} cannot be used: {reason}")
+            raise BackendError(f"backend {self.backend.full_name!r} cannot be used: {reason}", "unavailable")
         for phase in ("build", "preliminary", "solve"):
             session.timings.setdefault(phase, 0.0)
         session.enter("build")
@@ -138,7 +138,9 @@ class ModelMethod:
         try:
             return self.kind(self.session.problem, self.options)  # type: ignore[call-arg]
         except TypeError as error:
-            raise ProblemError(f"formulation {self.kind.name!r} does not take these options: {error}") from None
+            raise ProblemError(
+                f"formulation {self.kind.name!r} does not take these options: {error}", "no-options"
+            ) from None
 
     # -- calls of the backend ----------------------------------------------------------------------------------------
 
@@ -225,7 +227,8 @@ class ModelMethod:
             word = "holds" if session.asks_peak else "costs"
             raise BackendError(
                 f"{self.source} claims that no schedule {word} less than {session.bound:,}, "
-                f"but that of {best.source} {word} {value:,}"
+                f"but that of {best.source} {word} {value:,}",
+                "refuted",
             )
 
     def _prove_infeasible(self, formulation: Formulation) -> None:
@@ -235,7 +238,9 @@ class ModelMethod:
             session.infeasible, session.scope = True, formulation.scope()
             session.proof = f" (proved by {self.kind.name} and {self.backend.full_name})"
         elif self._in_scope(formulation, best):
-            raise BackendError(f"{self.source} claims that no schedule exists, but that of {best.source} is one")
+            raise BackendError(
+                f"{self.source} claims that no schedule exists, but that of {best.source} is one", "refuted"
+            )
         else:
             session.note(f"{self.source} proved that no schedule fits within: {formulation.scope()}")
             session.scope, session.bound = EVERY_SCHEDULE, session.least_bound

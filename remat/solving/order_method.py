@@ -26,7 +26,9 @@ def see_order(session: Session, instance: OrderInstance, order: Int, peak: int, 
     schedule = instance.schedule(session.problem, order, source)
     certificate = session.incumbents.see(schedule, source).certificate
     if certificate.peak != peak:
-        raise BackendError(f"{source} claims a peak of {peak:,} bytes for an order that has {certificate.peak:,}")
+        raise BackendError(
+            f"{source} claims a peak of {peak:,} bytes for an order that has {certificate.peak:,}", "wrong-peak"
+        )
     session.tell()
     return schedule
 

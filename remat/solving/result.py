@@ -229,7 +229,7 @@ class Result:
         if self.schedule is None:
             over = self.least_peak_schedule is not None
             advice = "; the one with the least peak is over the budget (result.least_peak_schedule)" if over else ""
-            raise ProblemError(f"there is no schedule to {do}: {self.status}{advice}")
+            raise ProblemError(f"there is no schedule to {do}: {self.status}{advice}", "no-schedule")
         return self.schedule
 
     def as_dict(self) -> dict[str, Any]:

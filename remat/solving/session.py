@@ -327,7 +327,9 @@ class Session:
         # A schedule by another method than the one that was asked is no answer.
         other = self.incumbents if self.any_method else Incumbents(self.problem)
         if other.see(found.schedule, found.source).fits and self.infeasible and covers(self.scope, self.problem):
-            raise BackendError(f"it is claimed that no schedule exists{self.proof}, but {found.source} found one")
+            raise BackendError(
+                f"it is claimed that no schedule exists{self.proof}, but {found.source} found one", "refuted"
+            )
         return min(known, found.certificate.peak)
 
     def _suffices(self, peak: int) -> str:

@@ -135,14 +135,15 @@ def solve(
 def _check_problem(problem: Any) -> None:
     if not isinstance(problem, Problem):
         advice = "; Problem(graph, budget) makes one" if isinstance(problem, ComputeGraph) else ""
-        raise ProblemError(f"the problem is a {type(problem).__name__}, not a Problem{advice}")
+        raise ProblemError(f"the problem is a {type(problem).__name__}, not a Problem{advice}", "no-problem")
 
 
 def _check_objective(problem: Problem, method: Method) -> None:
     if problem.objective not in method.objectives:
         raise ProblemError(
             f"method {method.name!r} cannot be asked for the {str(problem.objective).replace('-', ' ')}; 'auto', "
-            "formulations that can state it ('retention-intervals') and heuristics can"
+            "formulations that can state it ('retention-intervals') and heuristics can",
+            "no-peak",
         )
 
 
@@ -153,7 +154,7 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
     if method.needs_backend:
         return as_backend(backend)
     if call.solver:
-        raise ProblemError(f"method {method.name!r} has no solver for the option {next(iter(call.solver))!r}")
+        raise ProblemError(f"method {method.name!r} has no solver for the option {next(iter(call.solver))!r}", "unused")
     return None
 
 
@@ -164,5 +165,5 @@ def _first_schedule(warm_start: Schedule | None, call: SolveOptions) -> Schedule
     elif warm_start is not None and call.start not in ("auto", "none", warm_start):
         raise ProblemError("there is a warm start, and options.start is another schedule")
     if warm_start is not None and not isinstance(warm_start, Schedule):
-        raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule")
+        raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule", "no-schedule")
     return warm_start

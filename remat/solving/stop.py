@@ -221,7 +221,8 @@ def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingC
     if not isinstance(options, SolveOptions):
         raise ProblemError(
             f"options must be SolveOptions, not {_shown(options)}; options of a formulation or heuristic go with "
-            "method_options"
+            "method_options",
+            "bad-options",
         )
     if stop is None or isinstance(stop, Deadline):
         given, criterion = stop or Deadline.after(None), None
@@ -229,7 +230,9 @@ def stopping(stop: Stop, options: SolveOptions) -> tuple[SolveOptions, StoppingC
         given, criterion = Deadline.after(stop.seconds), stop
     else:
         if isinstance(stop, bool) or not isinstance(stop, int | float) or not stop > 0:
-            raise ProblemError(f"stop must be a positive number of seconds or a stopping criterion, not {_shown(stop)}")
+            raise ProblemError(
+                f"stop must be a positive number of seconds or a stopping criterion, not {_shown(stop)}", "bad-stop"
+            )
         given, criterion = Deadline.after(stop), None
     own = options.deadline
     if math.isfinite(own.seconds):  # both hold

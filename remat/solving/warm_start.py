@@ -46,7 +46,7 @@ def take_warm_start(incumbents: Incumbents, schedule: Schedule) -> str:
     try:
         seen = incumbents.see(schedule, "the warm start")
     except BackendError as error:
-        raise ProblemError(str(error)) from None
+        raise ProblemError(str(error), "invalid-schedule") from None
     if schedule.has_frees:
         seen = incumbents.see(schedule.without_frees(), "the warm start, freed at last use")
     return "" if seen.fits else f"the warm start is over the budget (peak {seen.certificate.peak:,} bytes)"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from generators import training_graph
 from helpers import RUN
+from refusals import refused
 
 from remat import registry, solve
 from remat.backends.base import SolveOptions
 from remat.cli import main
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
@@ -146,16 +146,16 @@ def test_time_is_over():
 
 
 def test_refusals(tmp_path, capsys):
-    with pytest.raises(ProblemError, match="no training graph"):
+    with refused("problem.no-training-graph"):
         BlockCheckpointing().run(Problem(layered(12, seed=1), "80%"), RUN)
-    with pytest.raises(ProblemError, match="has no module paths"):
+    with refused("problem.no-paths"):
         BlockCheckpointing(BlockOptions("modules")).run(Problem(unit_chain(9), 9), RUN)
-    with pytest.raises(ProblemError, match="blocks must be 'auto' or"):
+    with refused("problem.option", culprit="auto"):
         BlockOptions(blocks="layers")
-    with pytest.raises(ProblemError, match="k must be a whole number from 1 or None, not 0"):
+    with refused("problem.option"):
         BlockOptions(k=0)
     stripped = replace(ZOO["unet"](), meta={"modules": "none"})
-    with pytest.raises(ProblemError, match="no module paths"):
+    with refused("problem.no-paths"):
         BlockCheckpointing(BlockOptions("modules")).run(Problem(stripped, "80%"), RUN)
     write_graph(layered(12, seed=1), tmp_path / "layered.json")
     assert main(["solve", str(tmp_path / "layered.json"), "--method", "block-checkpointing", "--budget", "95%"]) == 2

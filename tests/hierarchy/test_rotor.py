@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from helpers import RUN, judged
 from numpy.typing import NDArray
+from refusals import refused
 
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
@@ -186,7 +186,7 @@ def test_rules_are_kept() -> None:
 
 
 def test_what_is_no_training_step_is_refused() -> None:
-    with pytest.raises(ProblemError, match="is no training graph"):
+    with refused("problem.no-training-graph"):
         Rotor().run(Problem(layered(20, 0.3, 1), "90%"), RUN)
 
 

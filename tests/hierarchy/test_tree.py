@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from remat.errors import ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.hierarchy import Group, Hierarchy, interface
@@ -34,34 +34,31 @@ def test_a_hierarchy_of_convex_groups_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "fault"),
+    ("kind", "groups"),
     [
-        ([Group("x", np.array([0, 3]))], "group 'x' is not convex: op 'b' lies on a path out of it and back"),
-        ([Group("x", np.array([1, 5])), Group("y", np.array([2, 3]))], "group 'x' and group 'y' depend on each other"),
-        ([Group("x", np.array([1, 5])), Group("y", np.array([2, 6]))], "group 'x' and group 'y' depend on each other"),
-        ([Group("x", np.array([1, 2])), Group("y", np.array([2, 3]))], "op 'c' is in several children of group 'root'"),
-        ([Group("x", np.array([2, 1]))], "group 'x': op 'b' is listed twice or not in the reference order"),
-        ([Group("x", np.array([], dtype=int))], "group 'x' has no ops"),
-        (
-            [Group("x", np.array([1, 2, 3]), children=(Group("y", np.array([3, 4])),))],
-            "forward op 'e' of group 'y' is not one of its parent 'x'",
-        ),
+        ("problem.not-convex", [Group("x", np.array([0, 3]))]),
+        ("problem.not-convex", [Group("x", np.array([1, 5])), Group("y", np.array([2, 3]))]),
+        ("problem.not-convex", [Group("x", np.array([1, 5])), Group("y", np.array([2, 6]))]),
+        ("problem.not-disjoint", [Group("x", np.array([1, 2])), Group("y", np.array([2, 3]))]),
+        ("problem.not-in-order", [Group("x", np.array([2, 1]))]),
+        ("problem.no-ops", [Group("x", np.array([], dtype=int))]),
+        ("problem.not-in-parent", [Group("x", np.array([1, 2, 3]), children=(Group("y", np.array([3, 4])),))]),
+        ("problem.two-parts", [Group("x", np.array([1, 2]), np.array([2]))]),
     ],
 )
-def test_what_is_no_hierarchy_is_refused(groups: list[Group], fault: str) -> None:
-    with pytest.raises(ProblemError) as caught:
+def test_what_is_no_hierarchy_is_refused(kind: str, groups: list[Group]) -> None:
+    with refused(kind):
         tree(*groups).check()
-    assert fault in str(caught.value)
 
 
 def test_the_root_has_all_ops() -> None:
-    with pytest.raises(ProblemError, match="lacks op 'g'"):
+    with refused("problem.lacks-op", culprit="g"):
         Hierarchy(diamonds(), Group("root", np.arange(6))).check()
 
 
 def test_groups_inside_others_are_looked_at() -> None:
     outer = Group("outer", np.arange(4), children=(Group("bent", np.array([0, 3])),))
-    with pytest.raises(ProblemError, match="'bent' is not convex"):
+    with refused("problem.not-convex", culprit="bent"):
         tree(outer).check()
 
 
@@ -70,7 +67,7 @@ def test_backward_parts_are_nodes_of_their_own() -> None:
     problem = Problem(unit_chain(3))
     root = [np.arange(4), np.arange(4, 7)]
     Hierarchy(problem, Group("root", *root, (Group("x", np.array([0, 1]), np.array([5, 6])),))).check()
-    with pytest.raises(ProblemError, match=r"group 'x' \(its backward ops\) is not convex: op 'g1'"):
+    with refused("problem.not-convex", culprit="x"):
         Hierarchy(problem, Group("root", *root, (Group("x", np.array([0, 1]), np.array([4, 6])),))).check()
 
 

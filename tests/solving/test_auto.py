@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import ONE, judged
+from refusals import refused
 from small_graphs import KNOWN
 
 import remat.solving.auto
@@ -18,7 +19,7 @@ import remat.solving.session
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.bounds.base import Bound
 from remat.cli import main
-from remat.errors import BackendError, ProblemError
+from remat.errors import BackendError
 from remat.graphs import write_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
@@ -359,7 +360,7 @@ def test_options_of_the_solver_are_for_no_other_one() -> None:
 
 
 def test_auto_takes_no_options() -> None:
-    with pytest.raises(ProblemError, match="method 'auto' takes no options"):
+    with refused("problem.no-options", culprit="auto"):
         solve(CHAIN, method_options={"copies": 3})
 
 
@@ -374,7 +375,7 @@ def test_auto_takes_no_options() -> None:
 def test_a_bound_that_a_schedule_contradicts_is_an_error(lie: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: lie)
     monkeypatch.setattr(remat.solving.chain_starts, "FEW_OPS", 0)  # or it is decided before
-    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of [\w-]+ costs 22"):
+    with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of .* costs"):
         solve(CHAIN, options=ONE)
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 from helpers import ONE
+from refusals import refused
 
 import remat.solving.order_start
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status
 from remat.deadline import Deadline
-from remat.errors import BackendError
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.ordering.base import Ordering, OrderSearch
@@ -90,5 +90,5 @@ class Liar(OrderSearch):
 
 def test_a_peak_that_is_wrong_is_an_error(monkeypatch):
     monkeypatch.setattr(remat.solving.order_start, "RULES", (Liar,))
-    with pytest.raises(BackendError, match="liar claims a peak of 5 bytes for an order that has 10"):
+    with refused("backend.wrong-peak"):
         OrderStart(Session(Problem(unit_chain(8), 5, "free"), ONE, "auto")).run(Deadline.after(20), None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from remat.backends.base import (
     Availability,
@@ -191,7 +192,7 @@ def test_the_reference_order_is_optimal_where_it_fits(budget: object) -> None:
 
 def test_an_unavailable_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripted, "state", AvailabilityState.NOT_INSTALLED)
-    with pytest.raises(BackendError, match="'scripted' cannot be used: not installed, of the imagination"):
+    with refused("backend.unavailable", culprit="scripted"):
         run(never)
 
 
@@ -291,26 +292,22 @@ def test_options_reach_the_backend_untouched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "message"),
+    ("script", "kind"),
     [
-        (says(1, objective=4.0, bound=4.0), "menu by scripted claims cost 4, but its values cost 5"),
-        (says(1, objective=6.0), "claims cost 6, but its values cost 5 and the schedule costs 5"),
-        (says(0), "menu by scripted gives a schedule over budget: .*9"),
-        (says(1, objective=float("nan")), "not finite"),
-        (says(1, values=np.array([np.nan, 1, 0])), "not finite"),
-        (says(1, values=np.array([0.0, 1.0])), "'scripted' gives values of another shape"),
-        (says(1, values=None), r"'scripted' claims a solution \(optimal\) and gives none"),
-        (says(2, bound=7.0), None),
-        (says(status=Status.ERROR, message="out of luck"), "'scripted' failed: out of luck"),
+        (says(1, objective=4.0, bound=4.0), "backend.wrong-cost"),
+        (says(1, objective=6.0), "backend.wrong-cost"),
+        (says(0), "backend.over-budget"),
+        (says(1, objective=float("nan")), "backend.not-finite"),
+        (says(1, values=np.array([np.nan, 1, 0])), "backend.not-finite"),
+        (says(1, values=np.array([0.0, 1.0])), "backend.wrong-shape"),
+        (says(1, values=None), "backend.no-values"),
+        (says(2, bound=7.0), "backend.refuted"),
+        (says(status=Status.ERROR, message="out of luck"), "backend.failed"),
     ],
 )
-def test_lies_are_errors(script: Script, message: str | None) -> None:
-    if message is None:
-        with pytest.raises(BackendError, match="claims that no schedule costs less than 7, but that of menu"):
-            run(script)
-    else:
-        with pytest.raises(BackendError, match=message):
-            run(script)
+def test_lies_are_errors(script: Script, kind: str) -> None:
+    with refused(kind, culprit="scripted"):
+        run(script)
 
 
 def test_a_lie_about_an_incumbent_stops_the_solver_and_is_the_error() -> None:
@@ -320,13 +317,13 @@ def test_a_lie_about_an_incumbent_stops_the_solver_and_is_the_error() -> None:
         stopped.append(tell(Incumbent(0.1, 5.0, None, picked(2))))
         return RawResult(Status.FEASIBLE, StopReason.INTERRUPTED, 5.0, 4.0, picked(1))
 
-    with pytest.raises(BackendError, match="claims cost 5, but its values cost 6"):
+    with refused("backend.wrong-cost"):
         run(script)
     assert stopped == [True]
 
 
 def test_claimed_infeasible_against_a_schedule_at_hand_is_an_error() -> None:
-    with pytest.raises(BackendError, match="claims that no schedule exists, but that of the warm start is one"):
+    with refused("backend.refuted"):
         run(says(status=Status.INFEASIBLE), warm_start=sequence("abcad"))
 
 
@@ -335,7 +332,7 @@ def test_decoding_that_fails_names_formulation_and_backend() -> None:
         def decode(self, values: Values) -> Schedule:
             raise IndexError("off the menu")
 
-    with pytest.raises(BackendError, match="menu by scripted gives values that are no schedule: IndexError: off"):
+    with refused("backend.no-schedule"):
         run(says(1), method=Clumsy)
 
 
@@ -344,7 +341,7 @@ def test_decoding_to_an_invalid_schedule_names_the_violation() -> None:
         def decode(self, values: Values) -> Schedule:
             return sequence("abdc")
 
-    with pytest.raises(BackendError, match=r"menu by scripted gives a schedule that is not valid: .*'c'"):
+    with refused("backend.invalid-schedule", culprit="c"):
         run(says(1), method=Wrong)
 
 
@@ -355,7 +352,7 @@ def test_a_formulation_that_undercounts_is_caught() -> None:
             model.minimize(model.objective.index, 4)
             return model
 
-    with pytest.raises(BackendError, match="claims cost 4, the schedule costs 5"):
+    with refused("backend.wrong-cost"):
         run(says(1, objective=4.0, bound=4.0), method=Undercounting)
 
 
@@ -388,7 +385,7 @@ def test_infeasible_in_the_whole_scope_says_so() -> None:
 
 def test_a_false_claim_that_nothing_exists_is_found_out() -> None:
     problem = Problem(skip_graph(), 8, max_computes=3)
-    with pytest.raises(BackendError, match=r"claimed that no schedule exists \(proved by menu.* eviction found one"):
+    with refused("backend.refuted"):
         solve(problem, Menu, Scripted(says(status=Status.INFEASIBLE)))
 
 
@@ -473,7 +470,7 @@ def test_a_warm_start_without_recomputation_is_optimal_at_once() -> None:
 
 @pytest.mark.parametrize("ops", ["abdc", "abc"])
 def test_an_invalid_warm_start_is_the_users_error(ops: str) -> None:
-    with pytest.raises(ProblemError, match="the warm start gives a schedule that is not valid: "):
+    with refused("problem.invalid-schedule"):
         run(never, warm_start=sequence(ops))
 
 
@@ -564,7 +561,7 @@ def crashing(model: Model, options: SolveOptions, hint: Values | None, tell: OnI
 
 
 def test_a_crash_is_an_error_that_names_the_backend() -> None:
-    with pytest.raises(BackendError, match="'scripted' crashed: RuntimeError: segment violated"):
+    with refused("backend.crashed", culprit="scripted"):
         run(crashing)
 
 
@@ -625,45 +622,45 @@ def test_an_error_in_the_callers_callback_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind"),
     [
-        ({"stop": 0}, "stop must be a positive number of seconds or a stopping criterion, not 0"),
-        ({"stop": float("nan")}, "stop must be"),
-        ({"stop": "60"}, "stop must be"),
-        ({"options": 5}, "options must be SolveOptions, not 5; options of a formulation or heuristic go with"),
-        ({"warm_start": "x.json"}, "the warm start is a str, not a Schedule"),
-        ({"method_options": 5}, "formulation 'menu' does not take these options"),
+        ({"stop": 0}, "problem.bad-stop"),
+        ({"stop": float("nan")}, "problem.bad-stop"),
+        ({"stop": "60"}, "problem.bad-stop"),
+        ({"options": 5}, "problem.bad-options"),
+        ({"warm_start": "x.json"}, "problem.no-schedule"),
+        ({"method_options": 5}, "problem.no-options"),
     ],
 )
-def test_options_out_of_range(options: dict, message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
+def test_options_out_of_range(options: dict, kind: str) -> None:
+    with refused(kind):
         run(never, **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind"),
     [
-        ({"deadline": 5}, "the deadline must be a Deadline, not 5; `stop` takes seconds"),
-        ({"threads": 0}, "threads must be a whole number from 1, not 0"),
-        ({"threads": True}, "threads must be"),
-        ({"seed": -1}, "seed must be a whole number from 0, not -1"),
-        ({"relative_gap": 1.0}, "the relative gap must be"),
-        ({"relative_gap": float("nan")}, "the relative gap must be"),
-        ({"log": "log.txt"}, "the log must be a callable"),
-        ({"solver": "presolve"}, "solver options must be a mapping"),
-        ({"memory_limit": "a lot"}, "memory limit 'a lot' is not a number of bytes"),
-        ({"start": "greedy"}, "start 'greedy' is neither 'auto' nor 'none'"),
+        ({"deadline": 5}, "problem.bad-deadline"),
+        ({"threads": 0}, "problem.number"),
+        ({"threads": True}, "problem.number"),
+        ({"seed": -1}, "problem.number"),
+        ({"relative_gap": 1.0}, "problem.bad-gap"),
+        ({"relative_gap": float("nan")}, "problem.bad-gap"),
+        ({"log": "log.txt"}, "problem.bad-log"),
+        ({"solver": "presolve"}, "problem.solver"),
+        ({"memory_limit": "a lot"}, "problem.bad-memory"),
+        ({"start": "greedy"}, "problem.bad-start"),
     ],
 )
-def test_common_options_out_of_range(options: dict, message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
+def test_common_options_out_of_range(options: dict, kind: str) -> None:
+    with refused(kind):
         SolveOptions(**options)
 
 
 def test_unknown_names_are_errors_even_where_no_solver_is_needed() -> None:
-    with pytest.raises(RematError, match=r"'checkmat'.*checkmate"):
+    with pytest.raises(RematError, match="no method 'checkmat'; known are checkmate"):
         solve(Problem(skip_graph()), "checkmat")
-    with pytest.raises(BackendError, match=r"'higs'.*highs"):
+    with pytest.raises(BackendError, match="no backend 'higs'; known are highs"):
         solve(Problem(skip_graph()), "checkmate", "higs")
 
 

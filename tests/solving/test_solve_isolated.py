@@ -6,12 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
 from remat import Problem, solve
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.processes.families import family
 from remat.cli import main
-from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
@@ -67,7 +67,7 @@ def test_the_memory_limit_is_named(capsys, tmp_path):
 def test_memory_in_words():
     assert memory_bytes("1.5GiB") == 3 * 2**29
     for wrong in (0, -1, "80%", "much", 0.5, True):
-        with pytest.raises(ProblemError, match="is not a number of bytes"):
+        with refused("problem.bad-memory"):
             memory_bytes(wrong)
 
 

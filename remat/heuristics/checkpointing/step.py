@@ -82,7 +82,8 @@ class TrainingStep:
         if num_ops % 2 == 0 or half == 0 or not loss | mirror <= edges or {e for e in edges if half in e} != loss:
             raise ProblemError(
                 f"graph {problem.graph.name!r} is no training graph that can be told: its ops have no phases, and its "
-                "second half does not mirror the first"
+                "second half does not mirror the first",
+                "no-training-graph",
             )
         return cls(problem, half, half + 1)
 

@@ -55,7 +55,7 @@ def module_cuts(step: TrainingStep) -> Iterator[list[int]]:
     graph = step.problem.graph
     modules = graph.meta.get("modules")
     if not isinstance(modules, dict) or not modules:
-        raise ProblemError(f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from")
+        raise ProblemError(f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from", "no-paths")
     names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
     yield from _ends_of_runs([str(modules.get(name, "")).split(".") for name in names])
 

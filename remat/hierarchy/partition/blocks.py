@@ -116,7 +116,7 @@ def forward_blocks(
     [[0], [1], [2], [3]]
     """
     if source != "auto" and source not in SOURCES:
-        raise ProblemError(f"blocks come from auto, modules, names or articulation, not {source!r}")
+        raise ProblemError(f"blocks come from auto, modules, names or articulation, not {source!r}", "unknown-source")
     ops = groupable(problem)
     faults: list[ProblemError] = []
     for name in SOURCES if source == "auto" else [source]:
@@ -143,7 +143,7 @@ def _joined(problem: Problem, labels: Labels, source: str, max_side: int) -> lis
         begins[first[tensor] + 2 : last[tensor] + 1] = False
     heads = np.flatnonzero(begins)
     if len(heads) < 2:
-        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by {source}: {labels.reason}")
+        raise ProblemError(f"graph {problem.graph.name!r} is no chain of blocks by {source}: {labels.reason}", "chain")
     found = []
     for head, tail, ops in zip(heads, [*heads[1:] - 1, -1], np.split(labels.ops, starts[heads[1:]]), strict=True):
         name = names[head] if begins[tail] else f"{names[head]} .. {names[tail]}"

@@ -52,7 +52,7 @@ class Modules(Partitioner):
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
         modules = problem.graph.meta.get("modules")
         if not isinstance(modules, Mapping) or not modules:
-            raise ProblemError(f"graph {problem.graph.name!r} has no 'modules' in meta to be grouped by")
+            raise ProblemError(f"graph {problem.graph.name!r} has no 'modules' in meta to be grouped by", "no-paths")
         names = problem.graph.op_names
         paths = {op: module_path(modules.get(names[op])) for op in ops.tolist()}
         self._cut(problem, ops, paths, deadline)
