@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from remat import registry
 from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.hierarchy.choosing import Chosen, choose
@@ -22,11 +22,9 @@ from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
-from remat.scope import covers
 from remat.solving.bounding import raise_bounds
 from remat.solving.method import FormulationMethod, Method, make_method
 from remat.solving.min_peak_search import MinPeakSearch
-from remat.solving.model_method import ModelMethod
 from remat.solving.session import Session
 
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
@@ -323,30 +321,9 @@ class _Run:
         session = self.session
         last = [name for name in self.options.top_methods if name not in registry.heuristics()]
         only = last == [method.name] and not self.options.polish  # nothing comes after it
-        call = replace(session.call, deadline=self._share(alone if only else share, NO_DEADLINE))
-        solver = session.solver if method.needs_backend else None
-        backend = session.backend if solver else ""
-        part = Session(self.problem, call, method.name, backend, solver=solver, whole=session)
-        part.criterion, part.on_progress = session.criterion, lambda _: session.tell()
+        call = replace(session.call, deadline=self._share(alone if only else share, NO_DEADLINE), start="none")
         best = start or (session.best.schedule if session.best is not None else session.warm_start)
-        part.warm_start = best
-        with session.step(method.name):
-            try:
-                if isinstance(method, FormulationMethod):
-                    assert solver is not None
-                    ModelMethod(part, method.kind, solver, method.options).run(best)
-                else:
-                    method.run(part)
-            except (ProblemError, ModelError, BackendError, OverdueError) as error:
-                session.note(f"{method.name} was left out: {error}")
-                return
-            finally:
-                session.versions = session.versions | part.versions
-                session.size = part.size or session.size
-            for remark in part.notes:
-                session.note(remark)
-            if covers(part.scope, self.problem):
-                session.raise_bound(part.bound, part.scope)
+        session.part(method.name, method.run, call, session.solver if method.needs_backend else None, start=best)
 
     def _share(self, share: float, most: float = math.inf) -> Deadline:
         """A deadline after a share of the time left; after `most` seconds where there is none."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from remat.backends.base import Backend, StopReason
+from remat.backends.base import Backend
 from remat.backends.resources import available_cpus
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
-from remat.errors import BackendError, ModelError, ProblemError
+from remat.errors import BackendError, ProblemError
 from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic
 from remat.heuristics.drops.interpreted import InterpretedDrops
@@ -22,7 +22,6 @@ from remat.registry import backends, formulations, heuristics, load, make_backen
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope
-from remat.solving.backend_call import SolverFailedError
 from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import BLOCKS, FEW, LOWER, OPTIONS, ROTOR, chain_start, chain_starts, in_order
 from remat.solving.model_method import ModelMethod
@@ -361,40 +360,20 @@ class Auto:
         if self._over() or name not in formulations():
             return
         backend = make_backend(other) if other and other in backends() else self.backend
-        if not backend.ready().ready:
-            session.note(f"backend {backend.full_name!r} was left out: {backend.ready().reason}")
-            return
         kind = load("formulations", name)
         options = kind.options_type(**given) if given else None
         call = replace(session.call, deadline=deadline, solver=session.call.solver if backend is self.backend else {})
         if self.waiting:  # or the solver would take the time of the process that compiles
             call = replace(call, threads=max(1, (call.threads or available_cpus()) - 1))
-        part = Session(self.problem, call, name, backend.full_name, solver=backend, whole=session)
-        part.on_progress, part.criterion = lambda _: session.tell(), session.criterion
-        with session.step(f"{name} by {backend.full_name}"):
-            try:
-                ModelMethod(part, kind, backend, options).run()
-            except (ProblemError, ModelError, SolverFailedError) as error:
-                session.note(f"{name} was left out: {error}")
-                return
-            finally:
-                session.size, session.versions = part.size, session.versions | part.versions
-                for phase, seconds in part.timings.items():
-                    session.timings[phase] = session.timings.get(phase, 0.0) + seconds
-            self._take_over(part)
-        if part.stop is StopReason.INTERRUPTED:
-            raise KeyboardInterrupt
 
-    def _take_over(self, part: Session) -> None:
-        """What a model proved: for every schedule, or worth a remark."""
-        session, source = self.session, f"{part.method} by {part.backend}"
-        for remark in part.notes:
-            session.note(remark)
-        if covers(part.scope, self.problem):
-            session.raise_bound(part.bound, part.scope)
-            if part.infeasible:
-                session.infeasible, session.scope, session.proof = True, part.scope, part.proof
-        elif part.infeasible:
+        def solve(part: Session) -> None:
+            ModelMethod(part, kind, backend, options).run()
+
+        source = f"{name} by {backend.full_name}"
+        part = session.part(name, solve, call, backend, step=source)
+        if part is None or covers(part.scope, self.problem):
+            return
+        if part.infeasible:
             session.note(f"{source} proved that no schedule exists within {part.scope}")
         elif part.bound > session.bound:
             base = self.problem.graph.base_cost

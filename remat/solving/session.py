@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from remat.backends.base import MOST, Backend, SolveOptions, Status, StopReason
 from remat.compiled import COMPILING
 from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError
+from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.interruption import interrupted
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import EVERY_SCHEDULE, Scope, covers
+from remat.solving.backend_call import SolverFailedError
 from remat.solving.incumbents import Certified, Incumbents
 from remat.solving.min_peak import least_known_budget
 from remat.solving.progress import OnProgress, Progress, relative_gap
@@ -182,6 +183,66 @@ class Session:
         if schedule is not None:
             see(schedule)
         self.raise_bound(heuristic.bound, heuristic.scope)
+
+    def part(
+        self, name: str, run: Callable[[Session], None], call: SolveOptions, solver: Backend | None = None, *,
+        start: Schedule | None = None, step: str = "",
+    ) -> Session | None:  # fmt: skip
+        """Let another method answer the problem as a step, and take over what it proves of every schedule.
+
+        Parameters
+        ----------
+        name : str
+            Of the method.
+        run : callable
+            Answers the session that it receives.
+        call : SolveOptions
+        solver : Backend, optional
+            For the models of the method.
+        start : Schedule, optional
+            To begin with.
+        step : str, optional
+            Name of the step; default: that of the method.
+
+        Returns
+        -------
+        Session or None
+            Of the method; None with a remark where it does not apply, or its solver is missing or fails.
+
+        Raises
+        ------
+        BackendError
+            If an answer of the solver is wrong.
+        KeyboardInterrupt
+            If the solver was interrupted.
+        """
+        backend = "" if solver is None else solver.full_name
+        if solver is not None and not solver.ready().ready:
+            self.note(f"backend {backend!r} was left out: {solver.ready().reason}")
+            return None
+        part = Session(self.problem, call, name, backend, solver=solver, warm_start=start, whole=self)
+        part.on_progress, part.criterion = lambda _: self.tell(), self.criterion
+        with self.step(step or name):
+            try:
+                run(part)
+            except (ProblemError, ModelError, BackendError, OverdueError) as error:
+                if solver is not None and isinstance(error, BackendError) and not isinstance(error, SolverFailedError):
+                    raise
+                self.note(f"{name} was left out: {error}")
+                return None
+            finally:
+                self.size, self.versions = part.size or self.size, self.versions | part.versions
+                for phase, seconds in part.timings.items():
+                    self.timings[phase] = self.timings.get(phase, 0.0) + seconds
+            for remark in part.notes:
+                self.note(remark)
+            if covers(part.scope, self.problem):
+                self.raise_bound(part.bound, part.scope)
+                if part.infeasible:
+                    self.infeasible, self.scope, self.proof = True, part.scope, part.proof
+        if part.stop is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        return part
 
     def conclude(self) -> None:
         """After a method that tries one thing after the other: why it has ended, where nothing else says so."""
