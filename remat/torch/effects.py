@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 
@@ -45,9 +46,13 @@ def run_with_state(device: str, state: torch.Tensor, op: Callable[..., Any], *ar
         set_random_state(device, before)
 
 
-def plain_random_pair() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Plain functions: the op inside is seen by every dispatch mode. They take the kind of device first."""
-    return run_and_save_state, run_with_state
+#: Plain functions, so that every dispatch mode sees the op inside. They take the device first.
+RANDOM_PAIR = (run_and_save_state, run_with_state)
+
+
+def device_of(node: fx.Node) -> str:
+    """Return the device that a node computes on."""
+    return str(next(each.device for each in tree_leaves(node.meta["val"]) if isinstance(each, torch.Tensor)))
 
 
 def state_bytes(device: str) -> int:

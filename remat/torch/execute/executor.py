@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import fx
 from torch.utils import _pytree
 
 from remat.errors import ExecutionError, ScheduleError
-from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate
+from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate, with_frees
 from remat.torch.captured import Captured, Input
-from remat.torch.execute.compile import BeginBackward, Free, Run, program
-from remat.torch.execute.program import Layout, Values, results_of
-from remat.torch.execute.randomness import States, devices_of, replayed, states
+from remat.torch.effects import device_of
 from remat.torch.execute.step import Step, give_buffers, give_gradients, returned
 from remat.torch.execute.tangents import Loss, loss_output, tangents
+from remat.torch.unrolled import Unrolled, begin_backward, unroll
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +95,9 @@ class Executor:
         self.certificate: Certificate = validate(captured.graph, schedule, rules)
         if self.certificate.verdict is not Verdict.VALID:
             raise ScheduleError(f"the schedule is not executed: {self.certificate.first}")
-        self._layout = Layout(captured)
-        self.schedule, self._program = program(captured, self._layout, schedule)
+        self.schedule = with_frees(captured.graph, schedule)
         self.timeline: NDArray[np.int64] = simulate(captured.graph, self.schedule).memory
-        self._loss_output = loss_output(captured, self._layout)
-        devices = {device for node in captured.nodes if node is not None for device in devices_of(node)}
-        self._accelerators = tuple(device for device in devices if device.type != "cpu")
-        self._constants = {node: slot for slot, node in self._layout.constants}
+        self._unrolled = unroll(captured, self.schedule)
 
     def __repr__(self) -> str:
         return f"Executor({self.captured.graph.name!r}, {self.schedule.num_computes} computes)"
@@ -141,16 +136,12 @@ class Executor:
         leaves = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
         known = {**self.captured.constants, **buffers}
         given = {"parameter": parameters, "buffer": known, "input": {str(i): x for i, x in enumerate(leaves)}}
-        slots: Values = [None] * self._layout.count
-        for each in self.captured.inputs:
-            if each.kind != "tangent":
-                slots[self._constants[each.node]] = _checked(each, given[each.kind])
-        for slot, node in self._layout.constants:
-            if node.op == "get_attr":
-                slots[slot] = _attribute(self.captured.module, node.target)
+        inputs = [each for each in self.captured.inputs if each.kind != "tangent"]
+        places = self._unrolled.graph.find_nodes(op="placeholder")
+        values = {place: _checked(each, given[each.kind]) for place, each in zip(places, inputs, strict=True)}
+        run = _Run(self.captured, self._unrolled, loss, on_op)
         with torch.no_grad(), torch._C._DisableAutocast():
-            value = self._run(slots, loss, on_op)
-            return self._results(slots, value)
+            return self._results(run.run(initial_env=values, enable_io_processing=False), run.loss_value)
 
     def step(
         self,
@@ -182,45 +173,19 @@ class Executor:
         give_buffers(leaves, done.inputs)
         return done
 
-    # -- the run ---------------------------------------------------------------------------------------------------
-
-    def _run(self, slots: Values, loss: Loss | None, on_op: OnOp | None) -> Any:
-        """Carry the program out; the value of the loss."""
-        drawn: dict[str, States] = {}
-        value = None
-        for number, action in enumerate(self._program):
-            begun = 0.0 if on_op is None else self._now()
-            if isinstance(action, Free):
-                for slot in action.slots:
-                    slots[slot] = None
-            elif isinstance(action, Run):
-                _run_op(action, slots, drawn)
-            elif isinstance(action, BeginBackward):
-                value = tangents(self.captured, self._layout, slots, loss)
-            if on_op is not None and isinstance(action, Run | BeginBackward):
-                on_op(OpRun(number, action.op, action.number, self._now() - begun))
-        return value
-
-    def _now(self) -> float:
-        """The clock, after all accelerators in use have done what they were told."""
-        for device in self._accelerators:
-            torch.get_device_module(device.type).synchronize(device)
-        return time.perf_counter()
-
-    def _results(self, slots: Values, loss: Any) -> Step:
-        results = self.captured.results
-        values = results_of(self._layout, [each.node for each in results], slots)
+    def _results(self, values: Sequence[Any], loss: Any) -> Step:
         outputs: list[Any] = []
         named: dict[str, dict[str, Any]] = {"gradient": {}, "buffer": {}, "input": {}}
         is_buffer = {each.name for each in self.captured.inputs_of("buffer")}
-        for each, value in zip(results, values, strict=True):
+        for each, value in zip(self.captured.results, values, strict=True):
             if each.kind == "output":
                 outputs.append(each.value if each.node is None else value)
             elif each.node is not None:
                 kind = each.kind if each.kind == "gradient" else "buffer" if each.name in is_buffer else "input"
                 named[kind][each.name] = value
-        if loss is None and self._loss_output is not None:
-            loss = outputs[self._loss_output]
+        own_loss = loss_output(self.captured)
+        if loss is None and own_loss is not None:
+            loss = outputs[own_loss]
         return Step(returned(self.captured, outputs), loss, named["gradient"], named["buffer"], named["input"])
 
     @property
@@ -230,23 +195,41 @@ class Executor:
         return int(self.timeline[computes].max())
 
 
-def _run_op(action: Run, slots: Values, drawn: dict[str, States]) -> None:
-    for slot in action.drop:
-        slots[slot] = None
-    if action.draws and action.number == 0:
-        drawn[action.op] = states(devices_of(action.call.node))
-    again = action.draws and action.number > 0
-    with replayed(drawn[action.op]) if again else nullcontext():
-        action.call.run(slots)
-    if action.last:
-        drawn.pop(action.op, None)
+class _Run(fx.Interpreter):
+    """One run of an unrolled step: frees values where the schedule does, and takes the tangents from a loss."""
 
+    def __init__(self, captured: Captured, unrolled: Unrolled, loss: Loss | None, on_op: OnOp | None) -> None:
+        super().__init__(captured.module, garbage_collect_values=False, graph=unrolled.graph)
+        self.extra_traceback = False
+        self.loss_value: Any = None
+        self._captured, self._unrolled, self._loss, self._on_op = captured, unrolled, loss, on_op
+        devices = {device_of(node) for node in captured.nodes if node is not None}
+        self._accelerators = [torch.device(device) for device in devices if device != "cpu"]
 
-def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
+    def run_node(self, n: fx.Node) -> Any:
+        """Free what is freed before a node, and run it."""
+        for each in self._unrolled.frees.get(n, ()):
+            del self.env[each]
+        run = self._unrolled.runs.get(n)
+        if run is None or self._on_op is None:
+            return super().run_node(n)
+        begun = self._now()
+        result = super().run_node(n)
+        self._on_op(OpRun(*run, self._now() - begun))
+        return result
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call an op, or make the tangents."""
+        if target is not begin_backward:
+            return super().call_function(target, args, kwargs)
+        self.loss_value, found = tangents(self._captured, args, self._loss)
+        return found
+
+    def _now(self) -> float:
+        """Return the time when all accelerators in use are idle."""
+        for device in self._accelerators:
+            torch.get_device_module(device.type).synchronize(device)
+        return time.perf_counter()
 
 
 def _checked(each: Input, given: Mapping[str, Any]) -> Any:

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from remat.errors import ExecutionError
-from remat.torch.captured import Captured
-from remat.torch.execute.program import Layout, Values, results_of
+from remat.torch.captured import Captured, Input
 from remat.torch.execute.step import returned
 
 #: Makes a scalar of what the module returns.
 Loss = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A tangent: its slot, a fake tensor like it, and the position of the output that it belongs to."""
-
-    slot: int
-    sample: Any
-    output: int
+def loss_output(captured: Captured) -> int | None:
+    """Return the position of the output that is the loss, where the module makes its own: the only scalar."""
+    found = _scalars(captured.inputs_of("tangent"))
+    return found[0].output if len(found) == 1 else None
 
 
-def loss_output(captured: Captured, layout: Layout) -> int | None:
-    """The position of the output that is the loss, where the module makes its own: the only differentiable scalar."""
-    found = [each.output for each in _wanted(captured, layout) if each.sample.numel() == 1]
-    return found[0] if len(found) == 1 else None
+def tangents(captured: Captured, values: Sequence[Any], loss: Loss | None) -> tuple[Any, list[Any]]:
+    """Return the value of `loss`, None without it, and the tangents.
 
-
-def _wanted(captured: Captured, layout: Layout) -> list[_Wanted]:
-    position = {each.node: each.output for each in captured.inputs_of("tangent") if each.output is not None}
-    return [_Wanted(slot, node.meta["val"], position[node]) for slot, node in layout.tangents]
-
-
-def tangents(captured: Captured, layout: Layout, slots: Values, loss: Loss | None) -> Any:
-    """Fill the slots of the tangents; the value of `loss`, None without it.
+    Parameters
+    ----------
+    captured : Captured
+    values : sequence
+        Of its outputs, None where they are no tensors.
+    loss : callable or None
 
     Raises
     ------
@@ -46,29 +37,30 @@ def tangents(captured: Captured, layout: Layout, slots: Values, loss: Loss | Non
         If the outputs are not one scalar and there is no loss, or the loss makes no scalar of them.
     """
     outputs = captured.results_of("output")
-    values = results_of(layout, [each.node for each in outputs], slots)
     given = [each.value if each.node is None else value for each, value in zip(outputs, values, strict=True)]
-    wanted = _wanted(captured, layout)
-    if loss is not None:
-        return _of_loss(captured, slots, given, wanted, loss)
-    _of_scalar(slots, given, wanted)
-    return None
+    wanted = captured.inputs_of("tangent")
+    return (None, _of_scalar(given, wanted)) if loss is None else _of_loss(captured, given, wanted, loss)
 
 
-def _of_scalar(slots: Values, given: list[Any], wanted: list[_Wanted]) -> None:
+def _scalars(wanted: Sequence[Input]) -> list[Input]:
+    return [each for each in wanted if each.node.meta["val"].numel() == 1]
+
+
+def _of_scalar(given: list[Any], wanted: Sequence[Input]) -> list[Any]:
     """One for the only scalar among the differentiable outputs, zeros for the others."""
-    scalars = [each for each in wanted if each.sample.numel() == 1]
+    scalars = _scalars(wanted)
     if len(scalars) != 1:
         raise ExecutionError(
             f"{len(scalars)} of {len(wanted)} differentiable outputs of the module are scalars: a loss is needed"
         )
-    for each in wanted:
-        slots[each.slot] = _empty(each.sample, given[each.output]).fill_(1 if each is scalars[0] else 0)
+    return [
+        _empty(each.node.meta["val"], given[_output(each)]).fill_(1 if each is scalars[0] else 0) for each in wanted
+    ]
 
 
-def _of_loss(captured: Captured, slots: Values, given: list[Any], wanted: list[_Wanted], loss: Loss) -> Any:
+def _of_loss(captured: Captured, given: list[Any], wanted: Sequence[Input], loss: Loss) -> tuple[Any, list[Any]]:
     """The gradients of what the user makes of the outputs."""
-    leaves = {each.output: given[each.output].detach().requires_grad_() for each in wanted}
+    leaves = {_output(each): given[_output(each)].detach().requires_grad_() for each in wanted}
     versions = {position: leaf._version for position, leaf in leaves.items()}
     with torch.enable_grad():
         value = loss(returned(captured, [leaves.get(position, value) for position, value in enumerate(given)]))
@@ -79,9 +71,15 @@ def _of_loss(captured: Captured, slots: Values, given: list[Any], wanted: list[_
         if leaf._version != versions[position]:
             raise ExecutionError(f"the loss changed output {position} of the module in place")
     held = {leaf.untyped_storage()._cdata for leaf in leaves.values()}
-    for each, gradient in zip(wanted, found, strict=True):
-        slots[each.slot] = _own(gradient, each.sample, leaves[each.output], held)
-    return value.detach()
+    return value.detach(), [
+        _own(gradient, each.node.meta["val"], leaves[_output(each)], held)
+        for each, gradient in zip(wanted, found, strict=True)
+    ]
+
+
+def _output(tangent: Input) -> int:
+    assert tangent.output is not None
+    return tangent.output
 
 
 def _own(gradient: Any, sample: Any, leaf: Any, held: set[int]) -> Any:

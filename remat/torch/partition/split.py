@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
@@ -13,12 +13,10 @@ from torch.fx.graph import _BoxedCodeGen
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
 from remat.schedule.early_frees import running
+from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.effects import plain_random_pair
-from remat.torch.partition.copies import Copies
-
-#: How a random op runs that is computed again: (run and save the state, run with a saved state).
-RandomPair = tuple[Callable[..., Any], Callable[..., Any]]
+from remat.torch.effects import RANDOM_PAIR, state_bytes
+from remat.torch.unrolled import RandomPair, Unrolled, unroll
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Split:
         )
 
 
-def split(captured: Captured, schedule: Schedule, *, random_pair: RandomPair | None = None) -> Split:
+def split(captured: Captured, schedule: Schedule, *, random_pair: RandomPair = RANDOM_PAIR) -> Split:
     """The forward and the backward graph that carry out `schedule`, step by step.
 
     Everything before ``begin_backward`` is the forward pass, everything after it the backward pass. An op that is
@@ -130,30 +128,96 @@ def split(captured: Captured, schedule: Schedule, *, random_pair: RandomPair | N
         raise ScheduleError(f"graph {captured.graph.name!r} has no {BEGIN_BACKWARD!r}: it is no training step")
     written = running(captured.graph, schedule)
     _check_random_order(captured, written)
-    copies = Copies(captured, written, plain_random_pair() if random_pair is None else random_pair)
-    in_backward = False
-    for word, name in written.steps():
-        if word == "free":
-            copies.free(name)
-        elif name == BEGIN_BACKWARD:
-            in_backward = True
-            forward_results = tuple(i for i, each in enumerate(captured.results) if each.kind != "gradient")
-            copies.begin_backward(forward_results)
-        else:
-            copies.compute(name)
-    if not in_backward:
-        raise ScheduleError(f"the schedule never computes {BEGIN_BACKWARD!r}")
-    gradients = tuple(i for i, each in enumerate(captured.results) if each.kind == "gradient")
-    forward, backward, saved = copies.finish(gradients)
-    kinds = {each.node: each.kind for each in captured.inputs}
+    unrolled = unroll(captured, written, random_pair=random_pair, apart=True)
+    forward_results = _forward_results(captured, unrolled)
+    forward, backward, saved = _halves(captured, unrolled)
+    counts = Counter(written.computes())
     return Split(
         captured, schedule, _boxed(captured.module, forward, "Forward"), _boxed(captured.module, backward, "Backward"),
-        tuple(i for i, each in enumerate(captured.inputs) if kinds[each.node] != "tangent"),
-        tuple(i for i, each in enumerate(captured.inputs) if kinds[each.node] == "tangent"),
-        forward_results, gradients,
-        tuple(Saved(kind, node.name, size) for kind, node, size in saved),
-        tuple(name for name in captured.graph.op_names if copies.counts[name] > 1),
+        tuple(i for i, each in enumerate(captured.inputs) if each.kind != "tangent"),
+        tuple(i for i, each in enumerate(captured.inputs) if each.kind == "tangent"),
+        forward_results,
+        tuple(i for i, each in enumerate(captured.results) if each.kind == "gradient"),
+        saved,
+        tuple(name for name in captured.graph.op_names if counts[name] > 1),
     )  # fmt: skip
+
+
+def _forward_results(captured: Captured, unrolled: Unrolled) -> tuple[int, ...]:
+    """The positions of the results of the forward pass, if it computes all of them."""
+    if unrolled.begin is None:
+        raise ScheduleError(f"the schedule never computes {BEGIN_BACKWARD!r}")
+    positions = tuple(i for i, each in enumerate(captured.results) if each.kind != "gradient")
+    for position, value in zip(positions, unrolled.begin.args, strict=True):
+        result = captured.results[position]
+        if result.node is not None and value is None:
+            raise ScheduleError(
+                f"op {result.node.name!r}, which makes the {result.kind} {result.name!r}, is computed after "
+                "begin_backward; it belongs to the forward pass"
+            )
+    return positions
+
+
+def _halves(captured: Captured, unrolled: Unrolled) -> tuple[fx.Graph, fx.Graph, tuple[Saved, ...]]:
+    """Return the nodes before and after ``begin_backward`` as two graphs, and what crosses between them."""
+    begin = unrolled.begin
+    assert begin is not None
+    order = list(unrolled.graph.nodes)
+    before, after = order[: order.index(begin)], order[order.index(begin) + 1 :]
+    early = set(before)
+    crossing = dict.fromkeys(each for node in after for each in node.all_input_nodes if each in early)
+    saved = _saved(captured, unrolled, crossing)
+    forward, backward = fx.Graph(), fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in (*crossing, *begin.users):  # tangents last
+        name = saved[node].name if node in saved else node.name
+        copies[node] = backward.create_node("placeholder", name, name=name)
+        copies[node].meta = dict(node.meta)
+    _add_copies(backward, after, copies)
+    backward.eliminate_dead_code()  # dead copies would read values that nothing else needs
+    for node in crossing:
+        if not copies[node].users:
+            backward.erase_node(copies[node])
+            del saved[node]
+    copies = {}
+    _add_copies(forward, unrolled.graph.find_nodes(op="placeholder"), copies)
+    handed_over = dict(copies)
+    for node, each in saved.items():
+        if each.kind == "copy":  # before the forward pass changes it
+            handed_over[node] = forward.create_node(
+                "call_function", torch.ops.aten.clone.default, (copies[node],), name=each.name
+            )
+            handed_over[node].meta = dict(node.meta)
+    _add_copies(forward, before, copies)
+    results = [None if node is None else copies[node] for node in begin.args]
+    forward.output((*results, *({**copies, **handed_over}[node] for node in saved)))
+    forward.eliminate_dead_code()
+    return forward, backward, tuple(saved.values())
+
+
+def _add_copies(graph: fx.Graph, nodes: Iterable[fx.Node], copies: dict[fx.Node, fx.Node]) -> None:
+    """Copy those of `nodes` that have no copy yet."""
+    for node in nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+
+
+def _saved(captured: Captured, unrolled: Unrolled, crossing: Iterable[fx.Node]) -> dict[fx.Node, Saved]:
+    """Return how each node crosses from the forward to the backward pass."""
+    places = unrolled.graph.find_nodes(op="placeholder")
+    inputs = dict(zip(places, (each for each in captured.inputs if each.kind != "tangent"), strict=True))
+    changed = {each.name for each in captured.results_of("mutation")}
+    found = {}
+    for node in crossing:
+        if node in unrolled.states:
+            found[node] = Saved("state", node.name, state_bytes(unrolled.states[node]))
+        elif node not in inputs:
+            found[node] = Saved("value", node.name, storage_bytes(node.meta.get("val")))
+        elif inputs[node].name in changed and inputs[node].kind != "parameter":
+            found[node] = Saved("copy", f"{node.name}_before", inputs[node].size)
+        else:
+            found[node] = Saved("input", node.name, 0)
+    return found
 
 
 def _boxed(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:

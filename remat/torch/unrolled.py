@@ -1,0 +1,308 @@
+"""A captured step and a schedule as one fx graph: a node per compute, views beside their readers, frees by node."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import fx
+from torch.fx.node import map_arg
+
+from remat.errors import ExecutionError
+from remat.schedule import Schedule
+from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.effects import RANDOM_PAIR, device_of, read_arguments, without_statistics
+
+#: How a random op runs that is computed again: (run and save the state, run with a saved state).
+RandomPair = tuple[Callable[..., Any], Callable[..., Any]]
+#: A value of a node: the node, and the position of the value where it has several (0 otherwise).
+Value = tuple[fx.Node, int]
+
+
+class Run(NamedTuple):
+    """One run of an op.
+
+    Attributes
+    ----------
+    step : int
+        Position in the schedule.
+    op : str
+    number : int
+        0 for its first run, above that for recomputations.
+    """
+
+    step: int
+    op: str
+    number: int
+
+
+@dataclass(eq=False)
+class Unrolled:
+    """A schedule of a captured step as one fx graph.
+
+    Attributes
+    ----------
+    graph : torch.fx.Graph
+        Its placeholders are the inputs of the step but the tangents. A call of :func:`begin_backward`, with results of
+        the forward pass, returns the tangents. The output has the results of the step, None for those that are missing.
+    runs : dict of torch.fx.Node to Run
+        The op that each node computes.
+    frees : dict of torch.fx.Node to list of torch.fx.Node
+        The nodes whose values are freed right before a node runs.
+    states : dict of torch.fx.Node to str
+        States of random number generators, with the device of each.
+    begin : torch.fx.Node or None
+        The call of :func:`begin_backward`.
+    """
+
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    runs: dict[fx.Node, Run] = field(default_factory=dict)
+    frees: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
+    states: dict[fx.Node, str] = field(default_factory=dict)
+    begin: fx.Node | None = None
+
+
+def begin_backward(*results: Any) -> tuple[Any, ...]:
+    """Stand for what the user does between the passes: an interpreter returns the tangents instead of calling it."""
+    raise ExecutionError(f"{BEGIN_BACKWARD} is carried out by an interpreter")
+
+
+def unroll(
+    captured: Captured, schedule: Schedule, *, random_pair: RandomPair = RANDOM_PAIR, apart: bool = False
+) -> Unrolled:
+    """Write the graph that carries out `schedule`, step by step.
+
+    An op that is computed again is copied (``x_recompute``, ``x_recompute_2``, ...), unless all that it writes is live.
+    Its old values are freed before, so that none is held twice. A random op starts again from the state of the
+    generator that its first run started from. A batch normalisation leaves live statistics alone.
+
+    Parameters
+    ----------
+    captured : Captured
+    schedule : Schedule
+        Valid, with its frees written out.
+    random_pair : pair of callables
+    apart : bool
+        Whether the passes run apart. Results of the forward pass are then held by others from
+        :func:`begin_backward` on, and no step replaces them; the output has the gradients only.
+
+    Raises
+    ------
+    ExecutionError
+        Naming an op that cannot be repeated.
+    """
+    _check(captured)
+    writer = _Writer(captured, schedule, random_pair, apart)
+    for step, (kind, name) in enumerate(schedule.steps()):
+        if kind == "free":
+            writer.free(name)
+        elif name == BEGIN_BACKWARD:
+            writer.begin_backward(step)
+        else:
+            writer.compute(step, name)
+    return writer.finish()
+
+
+class _Writer:
+    """The graph while it is written, and where the values of the captured nodes are now."""
+
+    def __init__(self, captured: Captured, schedule: Schedule, random_pair: RandomPair, apart: bool) -> None:
+        self.captured, self.apart = captured, apart
+        self.made = Unrolled()
+        counts = Counter(schedule.computes())
+        self._drawn_again = {name for name in captured.random_ops if counts[name] > 1}
+        self._pair = random_pair
+        self._ops = {node for node in captured.nodes if node is not None}
+        self._done: Counter[str] = Counter()
+        self._live: set[str] = set(captured.graph.inputs)
+        self._current: dict[Value, fx.Node] = {}
+        self._values_in: dict[str, list[Value]] = {name: [] for name in captured.graph.tensor_names}
+        self._held: set[fx.Node] = set()
+        self._owners: set[fx.Node] = set()  # all that were ever held
+        self._waiting: list[fx.Node] = []  # freed before the next node
+        self._derived: dict[tuple[fx.Node, tuple[fx.Node, ...]], fx.Node] = {}
+        self._states: dict[str, fx.Node] = {}
+        self._handed_out: set[str | None] = set()
+        for each in captured.inputs:
+            if each.kind != "tangent":
+                self._current[each.node, 0] = self._copy(each.node, {})
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def free(self, tensor: str) -> None:
+        """Free all values that live in a tensor."""
+        self._live.discard(tensor)
+        for value in self._values_in[tensor]:
+            self._drop(value)
+
+    def compute(self, step: int, name: str) -> None:
+        """Compute an op, unless all that it writes is live."""
+        node = self.captured.node_of(name)
+        assert node is not None
+        outputs = self.captured.graph.ops[self.captured.graph.op_index[name]].outputs
+        number = self._done[name]
+        if number and self._live.issuperset(outputs):
+            return
+        self._done[name] += 1
+        suffix = "" if not number else "_recompute" if number == 1 else f"_recompute_{number}"
+        lean = without_statistics(node) if number else None
+        if lean is not None and not self.apart and not self._live.issuperset(outputs[3:]):
+            lean = None
+        homes = self.captured.homes[node][: 3 if lean else None]
+        taken = [place for place, home in enumerate(homes) if home not in self._handed_out]
+        for place in taken:
+            self._drop((node, place))
+        if lean is not None:
+            args, meta = map_arg(lean[1], self._value), {**node.meta, "val": tuple(node.meta["val"][:3])}
+            result = self._add(lean[0], args, {}, node.name + suffix, meta)
+            self.made.runs[result] = Run(step, name, number)
+        else:
+            result = self._call(node, suffix, Run(step, name, number))
+        self._take(node, result, taken, suffix)
+        self._live.update(outputs)
+
+    def begin_backward(self, step: int) -> None:
+        """Hand results out, and take the tangents."""
+        given = [each.node for each in self.captured.results if each.kind in self._handed_kinds]
+        known = [None if node is None else self._computed(node) for node in given]
+        self.made.begin = begin = self._add(begin_backward, tuple(known), {}, BEGIN_BACKWARD, {})
+        self.made.runs[begin] = Run(step, BEGIN_BACKWARD, 0)
+        if self.apart:
+            homes = {home for node in given if node is not None for home in self.captured.homes[node]}
+            self._handed_out = homes - {None}
+        for place, each in enumerate(self.captured.inputs_of("tangent")):
+            self._hold((each.node, 0), self._add(operator.getitem, (begin, place), {}, each.node.name, each.node.meta))
+        self._derived.clear()  # views do not cross
+        self._live.update(self.captured.graph.ops[self.captured.graph.op_index[BEGIN_BACKWARD]].outputs)
+
+    def finish(self) -> Unrolled:
+        """End with the results; whatever is in no tensor of the schedule is freed after its last use."""
+        left_out = self._handed_kinds if self.apart else ()
+        results = [each for each in self.captured.results if each.kind not in left_out]
+        values = tuple(None if each.node is None else self._value(each.node) for each in results)
+        graph = self.made.graph
+        self._free_before(graph.output(values))
+        order = list(graph.nodes)
+        place = {node: number for number, node in enumerate(order)}
+        for node in order:
+            last = max((place[user] for user in node.users), default=place[node])
+            if node.op == "call_function" and node not in self._owners and last + 1 < len(order):
+                self.made.frees.setdefault(order[last + 1], []).append(node)
+        return self.made
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _call(self, node: fx.Node, suffix: str, run: Run) -> fx.Node:
+        """Call an op; where a random op runs several times, with a state of its generator."""
+        name = node.name + suffix
+        args, kwargs = map_arg(read_arguments(node), self._value), map_arg(node.kwargs, self._value)
+        if node.name not in self._drawn_again:
+            result = self._add(node.target, args, kwargs, name, node.meta)
+            self.made.runs[result] = run
+            return result
+        device = device_of(node)
+        if run.number:
+            state = self._states[node.name]
+            result = self._add(self._pair[1], (device, state, node.target, *args), kwargs, name, node.meta)
+            self.made.runs[result] = run
+            return result
+        plain = {key: value for key, value in node.meta.items() if key != "val"}
+        pair = self._add(self._pair[0], (device, node.target, *args), kwargs, f"{name}_and_state", plain)
+        self.made.runs[pair] = run
+        state = self._add(operator.getitem, (pair, 0), {}, f"{name}_state", {**plain, "val": None})
+        self._states[node.name], self.made.states[state] = state, device
+        return self._add(operator.getitem, (pair, 1), {}, name, node.meta)
+
+    def _take(self, node: fx.Node, result: fx.Node, places: list[int], suffix: str) -> None:
+        """Note where the values of an op are from now on."""
+        if not isinstance(node.meta["val"], tuple | list):
+            self._hold((node, 0), result)
+            return
+        items = {int(user.args[1]): user for user in node.users if user.target is operator.getitem}
+        for place in places:
+            if place in items:
+                name, meta = items[place].name, items[place].meta
+            elif self.captured.homes[node][place] is not None:
+                name, meta = f"{node.name}_item_{place}", {}
+            else:
+                continue
+            self._hold((node, place), self._add(operator.getitem, (result, place), {}, name + suffix, meta))
+
+    def _hold(self, value: Value, made: fx.Node) -> None:
+        self._current[value] = made
+        home = self.captured.homes[value[0]][value[1]]
+        if home is not None:
+            if value not in self._values_in[home]:
+                self._values_in[home].append(value)
+            self._held.add(made)
+            self._owners.add(made)
+
+    def _drop(self, value: Value) -> None:
+        held = self._current.get(value)
+        if held in self._held:
+            self._held.remove(held)
+            self._waiting.append(held)
+
+    def _value(self, node: fx.Node) -> fx.Node:
+        """The node that has the value of a captured node now."""
+        if node in self._ops or node.op == "placeholder":
+            return self._current[node, 0]
+        if node.target is operator.getitem and node.args[0] in self._ops:
+            return self._current[node.args[0], int(node.args[1])]
+        inputs = {each: self._value(each) for each in node.all_input_nodes}
+        key = (node, tuple(inputs.values()))
+        if key not in self._derived:
+            self._derived[key] = self._copy(node, inputs)
+        return self._derived[key]
+
+    def _computed(self, node: fx.Node) -> fx.Node | None:
+        """The same; None where it is not computed yet."""
+        try:
+            return self._value(node)
+        except KeyError:
+            return None
+
+    def _copy(self, node: fx.Node, inputs: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        made = self.made.graph.node_copy(node, inputs.__getitem__)
+        self._free_before(made)
+        return made
+
+    def _add(self, target: Any, args: Any, kwargs: Any, name: str, meta: dict[str, Any]) -> fx.Node:
+        made = self.made.graph.create_node("call_function", target, args, kwargs, name=name)
+        made.meta = dict(meta)
+        self._free_before(made)
+        return made
+
+    def _free_before(self, node: fx.Node) -> None:
+        if self._waiting:
+            self.made.frees[node], self._waiting = self._waiting, []
+
+    @property
+    def _handed_kinds(self) -> tuple[str, ...]:
+        return ("output", "mutation") if self.apart else ("output",)
+
+
+def _check(captured: Captured) -> None:
+    """Refuse what cannot be repeated step by step."""
+    ops = {node: op for node, op in zip(captured.nodes, captured.graph.ops, strict=True) if node is not None}
+    owned = set(captured.graph.inputs)
+    for node in captured.module.graph.nodes:
+        if node.op not in {"placeholder", "get_attr", "call_function", "output"}:
+            raise ExecutionError(f"fx node {node} is a {node.op}: only calls of functions can be executed")
+        if node not in ops:
+            owned.update(home for home in captured.homes.get(node, ()) if home and node.op == "placeholder")
+            continue
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            raise ExecutionError(f"op {node.name!r} ({node.target}) changes its inputs in place; it cannot be repeated")
+        homes = [home for home in captured.homes[node] if home is not None]
+        foreign = set(homes).difference(ops[node].outputs)
+        if foreign:
+            raise ExecutionError(f"op {node.name!r} returns a view of tensor {min(foreign)!r} beside values of its own")
+        owned.update(homes)
+    for name in captured.graph.tensor_names:
+        if name not in owned:
+            raise ExecutionError(f"no fx node owns the storage of tensor {name!r} of graph {captured.graph.name!r}")
