@@ -16,17 +16,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
-
-from models import bert, encoder_decoder, gpt, resnet, unet
+from torch_models import MODELS, OWN, SIZES, build
 
 from remat import SolveOptions
 from remat.experiments.trade_off import TradeOff
@@ -52,58 +48,6 @@ class TorchEstimate(CostModel):
         values = [node.meta.get("val") for node in nodes]
         with detect_fake_mode(values) or contextlib.nullcontext():
             return [int(estimate_runtime(node)) for node in nodes]
-
-
-def hf_gpt2(**sizes: Any) -> Any:
-    """GPT-2 of transformers, with random weights; its loss is the first output."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    layers, width, length, batch = (sizes[key] for key in ("layers", "width", "length", "batch"))
-    config = GPT2Config(
-        n_layer=layers, n_embd=width, n_head=sizes["heads"], n_positions=length, vocab_size=sizes["vocabulary"]
-    )
-    config.use_cache = False
-    ids = torch.zeros(batch, length, dtype=torch.long)
-
-    class Loss(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = GPT2LMHeadModel(config)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=ids, labels=ids).loss
-
-    return Loss().train(), (ids,)
-
-
-#: Each model, and its arguments: small ones for a machine that is in a hurry, and the real ones.
-SMALL = {"layers": 4, "width": 128, "heads": 4, "vocabulary": 512, "length": 128, "batch": 4}
-MODELS: dict[str, tuple[Callable[..., Any], dict[str, dict[str, Any]]]] = {
-    "gpt2": (gpt, {
-        "small": SMALL,
-        "full": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
-    }),
-    "gpt2-hf": (hf_gpt2, {
-        "small": SMALL,
-        "full": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
-    }),
-    "bert": (bert, {
-        "small": SMALL,
-        "full": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 30522, "length": 512, "batch": 8},
-    }),
-    "encoder-decoder": (encoder_decoder, {
-        "small": {**SMALL, "layers": 2},
-        "full": {"layers": 6, "width": 512, "heads": 8, "vocabulary": 32000, "length": 256, "batch": 16},
-    }),
-    "resnet50": (resnet, {
-        "small": {"blocks": (2, 2, 2, 2), "width": 16, "image": 64, "classes": 10, "batch": 8},
-        "full": {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
-    }),
-    "unet": (unet, {
-        "small": {"levels": 4, "width": 8, "image": 64, "batch": 4},
-        "full": {"levels": 5, "width": 64, "image": 256, "batch": 4},
-    }),
-}  # fmt: skip
 
 
 def table(name: str, found: TradeOff) -> dict[str, Any]:
@@ -137,8 +81,8 @@ def table(name: str, found: TradeOff) -> dict[str, Any]:
 def main() -> None:
     """Compare, print and write."""
     read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    read.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "gpt2-hf"])
-    read.add_argument("--size", choices=("small", "full"), default="small")
+    read.add_argument("--models", nargs="+", choices=MODELS, default=OWN)
+    read.add_argument("--size", choices=SIZES, default="small")
     read.add_argument("--costs", default="roofline", help="flops, roofline, roofline:DEVICE, measured or torch")
     read.add_argument("--method", default="auto")
     read.add_argument("--order", choices=("fixed", "free"), default="free")
@@ -154,10 +98,9 @@ def main() -> None:
     asked = read.parse_args()
     results = []
     for name in asked.models:
-        build, sizes = MODELS[name]
         began = time.perf_counter()
         with fake_tensors():
-            module, args = build(**sizes[asked.size])
+            module, args = build(name, asked.size)
         costs = TorchEstimate() if asked.costs == "torch" else asked.costs
         step = capture(module, args, route="joint", costs=costs, name=f"{name} ({asked.size})")
         captured = time.perf_counter() - began

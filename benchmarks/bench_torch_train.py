@@ -20,104 +20,18 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
-import models
+from torch_models import OWN, SIZES, Record, build, different, greatest_difference, record
 
 from remat.errors import RematError
 from remat.torch import rematerialize, track_storages
 from remat.torch.memory import profiled_memory
-
-Sample = tuple[nn.Module, tuple[Any, ...]]
-
-#: Options of the models in tests/pytorch/models.py, small and full.
-SIZES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "gpt2": (
-        "gpt",
-        {"layers": 12, "width": 64, "heads": 4, "vocabulary": 500, "length": 64, "batch": 4},
-        {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
-    ),
-    "bert": (
-        "bert",
-        {"layers": 12, "width": 64, "heads": 4, "vocabulary": 500, "length": 64, "batch": 4},
-        {"layers": 12, "width": 768, "heads": 12, "vocabulary": 30522, "length": 512, "batch": 4},
-    ),
-    "encoder-decoder": (
-        "encoder_decoder",
-        {"layers": 6, "width": 64, "heads": 4, "vocabulary": 500, "length": 64, "batch": 4},
-        {"layers": 6, "width": 512, "heads": 8, "vocabulary": 37000, "length": 256, "batch": 8},
-    ),
-    "resnet50": (
-        "resnet",
-        {"blocks": (3, 4, 6, 3), "width": 16, "image": 64, "classes": 100, "batch": 8},
-        {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
-    ),
-    "unet": (
-        "unet",
-        {"levels": 5, "width": 16, "image": 64, "classes": 4, "batch": 4},
-        {"levels": 5, "width": 64, "image": 256, "classes": 4, "batch": 4},
-    ),
-}
-
-
-class LossOnly(nn.Module):
-    """A model of transformers that returns its loss alone."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> Any:
-        return (
-            self.model(input_ids=ids, labels=labels, use_cache=False).loss
-            if self.is_causal
-            else self.model(input_ids=ids, labels=labels).loss
-        )
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether the model has a cache to be switched off."""
-        return hasattr(self.model.config, "use_cache") and self.model.config.model_type == "gpt2"
-
-
-def from_transformers(name: str, size: str, batch: int | None) -> Sample:
-    """GPT-2 or BERT of transformers with random weights."""
-    import transformers
-
-    small = size == "small"
-    width, heads, length, batch = (64, 4, 64, batch or 4) if small else (768, 12, 512, batch or 4)
-    if name == "hf-gpt2":
-        options = {"n_embd": width, "n_head": heads, "n_positions": length, "vocab_size": 500 if small else 50257}
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=12, **options))
-    else:
-        options = {"hidden_size": width, "num_attention_heads": heads, "max_position_embeddings": length}
-        more = {"intermediate_size": 4 * width, "vocab_size": 500 if small else 30522}
-        model = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=12, **options, **more))
-    vocabulary = model.config.vocab_size
-    args = tuple(torch.randint(vocabulary, (batch, length)) for _ in range(2))
-    return LossOnly(model).train(), args
-
-
-def made(name: str, size: str, batch: int | None) -> Sample:
-    """Module and sample arguments."""
-    torch.manual_seed(0)
-    if name.startswith("hf-"):
-        return from_transformers(name, size, batch)
-    builder, small, full = SIZES[name]
-    options = dict(small if size == "small" else full)
-    if batch is not None:
-        options["batch"] = batch
-    found: Sample = getattr(models, builder)(**options)
-    return found
 
 
 @dataclass
@@ -126,10 +40,9 @@ class Trained:
 
     call: Callable[..., Any]
     module: nn.Module
-    losses: list[float] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
-    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    record: Record = field(default_factory=dict)
     peak: int = 0
     peak_op: str = ""
     allocator: Any = None
@@ -165,39 +78,23 @@ def train(each: Sequence[Trained], args: tuple[Any, ...], chosen: argparse.Names
                 loss = one.call(*args)
                 loss.backward()
                 one.seconds.append(clock() - begun)
-            one.losses.append(loss.item())
+            one.losses.append(loss.detach())
             del loss
             if number < chosen.steps:
                 optimizer.step()
             if number < chosen.steps + chosen.allocator:
                 optimizer.zero_grad()  # gradients of one are not held while the other runs
             else:
-                one.gradients = {name: w.grad for name, w in one.module.named_parameters() if w.grad is not None}
-    for one in each:
-        one.state = dict(one.module.state_dict())
-
-
-def equal(a: Trained, b: Trained) -> bool:
-    """Whether losses, gradients, weights and statistics are the same bit by bit."""
-    return a.losses == b.losses and all(
-        x.keys() == y.keys() and all(torch.equal(each, y[name]) for name, each in x.items())
-        for x, y in ((a.gradients, b.gradients), (a.state, b.state))
-    )
-
-
-def difference(a: Trained, b: Trained) -> float:
-    """Greatest difference of a gradient, relative to the greatest entry of all."""
-    pairs = [(each, b.gradients[name]) for name, each in a.gradients.items()]
-    largest = max(each.abs().max().item() for each, _ in pairs)
-    return max((x - y).abs().max().item() for x, y in pairs) / (largest or 1.0)
+                one.record = record(one.module, *one.losses)
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(SIZES))
-    parser.add_argument("--size", choices=("small", "full"), default="small")
+    parser.add_argument("--models", default=",".join(OWN))
+    parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--vocabulary", type=int)
     parser.add_argument("--budget", default="50%")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--time-limit", type=float, default=60.0)
@@ -217,7 +114,7 @@ def main() -> None:
         f"{'solve':>6}"
     )
     for name in chosen.models.split(","):
-        module, args = made(name, chosen.size, chosen.batch)
+        module, args = build(name, chosen.size, batch=chosen.batch, vocabulary=chosen.vocabulary)
         module, args = module.to(chosen.device), tuple(each.to(chosen.device) for each in args)
         copied = copy.deepcopy(module)
         try:
@@ -231,12 +128,13 @@ def main() -> None:
         eager, ours = Trained(module, module), Trained(model, copied)
         train((eager, ours), args, chosen)
         report = model.report
+        same = "NO" if different(ours.record, eager.record) else "yes"
         overhead = "-" if report.overhead is None else f"{report.overhead:.2f} %"
         print(
-            f"{name:16} {report.ops:5} {report.recomputations:5} {'yes' if equal(eager, ours) else 'NO':>5} "
-            f"{difference(eager, ours):7.1g} {report.reference_peak:14,} {report.predicted_peak:14,} "
-            f"{ours.peak:14,} {eager.peak:14,} {overhead:>10} {eager.median:7.2f}s {ours.median:7.2f}s "
-            f"{ours.median / eager.median:5.2f} {report.seconds['capture']:7.1f}s "
+            f"{name:16} {report.ops:5} {report.recomputations:5} {same:>5} "
+            f"{greatest_difference(ours.record, eager.record):7.1g} {report.reference_peak:14,} "
+            f"{report.predicted_peak:14,} {ours.peak:14,} {eager.peak:14,} {overhead:>10} {eager.median:7.2f}s "
+            f"{ours.median:7.2f}s {ours.median / eager.median:5.2f} {report.seconds['capture']:7.1f}s "
             f"{report.seconds['solve']:5.1f}s",
             flush=True,
         )

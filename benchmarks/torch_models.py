@@ -1,0 +1,106 @@
+"""Models that the benchmarks of PyTorch train, at two sizes, and their steps by eager PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
+
+from eager import Record, different, eager, greatest_difference, record
+from execution_checks import random_schedule
+from models import bert, encoder_decoder, gpt, resnet, unet
+
+__all__ = [
+    "MODELS", "OWN", "SIZES", "Record", "build", "different", "eager", "greatest_difference", "random_schedule",
+    "record",
+]  # fmt: skip
+
+Sample = tuple[nn.Module, tuple[torch.Tensor, ...]]
+Sizes = dict[str, Any]
+
+
+class LossOnly(nn.Module):
+    """Model of transformers that returns its loss alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        return self.model(input_ids=ids, labels=labels).loss
+
+
+def from_transformers(kind: str) -> Callable[..., Sample]:
+    """Return a maker of ``GPT2LMHeadModel`` or ``BertForMaskedLM`` with random weights."""
+
+    def make(*, layers: int, width: int, heads: int, vocabulary: int, length: int, batch: int) -> Sample:
+        import transformers
+
+        common = {
+            "vocab_size": vocabulary, "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads,
+            "max_position_embeddings": length,
+        }  # fmt: skip
+        if kind == "gpt2":
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**common, use_cache=False))
+        else:
+            model = transformers.BertForMaskedLM(transformers.BertConfig(**common, intermediate_size=4 * width))
+        ids, labels = (torch.randint(vocabulary, (batch, length)) for _ in range(2))
+        return LossOnly(model).train(), (ids, labels)
+
+    return make
+
+
+SMALL: Sizes = {"layers": 4, "width": 64, "heads": 4, "vocabulary": 512, "length": 64, "batch": 4}
+GPT2: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4}
+BERT: Sizes = {**GPT2, "vocabulary": 30522, "batch": 8}
+SIZES = ("small", "full")
+#: Maker, small and full size of each model.
+MODELS: dict[str, tuple[Callable[..., Sample], Sizes, Sizes]] = {
+    "gpt2": (gpt, SMALL, GPT2),
+    "bert": (bert, SMALL, BERT),
+    "encoder-decoder": (
+        encoder_decoder,
+        SMALL,
+        {"layers": 6, "width": 512, "heads": 8, "vocabulary": 32000, "length": 256, "batch": 16},
+    ),
+    "resnet50": (
+        resnet,
+        {"blocks": (2, 2, 2), "width": 16, "image": 64, "classes": 10, "batch": 8},
+        {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
+    ),
+    "unet": (
+        unet,
+        {"levels": 4, "width": 16, "image": 64, "batch": 4},
+        {"levels": 5, "width": 64, "image": 256, "batch": 4},
+    ),
+    "hf-gpt2": (from_transformers("gpt2"), SMALL, GPT2),
+    "hf-bert": (from_transformers("bert"), SMALL, BERT),
+}
+
+
+#: Models that need no transformers.
+OWN = [name for name in MODELS if not name.startswith("hf-")]
+
+
+def build(name: str, size: str, **changed: int | None) -> Sample:
+    """Make a model of random weights (seed 0) and its sample arguments.
+
+    Parameters
+    ----------
+    name : str
+        Key of :data:`MODELS`.
+    size : {"small", "full"}
+    changed
+        Sizes that differ; None, and those that the model does not have, change nothing.
+    """
+    make, *sizes = MODELS[name]
+    chosen = sizes[SIZES.index(size)]
+    changes = {key: value for key, value in changed.items() if value is not None and key in chosen}
+    torch.manual_seed(0)
+    return make(**{**chosen, **changes})

@@ -1,0 +1,98 @@
+"""What training steps leave behind, recorded so that two modules can be compared bit by bit."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+#: Values, gradients, parameters and buffers by name, and the state of the random number generator.
+Record = dict[str, Tensor | None]
+
+
+def record(module: nn.Module, *values: Tensor | None) -> Record:
+    """Copy what a step left behind; `values` are its loss, outputs and the like."""
+    found: Record = {f"value {number}": value for number, value in enumerate(values)}
+    found |= {f"gradient of {name}": parameter.grad for name, parameter in module.named_parameters()}
+    found |= {f"state {name}": value for name, value in module.state_dict().items()}
+    found["random"] = torch.get_rng_state()
+    return {name: None if value is None else value.detach().clone() for name, value in found.items()}
+
+
+def total(out: Any) -> Tensor:
+    """Return `out` if it is a tensor, otherwise the sum of all that has a gradient."""
+    leaves = [each for each in pytree.tree_leaves(out) if isinstance(each, Tensor) and each.requires_grad]
+    return out if isinstance(out, Tensor) else sum(each.sum() for each in leaves)
+
+
+def step(
+    call: Callable[..., Any],
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss: Callable[[Any], Tensor] = total,
+    seed: int = 3,
+    around: AbstractContextManager[Any] | None = None,
+) -> Record:
+    """Record one step of `call`, whose parameters are those of `module`; `around` is on while it runs."""
+    module.zero_grad()
+    torch.manual_seed(seed)
+    with around or nullcontext():
+        value = loss(call(*args, **(kwargs or {})))
+        value.backward()
+    return record(module, value)
+
+
+def eager(module: nn.Module, args: Sequence[Any], **how: Any) -> Record:
+    """Record one step of a copy of a module."""
+    module = copy.deepcopy(module)
+    return step(module, module, args, **how)
+
+
+def train(
+    call: Callable[..., Any],
+    module: nn.Module,
+    *given: Any,
+    optimizer: type = torch.optim.SGD,
+    count: int = 2,
+    **how: Any,
+) -> list[Record]:
+    """Record some steps, each followed by one of an optimizer."""
+    trainer, found = optimizer(module.parameters(), lr=1e-2), []
+    for number in range(count):
+        found.append(step(call, module, *given, seed=number, **how))
+        trainer.step()
+    return [*found, record(module)]
+
+
+def different(ours: Record, theirs: Record) -> list[str]:
+    """Return the names of what is not equal bit by bit; gradients must have the same strides, too."""
+    return [
+        name
+        for name, (mine, other) in _pairs(ours, theirs)
+        if (mine is None) != (other is None)
+        or (mine is not None and not (torch.equal(mine, other) and mine.stride() == other.stride()))
+    ]
+
+
+def greatest_difference(ours: Record, theirs: Record) -> float:
+    """Return the greatest difference of a gradient, relative to the greatest entry of all."""
+    pairs = [pair for name, pair in _pairs(ours, theirs) if name.startswith("gradient") and None not in pair]
+    largest = max(float(other.abs().max()) for _, other in pairs)
+    return max(float((mine - other).abs().max()) for mine, other in pairs) / (largest or 1.0)
+
+
+def _pairs(ours: Record, theirs: Record) -> list[tuple[str, tuple[Any, Any]]]:
+    assert ours.keys() == theirs.keys()
+    return [(name, (ours[name], theirs[name])) for name in theirs]
+
+
+def assert_equal(ours: Record | list[Record], theirs: Record | list[Record]) -> None:
+    """All of both records, or of each pair of them, is equal bit by bit."""
+    pairs = [(ours, theirs)] if isinstance(ours, dict) else zip(ours, theirs, strict=True)
+    for number, (mine, other) in enumerate(pairs):
+        assert not different(mine, other), f"record {number}"
