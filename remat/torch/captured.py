@@ -74,8 +74,24 @@ class ResultValue:
             raise CaptureError(f"result {self.name!r} is of kind {self.kind!r}, not one of {', '.join(RESULT_KINDS)}")
 
 
-@dataclass(frozen=True, eq=False)
-class Captured:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Traced:
+    """A functional fx graph whose inputs and outputs are known; for the attributes see :class:`Captured`.
+
+    Every node has ``meta["val"]``, and nothing is changed in place.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[Input, ...]
+    results: tuple[ResultValue, ...]
+    route: str
+    outputs_spec: Any = None
+    partitioner_facts: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Captured(Traced):
     """The forward pass, or the forward and backward pass, of a module as a graph, tied to its fx nodes.
 
     Views, items of tuples and aliases are no ops: their values live in the storage of another node's value, their
@@ -120,16 +136,9 @@ class Captured:
     """
 
     graph: ComputeGraph
-    module: torch.fx.GraphModule
     nodes: tuple[torch.fx.Node | None, ...]
     homes: Mapping[torch.fx.Node, tuple[str | None, ...]]
-    inputs: tuple[Input, ...]
-    results: tuple[ResultValue, ...]
-    route: str
     mode: str
-    outputs_spec: Any = None
-    partitioner_facts: Mapping[str, Any] = field(default_factory=dict)
-    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         put = object.__setattr__

@@ -92,14 +92,6 @@ def test_fake_tensors_take_what_real_ones_would() -> None:
     assert (real.peak, real.live) == (16000 + 4 + 4, 0)  # x, exp(x), both gradients, the sum and its gradient
 
 
-def test_the_peak_can_be_looked_for_anew() -> None:
-    with track_storages() as tracker:
-        x = torch.ones(100) * torch.ones(100)
-        tracker.reset_peak()
-        x.relu_()
-    assert tracker.peak == tracker.live == 400
-
-
 def test_the_allocator_sees_workspaces_that_storages_do_not() -> None:
     x = torch.randn(2, 8, 32, 32)
     layer = torch.nn.Conv2d(8, 8, 3, padding=1)

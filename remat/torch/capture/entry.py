@@ -14,8 +14,7 @@ from remat.torch.capture.fakes import FakeWorld, without_onednn
 from remat.torch.capture.loss import WITHOUT, WithLoss, names_without
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.recording import trace_make_fx
-from remat.torch.capture.traced import Traced
-from remat.torch.captured import Captured
+from remat.torch.captured import Captured, Traced
 from remat.torch.costs import CostModel, cost_model, measured_workspaces
 from remat.torch.modes import kept_modes
 
@@ -88,7 +87,7 @@ def capture(
     whole = module if loss is None else WithLoss(module, loss)
     world = FakeWorld.of(whole, args, kwargs)
     model = cost_model(costs)
-    meta: dict[str, Any] = {"cost_model": model.name}
+    meta: dict[str, Any] = {}
     with quiet_torch(), without_onednn():
         if mode == "inference":
             traced = _inference(world)
@@ -101,9 +100,8 @@ def capture(
         name=name or type(module).__name__,
         mode=mode,
         unread=world.unread(each.name for each in traced.inputs),
-        costs=model.checked,
+        costs=model,
         workspaces=measured_workspaces if workspaces == "measured" else None,
-        cost_unit=model.unit,
         prefix="" if loss is None else WITHOUT,
         meta=meta,
     )

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
-from remat.torch.capture.traced import Traced
+from remat.torch.captured import Traced
 
 #: What the names of parameters of the module inside begin with.
 WITHOUT = "module"

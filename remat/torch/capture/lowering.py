@@ -5,18 +5,19 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.fx.operator_schemas import normalize_function
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.torch.capture.places import module_paths, source_line
-from remat.torch.capture.traced import Traced, storage_bytes
-from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.capture.traced import storage_bytes
+from remat.torch.captured import BEGIN_BACKWARD, Captured, Traced
+from remat.torch.costs import CostModel
 
-#: Costs of nodes, or bytes of their workspaces, as whole numbers.
-Costs = Callable[[Sequence[torch.fx.Node]], list[int]]
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -68,12 +69,11 @@ def lower(
     *,
     name: str,
     mode: str,
-    costs: Costs,
-    workspaces: Costs | None,
-    cost_unit: str,
-    unread: Mapping[str, int],
+    costs: CostModel,
+    workspaces: Callable[[Sequence[torch.fx.Node]], list[int]] | None = None,
+    unread: Mapping[str, int] = MappingProxyType({}),
     prefix: str = "",
-    meta: Mapping[str, Any],
+    meta: Mapping[str, Any] = MappingProxyType({}),
 ) -> Captured:
     """The captured step of a traced one; `unread` are bytes of what is resident and not read, by kind.
 
@@ -96,7 +96,8 @@ def lower(
     results = _homes_of(traced, storages)
     for node in fx.nodes:
         if node.op == "get_attr":
-            node.meta.setdefault("val", _attribute(traced.module, str(node.target)))
+            value = operator.attrgetter(str(node.target))(traced.module)
+            node.meta.setdefault("val", value if isinstance(value, torch.Tensor) else None)
             storages.constant(node, "buffer")
         elif node.op == "call_function":
             _refuse_symbols(node)
@@ -119,7 +120,7 @@ def lower(
         ops.append(_begin_backward(results("output", "mutation"), tangents))
         nodes.append(None)
     computing = [node for node in nodes if node is not None]
-    amounts = dict(zip(computing, costs(computing), strict=True))
+    amounts = dict(zip(computing, costs.checked(computing), strict=True))
     own = (
         dict.fromkeys(computing, 0) if workspaces is None else dict(zip(computing, workspaces(computing), strict=True))
     )
@@ -137,28 +138,17 @@ def lower(
         ops=ops,
         outputs=results("output", "mutation", "gradient"),
         constant_memory=sum(constants.values()),
-        cost_unit=cost_unit,
+        cost_unit=costs.unit,
         source=f"torch {torch.__version__}, route {traced.route}",
         meta={
             **_facts(computing, module_paths(fx.nodes, prefix)),
             "effects": _effects(traced, storages, ops),
             "constant_bytes": {"param": constants.pop("parameter"), **constants},
+            "cost_model": costs.name,
             **meta,
         },
     )
-    return Captured(
-        graph=graph,
-        module=traced.module,
-        nodes=tuple(nodes),
-        homes=storages.homes,
-        inputs=traced.inputs,
-        results=traced.results,
-        route=traced.route,
-        mode=mode,
-        outputs_spec=traced.outputs_spec,
-        partitioner_facts=traced.facts,
-        constants=traced.constants,
-    )
+    return Captured(**vars(traced), graph=graph, nodes=tuple(nodes), homes=storages.homes, mode=mode)
 
 
 def is_random(node: torch.fx.Node) -> bool:
@@ -166,9 +156,8 @@ def is_random(node: torch.fx.Node) -> bool:
     target = node.target
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
-    names = [argument.name for argument in target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return "dropout_p" not in names or given.get("dropout_p", 0.0) != 0.0
+    named = _arguments(node)
+    return "dropout_p" not in named or named["dropout_p"] != 0.0
 
 
 def _values(node: torch.fx.Node) -> tuple[Any, ...]:
@@ -176,14 +165,11 @@ def _values(node: torch.fx.Node) -> tuple[Any, ...]:
     return tuple(val) if isinstance(val, tuple | list) else (val,)
 
 
-def _argument(node: torch.fx.Node, name: str, default: Any) -> Any:
-    """An argument by its name; its own default, or `default` where the op has no such argument."""
-    schema = getattr(node.target, "_schema", None)
-    for position, argument in enumerate(() if schema is None else schema.arguments):
-        if argument.name == name:
-            given = node.args[position] if position < len(node.args) else argument.default_value
-            return node.kwargs.get(name, given)
-    return default
+def _arguments(node: torch.fx.Node) -> Mapping[str, Any]:
+    """Return the arguments of an op by name, defaults included; none where torch cannot say."""
+    assert callable(node.target)
+    found = normalize_function(node.target, node.args, dict(node.kwargs), normalize_to_only_use_kwargs=True)
+    return {} if found is None else found.kwargs
 
 
 def _made(node: torch.fx.Node) -> Sequence[bool]:
@@ -192,7 +178,7 @@ def _made(node: torch.fx.Node) -> Sequence[bool]:
     Other fake kernels agree with the real ones, some of which (grid samplers) make all values whatever the mask.
     """
     if node.target is torch.ops.aten.native_batch_norm_backward.default:
-        return _argument(node, "output_mask", (True,) * 3)
+        return _arguments(node)["output_mask"]
     return (True,) * len(_values(node))
 
 
@@ -235,13 +221,6 @@ def _refuse_symbols(node: torch.fx.Node) -> None:
             line = source_line(node)
             where = f" ({line[0]}, line {line[1]})" if line else ""
             raise CaptureError(f"a number or a size depends on the values of tensors: {node.target}{where}")
-
-
-def _attribute(module: torch.nn.Module, target: str) -> Any:
-    value: Any = module
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def _facts(nodes: Sequence[torch.fx.Node], paths: dict[torch.fx.Node, str]) -> dict[str, Any]:

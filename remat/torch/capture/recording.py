@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from remat.errors import CaptureError
 from remat.torch.capture.fakes import FakeWorld
-from remat.torch.capture.traced import Traced, opaque, storage_bytes
-from remat.torch.captured import Input, ResultValue
+from remat.torch.capture.traced import opaque, storage_bytes
+from remat.torch.captured import Input, ResultValue, Traced
 from remat.torch.modes import kept_attributes
 
 #: What torch.utils.checkpoint says where its backward pass must be one of ``backward()``.

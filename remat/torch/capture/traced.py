@@ -1,44 +1,14 @@
-"""What a route hands over: a functional fx graph whose inputs and outputs are known."""
+"""What the routes share: reading a joint graph, and what cannot be captured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from remat.errors import CaptureError
 from remat.torch.captured import Input, ResultValue
-
-
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """A functional fx graph: every node has ``meta["val"]``, and nothing is changed in place.
-
-    Attributes
-    ----------
-    module : torch.fx.GraphModule
-    inputs : tuple of Input
-        The placeholders, in order.
-    results : tuple of ResultValue
-        The outputs, in order.
-    outputs_spec : torch.utils._pytree.TreeSpec
-        How the results of kind ``"output"`` make up what the module returns.
-    route : str
-    facts : mapping
-        See :attr:`remat.torch.captured.Captured.partitioner_facts`.
-    constants : mapping of str to torch.Tensor
-        See :attr:`remat.torch.captured.Captured.constants`.
-    """
-
-    module: torch.fx.GraphModule
-    inputs: tuple[Input, ...]
-    results: tuple[ResultValue, ...]
-    outputs_spec: Any
-    route: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class RouteError(CaptureError):
@@ -67,3 +37,34 @@ def opaque(kind: str, output: int | str) -> str:
         "with torch.utils._pytree.register_dataclass"
     )  # fmt: skip
     return f"the module returns a {kind} (output {output}), whose tensors torch cannot find: {advice}"
+
+
+def joint_io(
+    graph: torch.fx.Graph,
+    input_of: Callable[[int, Any], tuple[str, str, int | None]],
+    result_of: Callable[[int, Any], tuple[str, str]],
+) -> tuple[tuple[Input, ...], tuple[ResultValue, ...]]:
+    """Read the inputs and results of a joint graph of AOTAutograd.
+
+    Parameters
+    ----------
+    graph : torch.fx.Graph
+    input_of : callable
+        Gives kind, name and output of an input, by its number and descriptor.
+    result_of : callable
+        Gives kind and name of a result, by its number and descriptor.
+    """
+    inputs = []
+    for number, node in enumerate(graph.find_nodes(op="placeholder")):
+        node.meta.setdefault("val", None)  # arguments that are no tensors are inputs, too, that nothing reads
+        kind, name, output = input_of(number, node.meta["desc"])
+        inputs.append(Input(node, kind, name, storage_bytes(node.meta["val"]), output))
+    results = []
+    ends = graph.output_node()
+    for number, (node, descriptor) in enumerate(zip(ends.args[0], ends.meta["desc"], strict=True)):
+        kind, name = result_of(number, descriptor)
+        if isinstance(node, torch.fx.Node):
+            results.append(ResultValue(node, kind, name))
+        else:  # a constant that the module returned, or a gradient that is not there
+            results.append(ResultValue(None, kind, name, node if kind == "output" else None))
+    return tuple(inputs), tuple(results)

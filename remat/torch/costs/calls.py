@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,10 +119,7 @@ def _value(node: torch.fx.Node, reader: torch.fx.Node) -> Any:
     if "val" in node.meta:
         return node.meta["val"]
     if node.op == "get_attr":
-        value: Any = node.graph.owning_module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
-        return value
+        return operator.attrgetter(str(node.target))(node.graph.owning_module)
     if node is reader and not list(node.users):
         return None
     raise MeasurementError(f"node {reader.name!r}: the value of {node.name!r} is not known (no meta['val'])")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -33,21 +32,14 @@ def is_product(call: Call) -> bool:
     return (call.key in OWN or call.packet in flop_registry) and not call.key.startswith("linalg_")
 
 
-def _argument(call: Call, position: int, name: str, default: Any = None) -> Any:
-    if len(call.args) > position:
-        return call.args[position]
-    return call.kwargs.get(name, default)
-
-
 def _convolution(shape: Sequence[int], weight: torch.Tensor, out: Sequence[int], transposed: bool) -> int:
     return 2 * shape[0] * math.prod((shape if transposed else out)[2:]) * weight.numel()
 
 
 def _convolution_backward(call: Call) -> int:
     """Each gradient is a convolution with as many products; PyTorch counts those of each group in every group."""
-    gradient, given, weight = call.args[:3]
-    mask = _argument(call, 10, "output_mask")
-    forward = _convolution(given.shape, weight, gradient.shape, _argument(call, 7, "transposed"))
+    gradient, given, weight, *_, transposed, _, _, mask = call.args
+    forward = _convolution(given.shape, weight, gradient.shape, transposed)
     return forward * (bool(mask[0]) + bool(mask[1])) + gradient.numel() * bool(mask[2])
 
 

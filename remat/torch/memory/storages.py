@@ -82,11 +82,6 @@ class StorageTracker(TorchDispatchMode):
         for storage in _storages(constants):
             self._watch(storage, 0)
 
-    def reset_peak(self) -> None:
-        """Begin to look for the peak anew, from what is live now."""
-        self.peak, self.peak_op = self.live, None
-        self.timeline.clear()
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

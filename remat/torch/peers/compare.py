@@ -113,7 +113,7 @@ def compare_peers(
     if from_peers:
         points += _improved(Problem(graph, order=order), theirs, stop, options)
     if least_peak:
-        points += _least(Problem(graph, order=order, objective=Objective.LEAST_PEAK), methods, stop, options)
+        points += _least(Problem(graph, order=order, objective=Objective.LEAST_PEAK), stop, options)
     return TradeOff(graph, tuple(points))
 
 
@@ -186,11 +186,8 @@ def _improved(problem: Problem, theirs: Sequence[Point], stop: Stop, options: So
     return points
 
 
-def _least(
-    problem: Problem, methods: Sequence[Contestant | MethodLike], stop: Stop, options: SolveOptions
-) -> list[Point]:
+def _least(problem: Problem, stop: Stop, options: SolveOptions) -> list[Point]:
     """The least peak by ``auto``, whatever the methods: few others can be asked for it."""
-    del methods
     result = solve(problem, "auto", stop=stop, options=options)
     if result.schedule is None:
         return [Point.failed("auto", "least peak", f"no schedule: {result.status}")]

@@ -17,8 +17,8 @@ from remat.errors import CaptureError, ProblemError
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.torch.capture.lowering import lower
-from remat.torch.capture.traced import Traced, storage_bytes
-from remat.torch.captured import Captured, Input, ResultValue
+from remat.torch.capture.traced import joint_io
+from remat.torch.captured import Captured, Traced
 from remat.torch.costs import cost_model
 from remat.torch.partition import split
 from remat.torch.rematerialized.planning import Settings, planned
@@ -122,39 +122,30 @@ def backend(
 def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], name: str, costs: Any) -> Captured:
     """The joint graph of AOTAutograd as a captured step; `constant` are the positions of parameters and buffers."""
     graph = joint.graph
-    places = graph.find_nodes(op="placeholder")
-    if any(isinstance(place.meta.get("val"), _SYMBOLS) for place in places):
+    if any(isinstance(node.meta.get("val"), _SYMBOLS) for node in graph.find_nodes(op="placeholder")):
         raise CaptureError(
             "a size changes from call to call: torch.compile(..., dynamic=False) makes a schedule for each"
         )
-    output = graph.output_node()
-    said = list(zip(output.args[0], output.meta["desc"], strict=True))
-    changed = {_position(d.mutated_input) for _, d in said if isinstance(d, aot.InputMutationAOTOutput)}
-    inputs = []
-    for number, place in enumerate(places):
-        place.meta.setdefault("val", None)
-        if isinstance(place.meta["desc"], aot.TangentAOTInput):
-            kind = "tangent"
-        elif number in constant:
-            kind = "buffer" if number in changed else "parameter"
-        else:
-            kind = "input"
-        inputs.append(Input(place, kind, str(number), storage_bytes(place.meta["val"])))
-    results = []
-    for number, (node, descriptor) in enumerate(said):
-        found, value = (node, None) if isinstance(node, fx.Node) else (None, node)
+    mutations = [d for d in graph.output_node().meta["desc"] if isinstance(d, aot.InputMutationAOTOutput)]
+    changed = {_position(each.mutated_input) for each in mutations}
+
+    def input_of(number: int, descriptor: Any) -> tuple[str, str, None]:
+        if isinstance(descriptor, aot.TangentAOTInput):
+            return "tangent", str(number), None
+        kind = "input" if number not in constant else "buffer" if number in changed else "parameter"
+        return kind, str(number), None
+
+    def result_of(number: int, descriptor: Any) -> tuple[str, str]:
         if number >= forward:
-            results.append(ResultValue(found, "gradient", str(number - forward)))
-        elif isinstance(descriptor, aot.InputMutationAOTOutput):
-            results.append(ResultValue(found, "mutation", str(_position(descriptor.mutated_input))))
-        else:
-            results.append(ResultValue(found, "output", str(number), value))
+            return "gradient", str(number - forward)
+        if isinstance(descriptor, aot.InputMutationAOTOutput):
+            return "mutation", str(_position(descriptor.mutated_input))
+        return "output", str(number)
+
+    inputs, results = joint_io(graph, input_of, result_of)
     facts = {"num_forward_outputs": forward, "static_lifetime_input_indices": sorted(constant)}
-    model = cost_model(costs)
-    return lower(
-        Traced(joint, tuple(inputs), tuple(results), None, "joint", facts), name=name, mode="training",
-        costs=model.checked, workspaces=None, cost_unit=model.unit, unread={}, meta={"cost_model": model.name},
-    )  # fmt: skip
+    traced = Traced(module=joint, inputs=inputs, results=results, route="joint", partitioner_facts=facts)
+    return lower(traced, name=name, mode="training", costs=cost_model(costs))
 
 
 def _position(source: Any) -> int:
