@@ -79,7 +79,7 @@ def capture(
     (['dot_general.1', 'sin.1', 'reduce_sum.1'], 128)
     """
     if mode not in MODES:
-        raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+        raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}", "mode")
     label = str(name or getattr(function, "__name__", type(function).__name__))
     chosen = (wrt,) if isinstance(wrt, int) else tuple(wrt)
     whole = jax.value_and_grad(function, argnums=wrt if isinstance(wrt, int) else chosen, has_aux=has_aux)
@@ -87,7 +87,9 @@ def capture(
     try:
         closed = jax.make_jaxpr(traced)(*args, **(kwargs or {}))
     except Exception as error:
-        raise CaptureError(f"jax cannot trace {label}: {type(error).__name__}: {one_line(str(error))[:300]}") from error
+        raise CaptureError(
+            f"jax cannot trace {label}: {type(error).__name__}: {one_line(str(error))[:300]}", "untraceable"
+        ) from error
     inliner = Inliner(unroll=unroll, views=views, most=MAX_STEPS)
     arguments = [inliner.constant() for _ in closed.jaxpr.invars]
     results = inliner.run(closed.jaxpr, [inliner.constant() for _ in closed.consts], arguments)
@@ -157,7 +159,7 @@ def _captured(found: _Found) -> Captured:
     needed = _needed(trace, found.outputs)
     kept = [number for number in range(len(trace.ops)) if number in needed]
     if not kept:
-        raise CaptureError(f"{label} computes nothing")
+        raise CaptureError(f"{label} computes nothing", "computes-nothing")
     steps = [(place, op) for place, op in enumerate(trace.steps) if op in needed]
     boundary = len(steps) if trace.boundary is None else sum(place < trace.boundary for place, _ in steps)
     try:

@@ -115,7 +115,8 @@ class Captured:
             name, number = self.graph.op_names[place], mine[place]
             if number not in places:
                 raise CaptureError(
-                    f"op {name!r} of graph {self.graph.name!r} does what no op of graph {base.graph.name!r} does"
+                    f"op {name!r} of graph {self.graph.name!r} does what no op of graph {base.graph.name!r} does",
+                    "other-function",
                 )
             if names.get(name) not in places[number]:
                 names[name] = free[number][-1] if free[number] else places[number][-1]

@@ -45,7 +45,9 @@ class Input:
 
     def __post_init__(self) -> None:
         if self.kind not in INPUT_KINDS:
-            raise CaptureError(f"input {self.name!r} is of kind {self.kind!r}, not one of {', '.join(INPUT_KINDS)}")
+            raise CaptureError(
+                f"input {self.name!r} is of kind {self.kind!r}, not one of {', '.join(INPUT_KINDS)}", "kind"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class ResultValue:
 
     def __post_init__(self) -> None:
         if self.kind not in RESULT_KINDS:
-            raise CaptureError(f"result {self.name!r} is of kind {self.kind!r}, not one of {', '.join(RESULT_KINDS)}")
+            raise CaptureError(
+                f"result {self.name!r} is of kind {self.kind!r}, not one of {', '.join(RESULT_KINDS)}", "kind"
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -146,18 +150,22 @@ class Captured(Traced):
         put(self, "partitioner_facts", MappingProxyType(dict(self.partitioner_facts)))
         put(self, "constants", MappingProxyType(dict(self.constants)))
         if len(self.nodes) != len(self.graph.ops):
-            raise CaptureError(f"{len(self.nodes)} nodes for {len(self.graph.ops)} ops of graph {self.graph.name!r}")
+            raise CaptureError(
+                f"{len(self.nodes)} nodes for {len(self.graph.ops)} ops of graph {self.graph.name!r}", "parts"
+            )
         for node, op in zip(self.nodes, self.graph.ops, strict=True):
             if (node is None) != (op.name == BEGIN_BACKWARD) or (node is not None and node.name != op.name):
-                raise CaptureError(f"op {op.name!r} does not stand for its fx node {node}")
+                raise CaptureError(f"op {op.name!r} does not stand for its fx node {node}", "parts")
         known = self.graph.tensor_index
         for node, tensors in self.homes.items():
             for tensor in tensors:
                 if tensor is not None and tensor not in known:
-                    raise CaptureError(f"fx node {node} lives in {tensor!r}, which is no tensor of the graph")
+                    raise CaptureError(f"fx node {node} lives in {tensor!r}, which is no tensor of the graph", "parts")
         placeholders = self.module.graph.find_nodes(op="placeholder")
         if [each.node for each in self.inputs] != list(placeholders):
-            raise CaptureError(f"the inputs of graph {self.graph.name!r} are not the placeholders of its fx graph")
+            raise CaptureError(
+                f"the inputs of graph {self.graph.name!r} are not the placeholders of its fx graph", "parts"
+            )
 
     @cached_property
     def _op_of(self) -> dict[torch.fx.Node, str]:
@@ -186,7 +194,7 @@ class Captured(Traced):
         try:
             return self.nodes[self.graph.op_index[op]]
         except KeyError:
-            raise CaptureError(f"graph {self.graph.name!r} has no op {op!r}") from None
+            raise CaptureError(f"graph {self.graph.name!r} has no op {op!r}", "name") from None
 
     def writer(self, tensor: str) -> torch.fx.Node | None:
         """The fx node that computes a tensor of the graph; None where :data:`BEGIN_BACKWARD` does.
@@ -199,7 +207,7 @@ class Captured(Traced):
         try:
             return self._written_by[tensor][0]
         except KeyError:
-            raise CaptureError(f"no op of graph {self.graph.name!r} writes a tensor {tensor!r}") from None
+            raise CaptureError(f"no op of graph {self.graph.name!r} writes a tensor {tensor!r}", "name") from None
 
     def inputs_of(self, kind: str) -> tuple[Input, ...]:
         """The inputs of one kind, in order."""

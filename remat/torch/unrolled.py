@@ -297,7 +297,9 @@ def _check(captured: Captured) -> None:
             continue
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
-            raise ExecutionError(f"op {node.name!r} ({node.target}) changes its inputs in place; it cannot be repeated")
+            raise ExecutionError(
+                f"op {node.name!r} ({node.target}) changes its inputs in place; it cannot be repeated", "in-place"
+            )
         homes = [home for home in captured.homes[node] if home is not None]
         foreign = set(homes).difference(ops[node].outputs)
         if foreign:

@@ -23,6 +23,8 @@ def check_version() -> None:
     try:
         installed = version("torch")
     except PackageNotFoundError:
-        raise CaptureError("torch is not installed: pip install 'remat[torch]'") from None
+        raise CaptureError("torch is not installed: pip install 'remat[torch]'", "not-installed") from None
     if not TESTED.contains(installed, prereleases=True):
-        raise CaptureError(f"torch {installed} is installed, but remat.torch is made for torch{TESTED} only")
+        raise CaptureError(
+            f"torch {installed} is installed, but remat.torch is made for torch{TESTED} only", "torch-version"
+        )

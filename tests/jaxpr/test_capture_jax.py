@@ -10,6 +10,7 @@ from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 from jax.ad_checkpoint import checkpoint_name  # noqa: E402
 from jaxpr_interpreter import run  # noqa: E402
+from refusals import refused  # noqa: E402
 
 from remat.errors import CaptureError  # noqa: E402
 from remat.jax import capture  # noqa: E402
@@ -163,7 +164,7 @@ def test_offloaded_values_are_said_to_be_no_recomputation():
 
 def test_schedules_of_other_functions_are_refused(base):
     other = capture(lambda p, t: gpt(p, t) * 2, PARAMETERS, TOKENS, name="twice", views=False)
-    with pytest.raises(CaptureError, match=r"op '.*' of graph 'twice' does what no op of graph 'gpt' does"):
+    with refused("capture.other-function", culprit="twice"):
         other.schedule_on(base)
 
 
@@ -366,16 +367,13 @@ def test_random_numbers_and_effects():
 
 
 def test_what_cannot_be_captured_is_said():
-    with pytest.raises(CaptureError, match="jax cannot trace sin: TypeError: Gradient only defined for scalar") as said:
+    with refused("capture.untraceable"):
         capture(jnp.sin, f32(3), name="sin")
-    assert "\n" not in str(said.value)
-    with pytest.raises(CaptureError, match="same computes nothing"):
+    with refused("capture.computes-nothing"):
         capture(lambda x: x, f32(3), mode="inference", name="same")
-    with pytest.raises(CaptureError, match="mode 'train' is not one of training, inference"):
+    with refused("capture.mode", culprit="train"):
         capture(jnp.sin, f32(3), mode="train")
     spec = jax.sharding.PartitionSpec()
     split = jax.shard_map(jnp.sin, mesh=jax.make_mesh((1,), ("i",)), in_specs=spec, out_specs=spec)
-    with pytest.raises(
-        CaptureError, match=r"shard_map cannot be captured: its sizes are those of one device \(.*test_"
-    ):
+    with pytest.raises(CaptureError, match=r"shard_map cannot be captured: .* of one device \(.*test_"):
         capture(lambda x: split(x).sum(), f32(3))

@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from models import MODELS  # noqa: E402
+from refusals import refused  # noqa: E402
 
 import remat.torch  # noqa: E402
-from remat.errors import CaptureError  # noqa: E402
 from remat.graphs import GraphBuilder  # noqa: E402
 from remat.torch.captured import BEGIN_BACKWARD, Captured, Input, ResultValue  # noqa: E402
 
@@ -51,29 +51,23 @@ def test_ops_and_nodes_find_each_other() -> None:
     assert captured.inputs_of("input") == captured.inputs
     assert captured.results_of("gradient") == ()
     for wrong in (captured.node_of, captured.writer):
-        with pytest.raises(CaptureError, match="'elsewhere'"):
+        with refused("capture.name", culprit="elsewhere"):
             wrong("elsewhere")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"nodes": ()}, "0 nodes for 1 ops"),
-        ({"nodes": (None,)}, "op 'mul' does not stand for its fx node None"),
-        ({"inputs": ()}, "are not the placeholders"),
-        ({"homes": {None: ("z",)}}, "lives in 'z', which is no tensor"),
-    ],
+    "change", [{"nodes": ()}, {"nodes": (None,)}, {"inputs": ()}, {"homes": {None: ("z",)}}], ids=str
 )
-def test_parts_that_do_not_fit_are_refused(change: dict, message: str) -> None:
-    with pytest.raises(CaptureError, match=message):
+def test_parts_that_do_not_fit_are_refused(change: dict) -> None:
+    with refused("capture.parts"):
         replace(square(), **change)
 
 
 def test_kinds_are_known() -> None:
     assert BEGIN_BACKWARD == "begin_backward"
-    with pytest.raises(CaptureError, match="'weight'"):
+    with refused("capture.kind", culprit="weight"):
         Input(None, "weight", "w", 4)
-    with pytest.raises(CaptureError, match="'loss'"):
+    with refused("capture.kind", culprit="loss"):
         ResultValue(None, "loss", "l")
 
 
@@ -97,12 +91,8 @@ def test_public_names_are_there_and_others_are_not() -> None:
         remat.torch.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("installed", "message"), [("2.12.1", "torch 2.12.1 is installed"), (None, r"pip install 'remat\[torch\]'")]
-)
-def test_other_versions_of_torch_are_refused_in_one_line(
-    installed: str | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("installed", "kind"), [("2.12.1", "capture.torch-version"), (None, "capture.not-installed")])
+def test_other_versions_of_torch_are_refused(installed: str | None, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if installed is None:
             raise importlib.metadata.PackageNotFoundError(name)
@@ -110,7 +100,7 @@ def test_other_versions_of_torch_are_refused_in_one_line(
 
     monkeypatch.setattr("remat.torch.versions.version", version)
     monkeypatch.delitem(vars(remat.torch), "Captured", raising=False)
-    with pytest.raises(CaptureError, match=message):
+    with refused(kind):
         remat.torch.Captured  # noqa: B018
 
 

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from execution_checks import Held  # noqa: E402
+from refusals import refused  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from remat.errors import ExecutionError, ScheduleError  # noqa: E402
 from remat.graphs import ComputeGraph, Op, Tensor  # noqa: E402
 from remat.schedule import Rules, Schedule  # noqa: E402
 from remat.torch import Captured, Executor, Input, ResultValue, track_storages  # noqa: E402
@@ -92,29 +92,27 @@ def test_any_schedule_gives_the_same_values_and_holds_what_it_says(captured: Cap
 
 
 def test_what_the_validator_refuses_is_not_executed(captured: Captured) -> None:
-    dropout = captured.graph.op_names[1]
-    line = f"is not executed: step 0: op '{dropout}' reads tensor 'mm', which was never produced"
-    with pytest.raises(ScheduleError, match=line):
+    with refused("schedule.not-executed"):
         Executor(captured, steps_of(captured, "d m u"))
-    with pytest.raises(ScheduleError, match=f"op '{dropout}' needs 288 bytes, 88 more than the budget"):
+    with refused("schedule.not-executed"):
         Executor(captured, steps_of(captured, "m d u"), Rules(budget=200))
 
 
 @pytest.mark.parametrize(
-    ("parameters", "args", "line"),
+    ("kind", "culprit", "parameters", "args"),
     [
-        ({}, (torch.ones(4, 2),), "parameter 'weight' is missing"),
-        ({"weight": torch.ones(8, 2)}, (), "input '0' is missing"),
-        ({"weight": torch.ones(8, 2)}, (torch.ones(5, 2),), r"input '0' has shape \(5, 2\); .* with \(4, 2\)"),
-        ({"weight": torch.ones(8, 2)}, (torch.ones(4, 2).double(),), "input '0' has type torch.float64"),
-        ({"weight": torch.ones(2, 8).t()}, (torch.ones(4, 2),), r"parameter 'weight' has strides \(1, 8\)"),
-        ({"weight": torch.ones(8, 2)}, (3,), "input '0' is no tensor but a int"),
+        ("missing", "weight", {}, (torch.ones(4, 2),)),
+        ("missing", "0", {"weight": torch.ones(8, 2)}, ()),
+        ("unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(5, 2),)),
+        ("unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(4, 2).double(),)),
+        ("unlike-capture", "weight", {"weight": torch.ones(2, 8).t()}, (torch.ones(4, 2),)),
+        ("unlike-capture", "0", {"weight": torch.ones(8, 2)}, (3,)),
     ],
 )
 def test_what_is_given_must_be_like_what_was_captured(
-    captured: Captured, parameters: dict[str, torch.Tensor], args: tuple[object, ...], line: str
+    captured: Captured, kind: str, culprit: str, parameters: dict[str, torch.Tensor], args: tuple[object, ...]
 ) -> None:
-    with pytest.raises(ExecutionError, match=line):
+    with refused(f"execution.{kind}", culprit=f"{culprit!r}"):
         Executor(captured, Schedule.reference(captured.graph))(parameters, {}, args)
 
 
@@ -130,7 +128,7 @@ def test_an_op_that_changes_its_input_is_refused(captured: Captured) -> None:
         captured, graph=graph, module=module, nodes=(exp, node), homes={exp: ("a",), node: ("b",)},
         inputs=(Input(x, "input", "0", 8),), results=(),
     )  # fmt: skip
-    with pytest.raises(ExecutionError, match=f"op '{node.name}' .* changes its inputs in place"):
+    with refused("execution.in-place"):
         Executor(wrong, Schedule.reference(graph))
 
 
@@ -145,7 +143,7 @@ def test_gradients_are_given_as_autograd_gives_them() -> None:
     give_gradients(targets, {"first": torch.ones(2, 3)})
     assert torch.equal(first.grad, torch.full((2, 3), 2.0))
     assert second.grad is not None and torch.equal(second.grad, torch.ones(2, 3))
-    with pytest.raises(ExecutionError, match="gradient of 'fourth'"):
+    with refused("execution.gradient", culprit="fourth"):
         give_gradients(targets, {"fourth": shared})
-    with pytest.raises(ExecutionError, match="changes buffer 'mean'"):
+    with refused("execution.buffer", culprit="mean"):
         give_buffers({}, {"mean": shared})

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from execution_checks import Held, pinned  # noqa: E402
 from generators import dropping  # noqa: E402
 from models import MODELS  # noqa: E402
+from refusals import refused  # noqa: E402
 
 from remat import Problem, solve  # noqa: E402
-from remat.errors import ExecutionError  # noqa: E402
 from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Schedule  # noqa: E402
 from remat.torch import Captured, Executor, capture, fake_tensors, track_storages  # noqa: E402
@@ -139,11 +139,11 @@ def test_a_loss_from_outside() -> None:
         eager.check(ours, step.loss)
         assert sorted(step.outputs) == ["logits", "pooled"]
         assert not any(value.requires_grad for value in step.outputs.values())
-    with pytest.raises(ExecutionError, match="0 of 2 differentiable outputs of the module are scalars: a loss"):
+    with refused("execution.needs-loss"):
         executor.step(ours, *args)
-    with pytest.raises(ExecutionError, match="must be a tensor of one element"):
+    with refused("execution.loss-value"):
         executor.step(ours, *args, loss=lambda out: out["logits"])
-    with pytest.raises(ExecutionError, match="changed output 0 of the module in place"):
+    with refused("execution.loss-in-place"):
         executor.step(ours, *args, loss=lambda out: out["logits"].detach().zero_().sum() + loss(out))
 
 

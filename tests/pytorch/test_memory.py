@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from remat.errors import MeasurementError  # noqa: E402
+from refusals import refused  # noqa: E402
+
 from remat.torch.memory import measure_peak, profiled_memory, track_storages  # noqa: E402
 from remat.torch.memory.allocator import AllocatorRecord, _fill  # noqa: E402
 
@@ -128,13 +129,13 @@ def test_events_are_summed_in_the_order_in_which_they_happened() -> None:
 
 
 def test_ways_that_there_are_not_are_named() -> None:
-    with pytest.raises(MeasurementError, match=r"'guessing'; known: storages, profiler, cuda"):
+    with refused("measurement.way", culprit="guessing"):
         measure_peak(lambda: None, by="guessing")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_an_error() -> None:
-    with pytest.raises(MeasurementError, match="no GPU"):
+    with refused("measurement.no-gpu"):
         measure_peak(lambda: None, by="cuda")
 
 

@@ -75,15 +75,18 @@ def capture(
         If there is no such cost model, or something cannot be measured.
     """
     if mode not in MODES:
-        raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+        raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}", "mode")
     if route not in {"auto", *ROUTES}:
-        raise CaptureError(f"route {route!r} is not one of auto, {', '.join(ROUTES)}")
+        raise CaptureError(f"route {route!r} is not one of auto, {', '.join(ROUTES)}", "route")
     if mode == "inference" and (route == "joint" or loss is not None):
-        raise CaptureError(f"a forward pass alone has no {'loss' if loss is not None else 'joint graph (use make_fx)'}")
+        raise CaptureError(
+            f"a forward pass alone has no {'loss' if loss is not None else 'joint graph (use make_fx)'}",
+            "inference-alone",
+        )
     if workspaces not in {None, "measured"}:
-        raise CaptureError(f"workspaces={workspaces!r} is neither None nor 'measured'")
+        raise CaptureError(f"workspaces={workspaces!r} is neither None nor 'measured'", "workspaces")
     if not isinstance(module, torch.nn.Module):
-        raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
+        raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}", "no-module")
     whole = module if loss is None else WithLoss(module, loss)
     world = FakeWorld.of(whole, args, kwargs)
     model = cost_model(costs)
@@ -142,13 +145,16 @@ def _check_gradients(module: torch.nn.Module, world: FakeWorld) -> None:
     if not any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors):
         raise CaptureError(
             f"module {type(module).__name__!r} has no parameter that needs a gradient; "
-            "mode='inference' captures its forward pass alone"
+            "mode='inference' captures its forward pass alone",
+            "no-gradient",
         )
 
 
 def _check_results(module: torch.nn.Module, traced: Traced) -> None:
     name = type(module).__name__
     if not any(each.node for each in traced.results if each.kind == "output"):
-        raise CaptureError(f"module {name!r} returns no tensor")
+        raise CaptureError(f"module {name!r} returns no tensor", "no-output")
     if not any(each.node for each in traced.results if each.kind == "gradient"):
-        raise CaptureError(f"nothing that module {name!r} returns depends on a parameter that needs a gradient")
+        raise CaptureError(
+            f"nothing that module {name!r} returns depends on a parameter that needs a gradient", "detached"
+        )

@@ -35,15 +35,17 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
         advice = "; call ctc_loss outside of the module" if "_ctc_loss" in what else ""
         return CaptureError(
             f"module {name!r} does what depends on the values of tensors, not only on their shapes"
-            f"{_place(error)}: {what}{advice}"
+            f"{_place(error)}: {what}{advice}",
+            "data-dependent",
         )
     refused = _OPAQUE.search(str(error))
     if refused is not None:
-        return RouteError(opaque(*refused.groups()))
+        return RouteError(opaque(*refused.groups()), "opaque-output")
     if isinstance(error, TorchDynamoException):
-        return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {_first_line(error)}")
+        return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {_first_line(error)}", "dynamo")
     return CaptureError(
-        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {_first_line(error)}"
+        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {_first_line(error)}",
+        "fails",
     )
 
 

@@ -103,7 +103,9 @@ class FakeWorld:
         if not isinstance(module, torch.nn.Module):
             raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
         if not isinstance(args, tuple | list):
-            raise CaptureError(f"the sample arguments must be a tuple, not a {type(args).__name__}: (x,) for one")
+            raise CaptureError(
+                f"the sample arguments must be a tuple, not a {type(args).__name__}: (x,) for one", "arguments"
+            )
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
         named = [(f"parameter or buffer {name!r}", tensor) for name, tensor in own.items()]
@@ -113,11 +115,14 @@ class FakeWorld:
             if tensor.device.type == "meta":
                 raise CaptureError(
                     f"{what} is on the meta device, whose kernels are no machine's; make the module under "
-                    "remat.torch.fake_tensors() instead, which needs no memory either"
+                    "remat.torch.fake_tensors() instead, which needs no memory either",
+                    "meta-device",
                 )
             if isinstance(tensor, FakeTensor):
                 if mode is not None and tensor.fake_mode is not mode:
-                    raise CaptureError(f"{what} is a fake tensor of another FakeTensorMode than those before it")
+                    raise CaptureError(
+                        f"{what} is a fake tensor of another FakeTensorMode than those before it", "other-fake-mode"
+                    )
                 mode = tensor.fake_mode
         mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
         fakes = [_fake(mode, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

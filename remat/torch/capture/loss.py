@@ -48,21 +48,25 @@ def item_of(outputs: Any, key: str | int) -> Any:
     if isinstance(key, str):
         if hasattr(outputs, key):
             return getattr(outputs, key)
-        raise CaptureError(f"the module returns a {type(outputs).__name__} without an item {key!r} to be the loss")
+        raise CaptureError(
+            f"the module returns a {type(outputs).__name__} without an item {key!r} to be the loss", "loss-item"
+        )
     if isinstance(outputs, torch.Tensor):
         outputs = (outputs,)
     items = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
     if not -len(items) <= key < len(items):
-        raise CaptureError(f"the module returns {len(items)} items, none of them number {key} to be the loss")
+        raise CaptureError(
+            f"the module returns {len(items)} items, none of them number {key} to be the loss", "loss-item"
+        )
     return items[key]
 
 
 def one_number(loss: Any, what: str) -> torch.Tensor:
     """`loss`, if it is a tensor of one number."""
     if not isinstance(loss, torch.Tensor):
-        raise CaptureError(f"{what} a {type(loss).__name__}, not a tensor")
+        raise CaptureError(f"{what} a {type(loss).__name__}, not a tensor", "loss-value")
     if loss.numel() != 1:
-        raise CaptureError(f"{what} a tensor of shape {tuple(loss.shape)}, not one number")
+        raise CaptureError(f"{what} a tensor of shape {tuple(loss.shape)}, not one number", "loss-value")
     return loss
 
 

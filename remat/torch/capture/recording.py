@@ -174,7 +174,7 @@ def _check_constants(leaves: Sequence[Any]) -> None:
     """What a module returns beside tensors is a constant of the step: it must not have tensors in it."""
     for number, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor | _PLAIN) and leaf is not None:
-            raise CaptureError(opaque(type(leaf).__name__, number))
+            raise CaptureError(opaque(type(leaf).__name__, number), "opaque-output")
 
 
 def _make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., torch.fx.GraphModule]:

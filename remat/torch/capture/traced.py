@@ -26,7 +26,9 @@ def storage_bytes(value: Any) -> int:
     if not isinstance(value, torch.Tensor):
         return 0
     if value.layout is not torch.strided:
-        raise CaptureError(f"a value is of layout {value.layout} (an embedding with sparse=True?); only dense ones fit")
+        raise CaptureError(
+            f"a value is of layout {value.layout} (an embedding with sparse=True?); only dense ones fit", "sparse"
+        )
     return int(value.untyped_storage().nbytes())
 
 

@@ -55,7 +55,7 @@ class CostModel(ABC):
         """
         name, costs = self.name or type(self).__name__, list(self.costs(nodes))
         if len(costs) != len(nodes):
-            raise MeasurementError(f"cost model {name!r}: {len(costs)} costs for {len(nodes)} ops")
+            raise MeasurementError(f"cost model {name!r}: {len(costs)} costs for {len(nodes)} ops", "own-costs")
         for position, (cost, node) in enumerate(zip(costs, nodes, strict=True)):
             try:
                 costs[position] = operator.index(cost)
@@ -63,6 +63,6 @@ class CostModel(ABC):
                 costs[position] = -1
             if costs[position] < 0:
                 raise MeasurementError(
-                    f"cost model {name!r}: node {node.name!r} costs {cost!r}, which is no non-negative int"
+                    f"cost model {name!r}: node {node.name!r} costs {cost!r}, which is no non-negative int", "own-costs"
                 )
         return costs

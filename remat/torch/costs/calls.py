@@ -97,7 +97,7 @@ def call_of(node: torch.fx.Node) -> Call:
         If a value that it reads or writes is not known, or a size of it is a symbol.
     """
     if node.op != "call_function":
-        raise MeasurementError(f"node {node.name!r} is a {node.op}, which has no cost of its own")
+        raise MeasurementError(f"node {node.name!r} is a {node.op}, which has no cost of its own", "no-cost")
     args = torch.fx.node.map_arg(node.args, lambda argument: _value(argument, node))
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda argument: _value(argument, node))
     target, out = node.target, _value(node, node)
@@ -110,7 +110,8 @@ def call_of(node: torch.fx.Node) -> Call:
     for tensor in tensors((args, kwargs, out)):
         if any(not isinstance(size, int) for size in (*tensor.shape, *strides(tensor))):
             raise MeasurementError(
-                f"node {node.name!r}: a tensor of shape {tuple(tensor.shape)} has no cost before its sizes are numbers"
+                f"node {node.name!r}: a tensor of shape {tuple(tensor.shape)} has no cost before its sizes are numbers",
+                "symbolic-size",
             )
     return Call(node.name, target, tuple(args), kwargs, out)
 
@@ -122,7 +123,7 @@ def _value(node: torch.fx.Node, reader: torch.fx.Node) -> Any:
         return operator.attrgetter(str(node.target))(node.graph.owning_module)
     if node is reader and not list(node.users):
         return None
-    raise MeasurementError(f"node {reader.name!r}: the value of {node.name!r} is not known (no meta['val'])")
+    raise MeasurementError(f"node {reader.name!r}: the value of {node.name!r} is not known (no meta['val'])", "value")
 
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:

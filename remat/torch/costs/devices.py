@@ -54,7 +54,7 @@ class Device:
         unknown = set(self.products) - set(PRECISIONS)
         rates = (self.vector, self.bandwidth, *self.products.values(), *([] if self.random is None else [self.random]))
         if unknown or not all(rate > 0 for rate in rates) or self.launch < 0:
-            raise MeasurementError(f"device {self.name!r}: rates must be positive, of {', '.join(PRECISIONS)}")
+            raise MeasurementError(f"device {self.name!r}: rates must be positive, of {', '.join(PRECISIONS)}", "rates")
 
     def product_rate(self, dtype: torch.dtype, *, tf32: bool = False) -> float:
         """Operations per second of matrix products of a type; of 32-bit numbers where there are no units for it."""
@@ -148,7 +148,7 @@ def find_device(name: str) -> Device:
         return DEVICES[plain[_plain(name)]]
     near = difflib.get_close_matches(_plain(name), [*plain, _plain(THIS_MACHINE)], n=1)
     hint = f" (did you mean {plain.get(near[0], THIS_MACHINE)!r}?)" if near else ""
-    raise MeasurementError(f"unknown device {name!r}{hint}; known: {', '.join([*DEVICES, THIS_MACHINE])}")
+    raise MeasurementError(f"unknown device {name!r}{hint}; known: {', '.join([*DEVICES, THIS_MACHINE])}", "device")
 
 
 def _plain(name: str) -> str:

@@ -57,7 +57,7 @@ class Distinct:
         self.what = what
         self.kind = max((device_kind(call) for call in calls), default="cpu")
         if self.kind == "cuda" and not torch.cuda.is_available():
-            raise MeasurementError("ops on a GPU cannot be measured here: PyTorch finds none on this machine")
+            raise MeasurementError("ops on a GPU cannot be measured here: PyTorch finds none on this machine", "no-gpu")
         self.store = Store(self.kind, folder)
         self._keys = {id(call): key_of(what, call) for call in calls if not call.free}
         keyed = {self._keys[id(call)]: call for call in calls if not call.free}
@@ -89,7 +89,8 @@ class Distinct:
             except OverdueError as error:
                 raise MeasurementError(
                     f"{error}: {total - done} of {total} distinct ops are not measured ({self.what}), the first one "
-                    f"{call.name!r}; those that are have been kept, and the next call goes on from there"
+                    f"{call.name!r}; those that are have been kept, and the next call goes on from there",
+                    "overdue",
                 ) from None
             self._report(done, total, call.name)
             yield key, call

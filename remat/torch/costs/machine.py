@@ -32,7 +32,8 @@ def this_machine(kind: str = "cpu") -> Device:
     """
     if kind == "cuda" and not torch.cuda.is_available():
         raise MeasurementError(
-            f"{THIS_MACHINE!r} has no GPU, and tensors of the graph are on one: name a device, as 'roofline:A100'"
+            f"{THIS_MACHINE!r} has no GPU, and tensors of the graph are on one: name a device, as 'roofline:A100'",
+            "no-gpu",
         )
     return _measured(kind, machine_name(kind))
 

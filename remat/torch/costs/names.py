@@ -40,7 +40,7 @@ def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
     if isinstance(model, type) and issubclass(model, CostModel):
         return model()
     if not isinstance(model, str):
-        raise MeasurementError(f"{model!r} is no cost model: give a name ({_known()}) or a CostModel")
+        raise MeasurementError(f"{model!r} is no cost model: give a name ({_known()}) or a CostModel", "no-cost-model")
     kind, _, device = model.partition(":")
     if kind.lower() == "roofline":
         tf32 = device.lower().endswith(TF32) or device.lower() == TF32[1:]
@@ -50,7 +50,7 @@ def cost_model(model: str | CostModel | type[CostModel]) -> CostModel:
         return named[kind.lower()]()
     near = difflib.get_close_matches(model.lower(), ["roofline", *_named()], n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise MeasurementError(f"unknown cost model {model!r}{hint}; known: {_known()}")
+    raise MeasurementError(f"unknown cost model {model!r}{hint}; known: {_known()}", "unknown-cost-model")
 
 
 def _named() -> dict[str, type[CostModel]]:

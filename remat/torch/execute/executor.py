@@ -94,7 +94,7 @@ class Executor:
         self.captured = captured
         self.certificate: Certificate = validate(captured.graph, schedule, rules)
         if self.certificate.verdict is not Verdict.VALID:
-            raise ScheduleError(f"the schedule is not executed: {self.certificate.first}")
+            raise ScheduleError(f"the schedule is not executed: {self.certificate.first}", "not-executed")
         self.schedule = with_frees(captured.graph, schedule)
         self.timeline: NDArray[np.int64] = simulate(captured.graph, self.schedule).memory
         self._unrolled = unroll(captured, self.schedule)
@@ -235,14 +235,14 @@ class _Run(fx.Interpreter):
 def _checked(each: Input, given: Mapping[str, Any]) -> Any:
     """The value for a placeholder, if it is like the one that was captured."""
     if each.name not in given:
-        raise ExecutionError(f"{each.kind} {each.name!r} is missing")
+        raise ExecutionError(f"{each.kind} {each.name!r} is missing", "missing")
     value, sample = given[each.name], each.node.meta["val"]
     if not isinstance(sample, torch.Tensor):
         if value != sample:
             raise ExecutionError(f"{each.kind} {each.name!r} is {value!r}; the graph was captured with {sample!r}")
         return value
     if not isinstance(value, torch.Tensor):
-        raise ExecutionError(f"{each.kind} {each.name!r} is no tensor but a {type(value).__name__}")
+        raise ExecutionError(f"{each.kind} {each.name!r} is no tensor but a {type(value).__name__}", "unlike-capture")
     for what, found, wanted in (
         ("shape", tuple(value.shape), tuple(sample.shape)),
         ("type", value.dtype, sample.dtype),
@@ -250,7 +250,9 @@ def _checked(each: Input, given: Mapping[str, Any]) -> Any:
         ("strides", _strides(value), _strides(sample)),
     ):
         if found != wanted:
-            raise ExecutionError(f"{each.kind} {each.name!r} has {what} {found}; the graph was captured with {wanted}")
+            raise ExecutionError(
+                f"{each.kind} {each.name!r} has {what} {found}; the graph was captured with {wanted}", "unlike-capture"
+            )
     return value.detach()
 
 

@@ -60,7 +60,7 @@ def give_gradients(targets: Mapping[str, Any], gradients: Mapping[str, Any]) -> 
     with torch.no_grad():
         for name, gradient in gradients.items():
             if name not in targets:
-                raise ExecutionError(f"the step has a gradient of {name!r}, which the module does not have")
+                raise ExecutionError(f"the step has a gradient of {name!r}, which the module does not have", "gradient")
             target = targets[name]
             if not target.requires_grad:
                 continue
@@ -86,5 +86,5 @@ def give_buffers(targets: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, value in values.items():
             if name not in targets:
-                raise ExecutionError(f"the step changes buffer {name!r}, which the module does not have")
+                raise ExecutionError(f"the step changes buffer {name!r}, which the module does not have", "buffer")
             targets[name].copy_(value)

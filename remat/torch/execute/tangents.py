@@ -51,7 +51,8 @@ def _of_scalar(given: list[Any], wanted: Sequence[Input]) -> list[Any]:
     scalars = _scalars(wanted)
     if len(scalars) != 1:
         raise ExecutionError(
-            f"{len(scalars)} of {len(wanted)} differentiable outputs of the module are scalars: a loss is needed"
+            f"{len(scalars)} of {len(wanted)} differentiable outputs of the module are scalars: a loss is needed",
+            "needs-loss",
         )
     return [
         _empty(each.node.meta["val"], given[_output(each)]).fill_(1 if each is scalars[0] else 0) for each in wanted
@@ -65,11 +66,13 @@ def _of_loss(captured: Captured, given: list[Any], wanted: Sequence[Input], loss
     with torch.enable_grad():
         value = loss(returned(captured, [leaves.get(position, value) for position, value in enumerate(given)]))
         if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise ExecutionError("the loss must be a tensor of one element that depends on what the module returns")
+            raise ExecutionError(
+                "the loss must be a tensor of one element that depends on what the module returns", "loss-value"
+            )
         found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     for position, leaf in leaves.items():
         if leaf._version != versions[position]:
-            raise ExecutionError(f"the loss changed output {position} of the module in place")
+            raise ExecutionError(f"the loss changed output {position} of the module in place", "loss-in-place")
     held = {leaf.untyped_storage()._cdata for leaf in leaves.values()}
     return value.detach(), [
         _own(gradient, each.node.meta["val"], leaves[_output(each)], held)

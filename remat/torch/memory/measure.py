@@ -68,7 +68,7 @@ def measure_peak(function: Callable[[], Any], *, by: str = "storages") -> Memory
     MemoryUse(peak=8000, live=4000, by='storages', op='aten.exp.default')
     """
     if by not in WAYS:
-        raise MeasurementError(f"memory cannot be measured by {by!r}; known: {', '.join(WAYS)}")
+        raise MeasurementError(f"memory cannot be measured by {by!r}; known: {', '.join(WAYS)}", "way")
     gc.collect()  # what lies about in cycles would be freed at some moment within
     if by == "storages":
         with track_storages() as tracker:
@@ -87,7 +87,7 @@ def measure_peak(function: Callable[[], Any], *, by: str = "storages") -> Memory
 
 def _on_gpu(function: Callable[[], Any]) -> tuple[MemoryUse, Any]:
     if not torch.cuda.is_available():
-        raise MeasurementError("memory cannot be measured by 'cuda': PyTorch finds no GPU on this machine")
+        raise MeasurementError("memory cannot be measured by 'cuda': PyTorch finds no GPU on this machine", "no-gpu")
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

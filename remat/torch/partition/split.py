@@ -237,5 +237,6 @@ def _check_random_order(captured: Captured, schedule: Schedule) -> None:
         if wanted != found:
             raise ScheduleError(
                 f"random op {found!r} is computed before {wanted!r}, which the module runs first: it would draw other "
-                "numbers; ask for a schedule of fixed order"
+                "numbers; ask for a schedule of fixed order",
+                "random-order",
             )

@@ -48,9 +48,13 @@ def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = 
         Naming a node of torch's graphs that stands for no node of the captured step.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget <= 1:
-        raise CaptureError(f"torch's activation memory budget is a share between 0 and 1, not {budget!r}")
+        raise CaptureError(
+            f"torch's activation memory budget is a share between 0 and 1, not {budget!r}", "partitioner"
+        )
     if isinstance(solver, str) and solver not in SOLVERS:
-        raise CaptureError(f"torch's partitioner has no solver {solver!r}; its solvers are {', '.join(SOLVERS)}")
+        raise CaptureError(
+            f"torch's partitioner has no solver {solver!r}; its solvers are {', '.join(SOLVERS)}", "partitioner"
+        )
     with functorch_config.patch(
         activation_memory_budget=float(budget), activation_memory_budget_solver=solver, cse=False
     ):
@@ -77,7 +81,8 @@ def _partition(captured: Captured, by: Callable[..., Any], inputs: Any) -> tuple
     if captured.route != "joint" or captured.mode != "training":
         raise CaptureError(
             f"torch's partitioner takes a training step captured by route 'joint', not {captured.route!r} "
-            f"in mode {captured.mode!r}"
+            f"in mode {captured.mode!r}",
+            "partitioner",
         )
     values = [node.meta.get("val") for node in captured.module.graph.find_nodes(op="placeholder")]
     try:
@@ -89,7 +94,9 @@ def _partition(captured: Captured, by: Callable[..., Any], inputs: Any) -> tuple
     except RematError:
         raise
     except Exception as error:  # it raises whatever it likes
-        raise CaptureError(f"torch's partitioner failed: {one_line(str(error)) or type(error).__name__}") from error
+        raise CaptureError(
+            f"torch's partitioner failed: {one_line(str(error)) or type(error).__name__}", "partitioner-failed"
+        ) from error
 
 
 def _schedule(captured: Captured, forward: Any, backward: Any, *, source: str, meta: dict[str, Any]) -> Schedule:
@@ -121,7 +128,8 @@ class _Names:
         if node.target is operator.getitem and node.args[0] in random:
             return None
         raise ScheduleError(
-            f"node {node.name!r} ({node.target}) of torch's partition stands for no node of the captured step"
+            f"node {node.name!r} ({node.target}) of torch's partition stands for no node of the captured step",
+            "partitioner-node",
         )
 
 

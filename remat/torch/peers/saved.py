@@ -49,7 +49,8 @@ def schedule_of_saved_set(
             tensors += [home for home in captured.homes.get(nodes[name], ()) if home is not None]
         else:
             raise ScheduleError(
-                f"the saved set has {short(name)}, which is no tensor and no fx node of {captured.graph.name!r}"
+                f"the saved set has {short(name)}, which is no tensor and no fx node of {captured.graph.name!r}",
+                "saved-set",
             )
     return schedule_of_saved(captured.graph, tensors, source=source)
 
@@ -75,7 +76,7 @@ def tagged_saved_set(captured: Captured) -> list[str]:
         elif tag in _AGAIN and (captured.op_of(node) is not None or node.target is operator.getitem):
             again |= homes
     if not again:
-        raise ScheduleError(f"no node of {captured.graph.name!r} is tagged to be computed again")
+        raise ScheduleError(f"no node of {captured.graph.name!r} is tagged to be computed again", "no-tags")
     graph = captured.graph
     order = graph.arrays.order.tolist()[: first_backward_place(graph)]
     forward = [tensor for op in order for tensor in graph.ops[op].outputs]

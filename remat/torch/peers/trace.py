@@ -108,7 +108,8 @@ class _Match:
 
     def _difference(self, node: torch.fx.Node, other: torch.fx.Node, why: str) -> ScheduleError:
         return ScheduleError(
-            f"node {node.name!r} ({node.target}) of the trace is not {other.name!r} of {self.base.graph.name!r}: {why}"
+            f"node {node.name!r} ({node.target}) of the trace is not {other.name!r} of {self.base.graph.name!r}: {why}",
+            "other-trace",
         )
 
 

@@ -74,7 +74,7 @@ class Sample:
         for position, (leaf, kind) in enumerate(zip(leaves, self._kinds, strict=True)):
             wrong = self._difference(leaf, kind, self._differentiable[position])
             if wrong:
-                raise ExecutionError(f"{self._name(position)} {wrong}{_ADVICE}")
+                raise ExecutionError(f"{self._name(position)} {wrong}{_ADVICE}", "unlike-sample")
         return leaves
 
     def _difference(self, leaf: Any, kind: Any, differentiable: bool) -> str:
@@ -93,7 +93,7 @@ class Sample:
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise ExecutionError(f"the module cannot be called so: {error}") from None
+            raise ExecutionError(f"the module cannot be called so: {error}", "not-callable") from None
         found: dict[str, Any] = {}
         for name, value in bound.items():
             parameter = self._signature.parameters[name]
@@ -108,7 +108,7 @@ class Sample:
         given = self._bound(args, kwargs)
         for name in self._given.keys() ^ given.keys():
             which = "only the sample has" if name in self._given else "the sample does not have"
-            raise ExecutionError(f"{which} argument {name!r}{_ADVICE}")
+            raise ExecutionError(f"{which} argument {name!r}{_ADVICE}", "unlike-sample")
         positional: list[Any] = []
         for name, parameter in self._signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:

@@ -113,7 +113,7 @@ def backend(
     []
     """
     if constants not in ("excluded", "included"):
-        raise ProblemError(f"constants {constants!r} is not one of excluded, included")
+        raise ProblemError(f"constants {constants!r} is not one of excluded, included", "step-setting")
     return CompileBackend(
         Settings(budget, method, solver, "eager", time_limit, costs, constants, None, method_options, on_progress)
     )

@@ -134,9 +134,9 @@ def rematerialize(
         ("engine", engine, ENGINES), ("constants", constants, CONSTANTS), ("other_shapes", other_shapes, OTHER_SHAPES),
     ):  # fmt: skip
         if value not in known:
-            raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}")
+            raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}", "step-setting")
     if budget is None and schedule is None:
-        raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule')
+        raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
     settings = Settings(
         budget, method, backend, engine, time_limit, costs, constants, workspaces, method_options, on_progress
     )
@@ -157,9 +157,9 @@ def rematerialize(
 
 def _check_module(module: Any) -> None:
     if isinstance(module, Rematerialized):
-        raise ExecutionError("the module is rematerialized already; use module.original")
+        raise ExecutionError("the module is rematerialized already; use module.original", "no-module")
     if not isinstance(module, nn.Module):
-        raise ExecutionError(f"rematerialize takes a torch.nn.Module, not a {type(module).__name__}")
+        raise ExecutionError(f"rematerialize takes a torch.nn.Module, not a {type(module).__name__}", "no-module")
     if isinstance(module, torch.jit.ScriptModule):
         raise ExecutionError("a ScriptModule cannot be captured; use the module that it was made of")
 

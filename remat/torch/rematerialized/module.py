@@ -54,7 +54,8 @@ class Constant:
             place = f" {f'{path}.{attribute}'.lstrip('.')!r}" if attribute else ""
             raise ExecutionError(
                 f"the module uses the tensor{place} of shape {tuple(value.shape)}, which requires a gradient and is "
-                "not one of its parameters: register it (nn.Parameter as an attribute, or in an nn.ParameterList)"
+                "not one of its parameters: register it (nn.Parameter as an attribute, or in an nn.ParameterList)",
+                "foreign-parameter",
             )
         return cls(value, path, attribute)
 
@@ -201,11 +202,12 @@ class Rematerialized(nn.Module):
         for plan in self._plans:
             try:
                 if plan.modes != modes:
-                    raise ExecutionError(_modes_differ(self.original, plan.modes))
+                    raise ExecutionError(_modes_differ(self.original, plan.modes), "other-mode")
                 if plan.autocast != autocast:
                     raise ExecutionError(
                         f"autocast is {_told(autocast)}, but was {_told(plan.autocast)} when the step was captured: "
-                        "call rematerialize(...) in the same torch.autocast block that the training uses"
+                        "call rematerialize(...) in the same torch.autocast block that the training uses",
+                        "other-autocast",
                     )
                 return plan, plan.sample.leaves(args, kwargs)
             except ExecutionError as error:
@@ -258,7 +260,8 @@ class Rematerialized(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ExecutionError(
             "a rematerialized module cannot be pickled: save its state_dict() and its schedule (save_schedule), or the "
-            "original module"
+            "original module",
+            "pickled",
         )
 
     def extra_repr(self) -> str:

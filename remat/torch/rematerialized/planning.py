@@ -97,7 +97,7 @@ def planned(
         )  # fmt: skip
         seconds["solve"] = time.monotonic() - begun
         if result.schedule is None:
-            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
+            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}", "no-step")
         found = result.schedule
     else:
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
@@ -106,7 +106,10 @@ def planned(
     rules = Rules(budget=problem.budget_bytes, count_constant_memory=settings.constants == "included")
     certificate = validate(captured.graph, found, rules)
     if certificate.verdict is Verdict.OVER_BUDGET:
-        raise ScheduleError(f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes")
+        raise ScheduleError(
+            f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes",
+            "step-over-budget",
+        )
     if not certificate.accepted:
         raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
     return Planned(found, certificate, problem, result, seconds)

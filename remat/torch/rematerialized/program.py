@@ -122,7 +122,8 @@ class _Step(torch.autograd.Function):
         program: Program = ctx.program
         if torch.is_grad_enabled():
             raise ExecutionError(
-                "double backward (create_graph=True) through a rematerialized module is not possible; use the original"
+                "double backward (create_graph=True) through a rematerialized module is not possible; use the original",
+                "double-backward",
             )
         values: list[Any] = list(ctx.saved_tensors)
         ctx.maybe_clear_saved_tensors()

@@ -46,7 +46,8 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
             if random.getstate() != state[0] or not _equal(_numpy_state(), state[1]):
                 raise ExecutionError(
                     f"module {name!r} draws random numbers of Python or NumPy in forward, which a captured step would "
-                    "not draw anew; use torch.rand"
+                    "not draw anew; use torch.rand",
+                    "python-random",
                 )
             if once:
                 _first_run(world, changed)
@@ -137,7 +138,8 @@ def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: M
     name = next(each for each in new if new[each] is not old.get(each))
     raise ExecutionError(
         f"module {type(world.module).__name__!r} puts another tensor in the place of its buffer "
-        f"{f'{path}.{name}'.lstrip('.')!r} in forward, which a captured step would not; change it in place (copy_)"
+        f"{f'{path}.{name}'.lstrip('.')!r} in forward, which a captured step would not; change it in place (copy_)",
+        "assigned-buffer",
     )
 
 
@@ -154,7 +156,8 @@ def _check_unread(world: FakeWorld, changed: Mapping[_Place, Any]) -> None:
         raise ExecutionError(
             f"module {type(world.module).__name__!r} changes its attribute {f'{path}.{name}'.lstrip('.')!r} in forward "
             "and reads it there; a captured step would always find the old value: make it a buffer (register_buffer) "
-            "and change it in place"
+            "and change it in place",
+            "changed-attribute",
         ) from None
 
 

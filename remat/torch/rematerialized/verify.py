@@ -116,7 +116,7 @@ def verify(
     for peak, beside in ((ours.peak if measure else None, 0), (ours.allocator_peak, allocator or 0)):
         if peak is not None and peak > predicted_peak * (1 + PEAK_SHARE) + PEAK_BYTES + beside:
             raise VerificationError(
-                f"the measured peak is {peak:,} bytes, above the {predicted_peak:,} bytes that were predicted"
+                f"the measured peak is {peak:,} bytes, above the {predicted_peak:,} bytes that were predicted", "peak"
             )
     return Verification(
         len(ours.outputs), len(ours.gradients), len(ours.buffers), not differing,
@@ -131,7 +131,8 @@ def _judge(differing: list[tuple[str, float]], between_eager: list[tuple[str, fl
         if not difference <= max(10 * noise.get(name, 0.0), tolerance):
             raise VerificationError(
                 f"{name} differs from eager by {difference:.3g} of its greatest entry; "
-                f"two eager steps differ by {noise.get(name, 0.0):.3g}"
+                f"two eager steps differ by {noise.get(name, 0.0):.3g}",
+                "differs",
             )
 
 
