@@ -52,7 +52,14 @@ def captured() -> Captured:
     weight, x = module.graph.find_nodes(op="placeholder")
     inputs = (Input(weight, "parameter", "weight", 64), Input(x, "input", "0", 32))
     return Captured(
-        graph, module, (mm, dropout, mul), homes, inputs, (ResultValue(mul, "output", "0"),), "make_fx", "inference"
+        graph=graph,
+        module=module,
+        nodes=(mm, dropout, mul),
+        homes=homes,
+        inputs=inputs,
+        results=(ResultValue(mul, "output", "0"),),
+        route="make_fx",
+        mode="inference",
     )
 
 
