@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch_models import MODELS, SIZES, build, different, eager, random_schedule, record
+from torch_models import MODELS, SIZES, build, different, dropping, eager, record
 
 from remat import Problem, solve
 from remat.errors import RematError
@@ -40,7 +40,7 @@ def schedules(graph: ComputeGraph, options: argparse.Namespace) -> Iterator[tupl
         print(f"    {options.method} finds nothing at {options.budget} in {options.seconds:g} s", flush=True)
     else:
         yield f"{options.method} {options.budget}", result.schedule
-    yield "random", random_schedule(graph, 1, drop=0.01, most=4)
+    yield "random", dropping(graph, 1, share=0.01, most=4)
 
 
 def extra(steps: list[list[OpRun]]) -> float:

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytorch"))
 
 from eager import Record, different, eager, greatest_difference, record
-from execution_checks import random_schedule
+from generators import dropping
 from models import bert, encoder_decoder, gpt, resnet, unet
 
 __all__ = [
-    "MODELS", "OWN", "SIZES", "Record", "build", "different", "eager", "greatest_difference", "random_schedule",
-    "record",
+    "MODELS", "OWN", "SIZES", "Record", "build", "different", "dropping", "eager", "greatest_difference", "record",
 ]  # fmt: skip
 
 Sample = tuple[nn.Module, tuple[torch.Tensor, ...]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.graph import Op
@@ -65,7 +66,9 @@ def staged(graph: ComputeGraph, rng: random.Random, share: float = 0.25) -> Sche
     return Schedule.of_computes(graph, ops)
 
 
-def dropping(graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5) -> Schedule:
+def dropping(
+    graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5, keep: Collection[str] = ()
+) -> Schedule:
     """The reference order, in which live values are dropped at random and made again, recursively, when read.
 
     Parameters
@@ -74,6 +77,8 @@ def dropping(graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5)
         Probability that a live value is dropped after an op of the reference order.
     most
         No value of an op that was computed so often is dropped again.
+    keep
+        Tensors that are never dropped.
     """
     rng = random.Random(seed)
     writer = {tensor: op for op in graph.ops for tensor in op.outputs}
@@ -95,7 +100,7 @@ def dropping(graph: ComputeGraph, seed: int, share: float = 0.08, most: int = 5)
 
     for position in graph.arrays.order.tolist():
         compute(graph.ops[position])
-        for tensor in sorted(live):
+        for tensor in sorted(live.difference(keep)):
             op = writer.get(tensor)
             if op is not None and op.recomputable and counts[op.name] < most and rng.random() < share:
                 live.discard(tensor)

@@ -69,14 +69,16 @@ def train(
     return [*found, record(module)]
 
 
-def different(ours: Record, theirs: Record) -> list[str]:
-    """Return the names of what is not equal bit by bit; gradients must have the same strides, too."""
-    return [
-        name
-        for name, (mine, other) in _pairs(ours, theirs)
-        if (mine is None) != (other is None)
-        or (mine is not None and not (torch.equal(mine, other) and mine.stride() == other.stride()))
-    ]
+def different(ours: Record, theirs: Record, *, bitwise: bool = True) -> list[str]:
+    """Return the names of what is not equal, bit by bit or up to rounding; strides must be equal, too."""
+
+    def same(mine: Tensor | None, other: Tensor | None) -> bool:
+        if mine is None or other is None:
+            return mine is other
+        equal = torch.equal(mine, other) if bitwise else torch.allclose(mine, other, atol=1e-5)
+        return equal and mine.stride() == other.stride()
+
+    return [name for name, pair in _pairs(ours, theirs) if not same(*pair)]
 
 
 def greatest_difference(ours: Record, theirs: Record) -> float:
@@ -91,8 +93,8 @@ def _pairs(ours: Record, theirs: Record) -> list[tuple[str, tuple[Any, Any]]]:
     return [(name, (ours[name], theirs[name])) for name in theirs]
 
 
-def assert_equal(ours: Record | list[Record], theirs: Record | list[Record]) -> None:
-    """All of both records, or of each pair of them, is equal bit by bit."""
+def assert_equal(ours: Record | list[Record], theirs: Record | list[Record], *, bitwise: bool = True) -> None:
+    """Require that both records, or each pair of them, are equal."""
     pairs = [(ours, theirs)] if isinstance(ours, dict) else zip(ours, theirs, strict=True)
     for number, (mine, other) in enumerate(pairs):
-        assert not different(mine, other), f"record {number}"
+        assert not different(mine, other, bitwise=bitwise), f"record {number}"

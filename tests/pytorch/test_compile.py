@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from eager import assert_equal, train  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -29,21 +30,13 @@ def x() -> Any:
     return torch.randn(64, 8)
 
 
-def steps(call: Any, module: nn.Module, count: int = 2) -> list[Any]:
-    """Losses, gradients and statistics of steps with SGD."""
-    torch.manual_seed(3)
-    trainer, found, data = torch.optim.SGD(module.parameters(), lr=0.1), [], x()
-    for _ in range(count):
-        trainer.zero_grad()
-        loss = call(data).square().mean()
-        loss.backward()
-        found += [loss.detach(), *(each.grad.clone() for each in module.parameters())]
-        trainer.step()
-    return [*found, *(each.clone() for each in module.state_dict().values())]
+def check(call: Any, module: nn.Module, eager: nn.Module) -> None:
+    """Two steps with SGD are those of eager."""
+    assert_equal(*(train(each, own, (x(),), loss=squares) for each, own in ((call, module), (eager, eager))))
 
 
-def same(ours: list[Any], theirs: list[Any]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+def squares(out: Any) -> Any:
+    return out.square().mean()
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +54,7 @@ def test_compiled_afterwards_a_step_runs_as_it_is_scheduled(backend: str) -> Non
     assert model.report.recomputations
     compiled = torch.compile(model, backend=backend)
     eager, data = network(), x()
-    assert same(steps(compiled, original), steps(eager, eager))
+    check(compiled, original, eager)
     with track_storages(constants=(original, data)) as tracker:
         compiled(data).sum().backward()
     assert tracker.peak <= model.report.predicted_peak
@@ -89,7 +82,7 @@ def test_a_module_that_was_compiled_before_is_captured_through(how: str) -> None
     assert model.captured.route == "joint"
     assert model.state_dict().keys() == module.state_dict().keys()
     eager = network()
-    assert same(steps(model, original), steps(eager, eager))
+    check(model, original, eager)
 
 
 def test_a_part_of_a_compiled_model() -> None:
@@ -104,7 +97,7 @@ def test_a_part_of_a_compiled_model() -> None:
     original = Model()
     eager = copy.deepcopy(original)
     original.encoder = rematerialize(original.encoder, (x(),), "60%", method="greedy")
-    assert same(steps(torch.compile(original, backend="aot_eager"), original), steps(eager, eager))
+    check(torch.compile(original, backend="aot_eager"), original, eager)
 
 
 # -- the package as a backend ----------------------------------------------------------------------------------------
@@ -135,7 +128,7 @@ def peak(call: Any) -> int:
             each.grad = None
         data = x()
         with profiled_memory() as memory:
-            call(data).square().mean().backward()
+            squares(call(data)).backward()
         found.append(memory.peak)
     return found[1]
 
@@ -153,7 +146,7 @@ def test_a_backend_trains_as_eager_does(make: Any) -> None:
         original.train()
         eager.train()
     assert not backend.reports
-    assert same(steps(compiled, original), steps(eager, eager))
+    check(compiled, original, eager)
     assert [report.name for report in backend.reports] == [f"graph {k + 1}" for k in range(len(backend.reports))]
     assert all(report.recomputations and report.certificate.accepted for report in backend.reports)
     if make is network:

@@ -2,13 +2,14 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from eager import Record, assert_equal, eager, record  # noqa: E402
 from execution_checks import Held, pinned  # noqa: E402
 from generators import dropping  # noqa: E402
 from models import MODELS  # noqa: E402
@@ -23,41 +24,15 @@ SEED = 11
 SMALL: Mapping[str, Mapping[str, Any]] = {"gpt": {"layers": 1, "width": 8, "length": 8}, "resnet": {"blocks": (1,)}}
 
 
-class Eager:
-    """One step of a copy of a module by autograd: loss, gradients, buffers and the random state after it."""
-
-    def __init__(self, module: Any, args: tuple[Any, ...], loss: Callable[[Any], Any] | None = None) -> None:
-        self.module = copy.deepcopy(module)
-        torch.manual_seed(SEED)
-        out = self.module(*args)
-        self.loss = out if loss is None else loss(out)
-        self.loss.backward()
-        self.state = torch.get_rng_state()
-
-    def check(self, module: Any, loss: Any) -> None:
-        """`module` has just made the same step."""
-        assert torch.equal(torch.get_rng_state(), self.state)
-        assert torch.equal(loss, self.loss.detach())
-        gradients = 0
-        for (name, expected), (_, found) in zip(self.module.named_parameters(), module.named_parameters(), strict=True):
-            assert (expected.grad is None) == (found.grad is None), name
-            if expected.grad is not None:
-                gradients += 1
-                assert torch.equal(expected.grad, found.grad), name
-                assert expected.grad.stride() == found.grad.stride(), name
-        assert gradients > 3
-        for (name, expected), (_, found) in zip(self.module.named_buffers(), module.named_buffers(), strict=True):
-            assert torch.equal(expected, found), name
-
-
-def check_step(eager: Eager, executor: Executor, module: Any, args: tuple[Any, ...]) -> None:
+def check_step(theirs: Record, executor: Executor, module: Any, args: tuple[Any, ...]) -> None:
     """One step: results to the bit, and what is held at each op to the byte."""
     module = copy.deepcopy(module)
     torch.manual_seed(SEED)
     with track_storages(constants=(module, args), timeline=True) as tracker:
         held = Held(executor, tracker)
         step = executor.step(module, *args, on_op=held)
-    eager.check(module, step.loss)
+    assert_equal(record(module, step.loss), theirs)
+    assert sum(name.startswith("gradient") and value is not None for name, value in theirs.items()) > 3
     assert not held.wrong
     assert held.runs >= len(executor.captured.graph.ops)
     assert tracker.peak == executor.predicted_peak == executor.certificate.peak
@@ -88,14 +63,14 @@ def test_small_steps(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
     """In the reference order, and with random recomputations, in which random ops and batch norms run again."""
     module, args, captured = small
     graph = captured.graph
-    eager = Eager(module, args)
-    check_step(eager, Executor(captured, Schedule.reference(graph)), module, args)
+    theirs = eager(module, args, seed=SEED)
+    check_step(theirs, Executor(captured, Schedule.reference(graph)), module, args)
     schedule = dropping(graph, 1)
     counts = Counter(schedule.computes())
     special = [op for op in (*captured.random_ops, *graph.meta["effects"]) if counts[op] > 1]
     assert special and max(counts.values()) > 2
-    check_step(eager, Executor(captured, schedule), module, args)
-    check_step(eager, Executor(captured, pinned(graph, schedule)), module, args)
+    check_step(theirs, Executor(captured, schedule), module, args)
+    check_step(theirs, Executor(captured, pinned(graph, schedule)), module, args)
 
 
 def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captured]) -> None:
@@ -117,8 +92,7 @@ def test_steps_that_follow_one_another(small: tuple[Any, tuple[Any, ...], Captur
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-    for mine, other in zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True):
-        assert mine[0] == other[0] and torch.equal(mine[1], other[1]), mine[0]
+    assert_equal(record(ours), record(theirs))
 
 
 def test_a_loss_from_outside() -> None:
@@ -129,14 +103,14 @@ def test_a_loss_from_outside() -> None:
     def loss(out: Any) -> Any:
         return out["logits"].square().mean() + out["pooled"].sum()
 
-    eager = Eager(module, args, loss)
+    theirs = eager(module, args, loss=loss, seed=SEED)
     for seed in (None, 3):
         graph = captured.graph
         executor = Executor(captured, Schedule.reference(graph) if seed is None else dropping(graph, seed))
         ours = copy.deepcopy(module)
         torch.manual_seed(SEED)
         step = executor.step(ours, *args, loss=loss)
-        eager.check(ours, step.loss)
+        assert_equal(record(ours, step.loss), theirs)
         assert sorted(step.outputs) == ["logits", "pooled"]
         assert not any(value.requires_grad for value in step.outputs.values())
     with refused("execution.needs-loss"):
@@ -152,8 +126,8 @@ def test_values_that_a_kernel_leaves_out() -> None:
     module = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
     args = (torch.randn(16, 8),)
     captured = capture(module, args, route="make_fx", loss=lambda out: out.square().mean())
-    eager = Eager(module, args, lambda out: out.square().mean())
-    check_step(eager, Executor(captured, Schedule.reference(captured.graph)), module, args)
+    theirs = eager(module, args, loss=lambda out: out.square().mean(), seed=SEED)
+    check_step(theirs, Executor(captured, Schedule.reference(captured.graph)), module, args)
 
 
 def test_inference() -> None:
@@ -179,11 +153,11 @@ def test_all_models(name: str, route: str) -> None:
     module, args = seeded(name)
     captured = capture(module, args, route=route)
     graph = captured.graph
-    eager = Eager(module, args)
+    theirs = eager(module, args, seed=SEED)
     schedules = [Schedule.reference(graph), half_budget(graph), *(dropping(graph, seed) for seed in range(4))]
     assert max(max(Counter(schedule.computes()).values()) for schedule in schedules) > 4
     for schedule in (*schedules, pinned(graph, schedules[-1])):
-        check_step(eager, Executor(captured, schedule), module, args)
+        check_step(theirs, Executor(captured, schedule), module, args)
 
 
 @pytest.mark.slow

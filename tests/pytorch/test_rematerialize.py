@@ -1,7 +1,6 @@
 """A rematerialized module trains as the original does, within its budget."""
 
 import copy
-import random
 import shutil
 from collections import Counter
 
@@ -10,9 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
+from eager import assert_equal, eager, record, step, train  # noqa: E402
+from generators import dropping  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils import _pytree as pytree  # noqa: E402
 
 from remat import Schedule, validate  # noqa: E402
 from remat.errors import VerificationError  # noqa: E402
@@ -40,53 +40,8 @@ def made(kind: str, seed: int = 1):
 
 
 def wild_schedule(graph, share: float, seed: int) -> Schedule:
-    """Values dropped at random, and made again, recursively, when they are read: many computes of many ops."""
-    rng = random.Random(seed)
-    writer = {tensor: op for op in graph.ops for tensor in op.outputs}
-    order = [graph.ops[i] for i in graph.arrays.order.tolist()]
-    last = {tensor: position for position, op in enumerate(order) for tensor in op.inputs}
-    computed, live, counts = [], set(graph.inputs), Counter()
-
-    def compute(op) -> None:
-        for tensor in op.inputs:
-            if tensor not in live:
-                compute(writer[tensor])
-        computed.append(op.name)
-        live.update(op.outputs)
-        counts[op.name] += 1
-
-    kept = set(graph.outputs)
-    for position, op in enumerate(order):
-        compute(op)
-        for tensor in sorted(live - kept):
-            made_by = writer[tensor]
-            again = made_by.recomputable and made_by.inputs and counts[made_by.name] < 5
-            if again and (last.get(tensor, -1) <= position or rng.random() < share):
-                live.discard(tensor)
-    return Schedule.from_steps([("compute", name) for name in computed], graph=graph.name, graph_digest=graph.digest)
-
-
-def step(call, args, module, seed: int = 3):
-    """Loss, gradients, buffers and the generator's state after one step."""
-    for parameter in module.parameters():
-        parameter.grad = None
-    torch.manual_seed(seed)
-    with track_storages(constants=(args, module)) as tracker:
-        loss = call(*args)
-        loss = loss if isinstance(loss, torch.Tensor) else sum(pytree.tree_leaves(loss)[0])
-        loss.backward()
-    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    return loss.detach(), gradients, buffers, torch.get_rng_state(), tracker.peak
-
-
-def assert_equal(ours, eager) -> None:
-    assert torch.equal(ours[0], eager[0]) and torch.equal(ours[3], eager[3])
-    for mine, its in zip(ours[1:3], eager[1:3], strict=True):
-        assert mine.keys() == its.keys()
-        for name in its:
-            assert (mine[name] is None) == (its[name] is None), name
-            assert its[name] is None or torch.equal(mine[name], its[name]), name
+    """Many computes of many ops; what is handed out stays."""
+    return dropping(graph, seed, share, keep=graph.outputs)
 
 
 @slow
@@ -94,7 +49,7 @@ def assert_equal(ours, eager) -> None:
 def test_any_schedule_gives_the_gradients_of_eager_in_the_memory_it_says(kind: str) -> None:
     module, args = made(kind)
     before = copy.deepcopy(module.state_dict())
-    eager = step(module, args, module)
+    theirs = eager(module, args)
     captured = capture(module, args)
     again = 0
     for share in (0.0, 0.03, 0.3):
@@ -104,17 +59,16 @@ def test_any_schedule_gives_the_gradients_of_eager_in_the_memory_it_says(kind: s
         parts = split(captured, schedule)
         module.load_state_dict(before)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        leaves = pytree.tree_leaves((args, {}))
         program = Program(parts)
         given = [
-            leaves[int(each.name)] if each.kind == "input" else tensors[each.name]
+            args[int(each.name)] if each.kind == "input" else tensors[each.name]
             for each in (captured.inputs[i] for i in parts.forward_inputs)
         ]
-        ours = step(lambda *_, program=program, given=given: program(given)[0], args, module)
-        assert_equal(ours, eager)
+        tracker = track_storages(constants=(args, module))
+        assert_equal(step(lambda *_, run=program, given=given: run(given)[0], module, args, around=tracker), theirs)
         # the scalar 1 that backward() begins with is no op; new statistics are freed when they are in their buffers
-        assert ours[4] <= certificate.peak + 8
-        assert share or ours[4] >= 0.98 * certificate.peak
+        assert tracker.peak <= certificate.peak + 8
+        assert share or tracker.peak >= 0.98 * certificate.peak
         again = max(again, *Counter(schedule.computes()).values())
     assert again >= 4
 
@@ -161,26 +115,11 @@ def test_a_schedule_that_draws_other_numbers_is_refused() -> None:
 )
 def test_training_is_bitwise_that_of_eager(kind: str, optimizer: type) -> None:
     """Several steps, dropout and statistics included, from the same seed."""
-    eager, args = made(kind)
-    model = rematerialize(copy.deepcopy(eager), args, "75%", verify=optimizer is torch.optim.SGD, **QUICK)
+    original, args = made(kind)
+    model = rematerialize(copy.deepcopy(original), args, "75%", verify=optimizer is torch.optim.SGD, **QUICK)
     assert model.report.predicted_peak <= 0.75 * model.report.reference_peak
     assert model.report.recomputations > 0
-    runs = []
-    for module in (eager, model):
-        torch.manual_seed(5)
-        trainer = optimizer(module.parameters(), lr=1e-3)
-        losses = []
-        for _ in range(3):
-            trainer.zero_grad()
-            loss = module(*args)
-            loss.backward()
-            trainer.step()
-            losses.append(loss.item())
-        runs.append((losses, {name: value.clone() for name, value in module.state_dict().items()}))
-    assert runs[0][0] == runs[1][0]
-    assert runs[0][1].keys() == runs[1][1].keys()
-    for name, value in runs[0][1].items():
-        assert torch.equal(value, runs[1][1][name]), name
+    assert_equal(*(train(each, each, args, optimizer=optimizer, count=3) for each in (model, original)))
     if optimizer is torch.optim.SGD:
         found = model.report.verification
         assert found.bitwise and found.measured_peak <= 1.01 * model.report.predicted_peak + 4096
@@ -230,14 +169,6 @@ def state(pair):
     module.load_state_dict(before)
 
 
-def gradients(module) -> dict:
-    return {name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None}
-
-
-def same(a: dict, b: dict) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 def test_it_says_what_it_predicts_before_the_first_step(pair) -> None:
     module, model = pair
     text = str(model.report)
@@ -264,10 +195,9 @@ def test_it_is_used_like_the_original(state) -> None:
     assert list(model.state_dict()) == list(module.state_dict())
     assert {id(p) for p in model.parameters()} == {id(p) for p in module.parameters()}
     assert [name for name, _ in model.named_modules()] == [name for name, _ in module.named_modules()]
-    results = []
+    start, results = copy.deepcopy(module.state_dict()), []
     for each in (module, model):
-        module.load_state_dict(copy.deepcopy(results[0][2]) if results else module.state_dict())
-        start = copy.deepcopy(module.state_dict())
+        module.load_state_dict(start)
         module.zero_grad()
         torch.manual_seed(4)
         with torch.no_grad():
@@ -276,23 +206,22 @@ def test_it_is_used_like_the_original(state) -> None:
             (each(x, target)["loss"] * scale).backward()
         out = each(x, target=target)
         (out["loss"] + out["y"].sum()).backward()
-        results.append((gradients(module), copy.deepcopy(module.state_dict()), start))
-    assert same(results[0][0], results[1][0])
-    assert same(results[0][1], results[1][1])
+        results.append(record(module))
+    assert_equal(*results)
     model.eval()
     assert not module.training and not module.dropout.training
     assert torch.equal(model(x)["y"], module(x)["y"])  # also with other arguments than the sample's
-    model.load_state_dict(results[0][2])
+    model.load_state_dict(start)
 
 
 def test_a_graph_is_kept_where_asked_and_gradients_of_gradients_are_refused(state) -> None:
     module, model = state
     loss = model(*data())["loss"]
     loss.backward(retain_graph=True)
-    once = gradients(module)
+    once = record(module)
     module.zero_grad()
     loss.backward()
-    assert same(once, gradients(module))
+    assert_equal(record(module), once)
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
     with refused("execution.double-backward"):
@@ -377,10 +306,10 @@ def test_verification_finds_a_difference(state) -> None:
         (scaled, "gradient of 'first.bias' differs from eager by"),
         (twice, "buffer 'norm.running_mean' differs"),
     ):
-        before = copy.deepcopy(module.state_dict())
+        args, before = data(), record(module)
         with pytest.raises(VerificationError, match=words):
-            verify(module, wrong, data(), {}, 10**9)
-        assert same(before, module.state_dict()) and module.first.weight.grad is None
+            verify(module, wrong, args, {}, 10**9)
+        assert_equal(record(module), before)
     with refused("verification.peak", hide={f"{model.report.verification.measured_peak:,}": "<peak>"}):
         verify(module, model, data(), {}, 10)
 

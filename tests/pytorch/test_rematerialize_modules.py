@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from eager import Record, assert_equal, record  # noqa: E402
 from refusals import refused  # noqa: E402
 from test_rematerialize import wild_schedule  # noqa: E402
 from torch import nn  # noqa: E402
@@ -164,23 +165,23 @@ def losses(out: Any) -> list[Any]:
     return [sum((each * each).sum() for each in leaves), (leaves[-1] * 3).sum(), (leaves[0] * 2).sum()]
 
 
-def steps(call: nn.Module, args: tuple[Any, ...], autocast: bool) -> list[Any]:
-    """Two micro-batches that add up, then a step for single outputs: outputs, gradients, parameters, statistics."""
+def steps(call: nn.Module, args: tuple[Any, ...], autocast: bool) -> list[Record]:
+    """Two micro-batches that add up, then a step for single outputs."""
     torch.manual_seed(3)
     trainer = torch.optim.SGD(call.parameters(), lr=0.01, weight_decay=0.1)
-    targets = [*call.parameters(), *(each for each in args if each.requires_grad)]
-    found: list[Any] = []
+    inputs = [each for each in args if each.requires_grad]
+    found = []
     for which, last in ((0, False), (0, True), (1, True), (2, True)):
         with torch.autocast("cpu", enabled=autocast):
             out = call(*args)
         losses(out)[which].backward()
-        found += [each.detach().clone() for each in pytree.tree_leaves(out) if isinstance(each, torch.Tensor)]
-        found += [None if each.grad is None else each.grad.clone() for each in targets]
+        outputs = [each for each in pytree.tree_leaves(out) if isinstance(each, torch.Tensor)]
+        found.append(record(call, *outputs, *(each.grad for each in inputs)))
         if last:
             trainer.step()
-            for each in targets:
+            for each in (*call.parameters(), *inputs):
                 each.grad = None
-    return [*found, *(each.clone() for each in call.state_dict().values())]
+    return [*found, record(call)]
 
 
 @pytest.fixture
@@ -206,10 +207,7 @@ def check(make: Callable[[], nn.Module], args: tuple[Any, ...], *, bitwise: bool
         model = rematerialize(other, args, 2**30, method="greedy", costs="flops")
     assert all(type(each) is nn.Parameter for each in other.parameters())
     assert model.report.recomputations
-    for ours, theirs in zip(steps(model, args, autocast), steps(eager, args, autocast), strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            assert torch.equal(ours, theirs) if bitwise else torch.allclose(ours, theirs, atol=1e-5)
+    assert_equal(steps(model, args, autocast), steps(eager, args, autocast), bitwise=bitwise)
     with torch.no_grad():
         ours, theirs = (pytree.tree_flatten(each.eval()(*args)) for each in (model, eager))
     assert ours[1] == theirs[1]
