@@ -15,7 +15,7 @@ from remat.io.limits import MAX_STEPS
 from remat.io.text import one_line
 from remat.jax.captured import Captured
 from remat.jax.costs import MOVES, cost_of, jaxprs_of
-from remat.jax.inlining import Inliner, Stack, Stacked, Trace, base_of, bytes_of, renamed
+from remat.jax.inlining import Inliner, Stack, Trace, base_of, bytes_of, renamed
 from remat.jax.sources import source_line
 from remat.schedule import Schedule
 
@@ -185,13 +185,13 @@ def _captured(found: _Found) -> Captured:
 def _graph(found: _Found, kept: list[int]) -> ComputeGraph:
     trace, kinds, loss = found.trace, found.constant_bytes, found.loss
     ops = [trace.ops[number] for number in kept]
-    costs = {op.name: _cost(op.equation) for op in ops}
+    costs = {op.name: cost_of(op.equation) for op in ops}
     meta = {
         "modules": {op.name: path for op in ops if (path := module_path(f"{op.scope}/op"))},
-        "source_lines": {op.name: line for op in ops if (line := _line(op.equation))},
-        "random_ops": [op.name for op in ops if _primitive(op.equation).startswith(_RANDOM)],
+        "source_lines": {op.name: line for op in ops if (line := source_line(op.equation))},
+        "random_ops": [op.name for op in ops if op.equation.primitive.name.startswith(_RANDOM)],
         "effects": list(trace.effects),
-        "cost_kinds": _kinds(costs, [(op.name, _primitive(op.equation)) for op in ops]),
+        "cost_kinds": _kinds(costs, [(op.name, op.equation.primitive.name) for op in ops]),
         "constant_bytes": kinds,
     }
     builder = GraphBuilder(
@@ -208,7 +208,7 @@ def _graph(found: _Found, kept: list[int]) -> ComputeGraph:
             outputs={names[t]: bytes_of(trace.tensors[t][1]) for t in op.outputs},
             cost=costs[op.name],
             workspace=_workspace(op.equation),
-            type=_primitive(op.equation),
+            type=op.equation.primitive.name,
             phase=phase,
             recomputable=op.name not in meta["effects"],
         )
@@ -229,32 +229,17 @@ def _named(trace: Trace, meant: Mapping[int, int], value: Any) -> Any:
     return renamed(settled, {t: trace.tensors[t][0] for t in _leaves(settled)})
 
 
-def _primitive(equation: Any) -> str:
-    return "stack" if isinstance(equation, Stacked) else str(equation.primitive.name)
-
-
-def _line(equation: Any) -> str:
-    return "" if isinstance(equation, Stacked) else source_line(equation)
-
-
-def _cost(equation: Any) -> int:
-    if isinstance(equation, Stacked):
-        return bytes_of(equation.aval) // max(1, int(equation.aval.dtype.itemsize))
-    return cost_of(equation)
-
-
 def _kinds(costs: Mapping[str, int], primitives: list[tuple[str, str]]) -> dict[str, int]:
     kinds = {"product": 0, "arithmetic": 0, "movement": 0}
     for name, primitive in primitives:
-        moves = primitive in MOVES or primitive == "stack"
         kind = "product" if primitive in ("dot_general", "conv_general_dilated") else "arithmetic"
-        kinds["movement" if moves else kind] += costs[name]
+        kinds["movement" if primitive in MOVES else kind] += costs[name]
     return kinds
 
 
 def _workspace(equation: Any) -> int:
     """Most bytes that the body of a loop or branch holds at once, beside what the op reads and writes."""
-    if isinstance(equation, Stacked) or equation.primitive.name not in ("scan", "while", "cond"):
+    if equation.primitive.name not in ("scan", "while", "cond"):
         return 0
     return max((_peak(body) for body in jaxprs_of(equation)), default=0)
 

@@ -16,7 +16,7 @@ from remat.graphs.convolutions import kernel_uses
 MOVES = frozenset({
     "broadcast_in_dim", "concatenate", "copy", "copy_p", "device_put", "dynamic_slice", "dynamic_update_slice",
     "empty", "empty2", "expand_dims", "gather", "iota", "pad", "reshape", "rev", "slice", "split", "squeeze",
-    "transpose",
+    "stack", "transpose",
 })  # fmt: skip
 #: How primitives begin that read each element once.
 _REDUCERS = ("reduce_", "arg", "cum")

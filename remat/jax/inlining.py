@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from remat.errors import CaptureError
 from remat.jax.costs import jaxprs_of
@@ -371,12 +372,25 @@ class _Repeated:
     read: tuple[Value, ...]
 
 
-@dataclass(frozen=True)
-class Stacked:
+class StackPrimitive(NamedTuple):
+    """Stands for a primitive of JAX."""
+
+    name: str = "stack"
+
+
+class Stacked(NamedTuple):
     """Stands for an equation that puts together what an unrolled loop made."""
 
     aval: Any
-    params: Mapping[str, Any] = field(default_factory=dict)
+    primitive: StackPrimitive = StackPrimitive()
+    params: Mapping[str, Any] = MappingProxyType({})
+    invars: tuple[Any, ...] = ()
+    source_info: Any = None
+
+    @property
+    def outvars(self) -> tuple[Stacked, ...]:
+        """Itself, for its shape and type."""
+        return (self,)
 
 
 def bytes_of(aval: Any) -> int:

@@ -13,14 +13,13 @@ from torch._functorch._aot_autograd import descriptors as aot
 from torch.fx.graph import _BoxedCodeGen
 
 from remat.backends.choice import BackendLike
-from remat.errors import CaptureError, ProblemError
+from remat.errors import CaptureError
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Captured, Traced
 from remat.torch.costs import cost_model
-from remat.torch.partition import split
 from remat.torch.rematerialized.planning import Settings, planned
 from remat.torch.rematerialized.report import Report
 
@@ -57,9 +56,7 @@ class CompileBackend:
         begun = time.monotonic()
         constant = frozenset(facts.get("static_lifetime_input_indices") or ())
         captured = _captured(joint, num_fwd_outputs, constant, f"graph {len(self.reports) + 1}", self.settings.costs)
-        found = planned(captured, self.settings, None, capture_seconds=time.monotonic() - begun)
-        parts = split(captured, found.schedule)
-        report = found.report(captured, parts, self.settings)
+        parts, report = planned(captured, self.settings, None, capture_seconds=time.monotonic() - begun)
         self.reports.append(report)
         _log.info("torch.compile: %s", report)
         return parts.forward, parts.backward
@@ -112,11 +109,7 @@ def backend(
     >>> within.reports  # one for each graph, when the model is called for the first time
     []
     """
-    if constants not in ("excluded", "included"):
-        raise ProblemError(f"constants {constants!r} is not one of excluded, included", "step-setting")
-    return CompileBackend(
-        Settings(budget, method, solver, "eager", time_limit, costs, constants, None, method_options, on_progress)
-    )
+    return CompileBackend(Settings(budget, method, solver, time_limit, costs, constants, method_options, on_progress))
 
 
 def _captured(joint: fx.GraphModule, forward: int, constant: frozenset[int], name: str, costs: Any) -> Captured:

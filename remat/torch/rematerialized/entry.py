@@ -22,18 +22,16 @@ from remat.solving.progress import OnProgress
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.modes import kept_modes
-from remat.torch.partition import split
+from remat.torch.partition import Split
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Plan, Rematerialized
-from remat.torch.rematerialized.planning import Settings, planned
+from remat.torch.rematerialized.planning import Settings, check_setting, planned
 from remat.torch.rematerialized.program import Program, untied_outputs
 from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.verify import verify as run_verification
 
 _log = logging.getLogger("remat.torch")
 
-ENGINES = ("eager", "inductor")
-CONSTANTS = ("excluded", "included")
 OTHER_SHAPES = ("error", "capture")
 #: What a fused kernel and the ops that it is made of may differ by, in units of the last place of the greatest entry.
 FUSED = 64
@@ -130,15 +128,11 @@ def rematerialize(
     """
     args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args)
     _check_module(module)
-    for word, value, known in (
-        ("engine", engine, ENGINES), ("constants", constants, CONSTANTS), ("other_shapes", other_shapes, OTHER_SHAPES),
-    ):  # fmt: skip
-        if value not in known:
-            raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}", "step-setting")
+    check_setting("other_shapes", other_shapes, OTHER_SHAPES)
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
     settings = Settings(
-        budget, method, backend, engine, time_limit, costs, constants, workspaces, method_options, on_progress
+        budget, method, backend, time_limit, costs, constants, method_options, on_progress, engine, workspaces
     )
 
     def prepare(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
@@ -184,10 +178,9 @@ def _prepared(
     begun = time.monotonic()
     unset = check_python_state(module, args, kwargs)
     captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
-    found = planned(captured, settings, schedule, capture_seconds=time.monotonic() - begun)
-    program = _program(captured, found.schedule, settings.engine)
-    report = dataclasses.replace(found.report(captured, program.split, settings), fallback=fallback, unset=unset)
-    return Plan(module, Sample(module.forward, args, kwargs), program, report)
+    parts, report = planned(captured, settings, schedule, capture_seconds=time.monotonic() - begun)
+    report = dataclasses.replace(report, fallback=fallback, unset=unset)
+    return Plan(module, Sample(module.forward, args, kwargs), _program(parts, settings.engine), report)
 
 
 def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
@@ -200,12 +193,11 @@ def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     return again, f"outputs {shared[0]} and {shared[1]} share their memory"
 
 
-def _program(captured: Captured, schedule: Schedule, engine: str) -> Program:
+def _program(parts: Split, engine: str) -> Program:
     if engine == "eager":
-        return Program(split(captured, schedule))
-    from remat.torch.rematerialized.inductor import RANDOM_PAIR, compiled
+        return Program(parts)
+    from remat.torch.rematerialized.inductor import compiled
 
-    parts = split(captured, schedule, random_pair=RANDOM_PAIR)
     return Program(parts, *compiled(parts))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,57 +13,61 @@ from remat.backends.choice import BackendLike
 from remat.errors import ProblemError, ScheduleError
 from remat.problem import Problem
 from remat.schedule import OrderRule, Rules, Schedule, Verdict, validate
-from remat.schedule.certificate import Certificate
 from remat.schedule.io import read_schedule
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.torch.captured import Captured
-from remat.torch.partition import Split
+from remat.torch.partition import Split, split
 from remat.torch.rematerialized.report import Report
 from remat.torch.rematerialized.start import torch_start
+
+#: Known values of settings.
+KNOWN = {"engine": ("eager", "inductor"), "constants": ("excluded", "included")}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How steps are captured, solved and run; the same for each kind of call."""
+    """How steps are captured, solved and run; the same for each kind of call.
+
+    Raises
+    ------
+    ProblemError
+        If a setting is unknown.
+    """
 
     budget: str | int | float | None
     method: MethodLike
     backend: BackendLike | None
-    engine: str
     time_limit: float | None
     costs: Any
     constants: str
-    workspaces: str | None
     method_options: Any
     on_progress: OnProgress | None
+    engine: str = "eager"
+    workspaces: str | None = None
+
+    def __post_init__(self) -> None:
+        for word, known in KNOWN.items():
+            check_setting(word, getattr(self, word), known)
+
+    @property
+    def constants_counted(self) -> bool:
+        """Whether budget and peak count parameters, buffers and inputs."""
+        return self.constants == "included"
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A certified schedule of a captured step."""
+def check_setting(word: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a value that is not one of those known.
 
-    schedule: Schedule
-    certificate: Certificate
-    problem: Problem
-    result: Result | None
-    seconds: dict[str, float]
-
-    def report(self, captured: Captured, parts: Split, settings: Settings) -> Report:
-        """What is predicted of the step."""
-        graph = captured.graph
-        return Report(
-            name=graph.name, engine=settings.engine, ops=len(graph.ops),
-            recomputations=self.certificate.recomputations, reference_peak=self.problem.reference_peak,
-            budget=self.problem.budget_bytes, predicted_peak=self.certificate.peak, overhead=self.certificate.overhead,
-            constant_memory=graph.constant_memory, constants_counted=settings.constants == "included",
-            workspace=None if settings.workspaces is None else max(op.workspace for op in graph.ops),
-            random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
-            saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
-            certificate=self.certificate, result=self.result, seconds=self.seconds,
-        )  # fmt: skip
+    Raises
+    ------
+    ProblemError
+        Naming it.
+    """
+    if value not in known:
+        raise ProblemError(f"{word} {value!r} is not one of {', '.join(known)}", "step-setting")
 
 
 def planned(
@@ -71,8 +76,8 @@ def planned(
     schedule: Schedule | str | os.PathLike[str] | None,
     *,
     capture_seconds: float,
-) -> Planned:
-    """Solve, or take the schedule that is given; certify.
+) -> tuple[Split, Report]:
+    """Solve, or take the schedule that is given; certify, split, report what is predicted.
 
     Raises
     ------
@@ -103,7 +108,7 @@ def planned(
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
         # the same step with other costs (another machine, other threads) has another digest; the validator judges
         found = dataclasses.replace(found, graph=captured.graph.name, graph_digest=captured.graph.digest)
-    rules = Rules(budget=problem.budget_bytes, count_constant_memory=settings.constants == "included")
+    rules = Rules(budget=problem.budget_bytes, count_constant_memory=settings.constants_counted)
     certificate = validate(captured.graph, found, rules)
     if certificate.verdict is Verdict.OVER_BUDGET:
         raise ScheduleError(
@@ -112,7 +117,26 @@ def planned(
         )
     if not certificate.accepted:
         raise ScheduleError(f"the schedule is none of graph {captured.graph.name!r}: {certificate.first}")
-    return Planned(found, certificate, problem, result, seconds)
+    parts, graph = _split(captured, found, settings.engine), captured.graph
+    report = Report(
+        name=graph.name, engine=settings.engine, ops=len(graph.ops), recomputations=certificate.recomputations,
+        reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=certificate.peak,
+        overhead=certificate.overhead, constant_memory=graph.constant_memory,
+        constants_counted=settings.constants_counted,
+        workspace=None if settings.workspaces is None else max(op.workspace for op in graph.ops),
+        random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
+        saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
+        certificate=certificate, result=result, seconds=seconds,
+    )  # fmt: skip
+    return parts, report
+
+
+def _split(captured: Captured, schedule: Schedule, engine: str) -> Split:
+    if engine == "eager":
+        return split(captured, schedule)
+    from remat.torch.rematerialized.inductor import RANDOM_PAIR
+
+    return split(captured, schedule, random_pair=RANDOM_PAIR)
 
 
 def _problem(captured: Captured, settings: Settings) -> Problem:
@@ -126,5 +150,5 @@ def _problem(captured: Captured, settings: Settings) -> Problem:
     once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs)}
     return Problem(
         captured.graph, settings.budget, OrderRule.FIXED, once or None,
-        count_constant_memory=settings.constants == "included",
+        count_constant_memory=settings.constants_counted,
     )  # fmt: skip

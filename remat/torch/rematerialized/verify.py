@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -104,15 +104,13 @@ def verify(
     """
     leaves = pytree.tree_leaves((args, kwargs))
     given = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
-    with _untouched(original, given) as (targets, reset):
-        eager = _step(original, args, kwargs, targets, original)
-        reset()
-        profiled = measure and allocator is not None and _on_cpu(original, leaves)
-        ours = _step(rematerialized, args, kwargs, targets, original, measure=measure, profiled=profiled)
-        differing = list(_differences(eager, ours))
-        if differing:
-            reset()
-            _judge(differing, list(_differences(eager, _step(original, args, kwargs, targets, original))), tolerance)
+    targets = {name: each for name, each in original.named_parameters() if each.requires_grad} | given
+    eager = _step(original, args, kwargs, targets, original)
+    profiled = measure and allocator is not None and _on_cpu(original, leaves)
+    ours = _step(rematerialized, args, kwargs, targets, original, measure=measure, profiled=profiled)
+    differing = list(_differences(eager, ours))
+    if differing:
+        _judge(differing, list(_differences(eager, _step(original, args, kwargs, targets, original))), tolerance)
     for peak, beside in ((ours.peak if measure else None, 0), (ours.allocator_peak, allocator or 0)):
         if peak is not None and peak > predicted_peak * (1 + PEAK_SHARE) + PEAK_BYTES + beside:
             raise VerificationError(
@@ -146,25 +144,24 @@ def _step(
     measure: bool = True,
     profiled: bool = False,
 ) -> _Outcome:
-    """One step: outputs, gradients for fixed tangents, statistics afterwards, and the peak."""
+    """Outputs, gradients for fixed tangents, statistics afterwards, and the peak of a step; all is as before then."""
     tracker, record = track_storages(constants=(args, dict(kwargs), original)), None
-    with ExitStack() as around:
-        if profiled:
-            record = around.enter_context(profiled_memory())
-        if measure:  # compiled random ops do not run under a dispatch mode
-            around.enter_context(tracker)
-        returned = call(*args, **kwargs)
-        outputs = [each for each in pytree.tree_leaves(returned) if isinstance(each, torch.Tensor)]
-        del returned
-        roots = [each for each in outputs if each.requires_grad]
-        _Loss.apply(*roots).backward()
-        outputs = [each.detach() for each in outputs]
-    gradients = {name: target.grad for name, target in targets.items() if target.grad is not None}
-    for target in targets.values():
-        target.grad = None
-    buffers = {name: each.clone() for name, each in original.named_buffers()}
-    allocated = None if record is None else record.peak
-    return _Outcome(outputs, gradients, buffers, torch.get_rng_state(), tracker.peak, allocated)
+    with _untouched(original, targets.values()):
+        with ExitStack() as around:
+            if profiled:
+                record = around.enter_context(profiled_memory())
+            if measure:  # compiled random ops do not run under a dispatch mode
+                around.enter_context(tracker)
+            returned = call(*args, **kwargs)
+            outputs = [each for each in pytree.tree_leaves(returned) if isinstance(each, torch.Tensor)]
+            del returned
+            roots = [each for each in outputs if each.requires_grad]
+            _Loss.apply(*roots).backward()
+            outputs = [each.detach() for each in outputs]
+        gradients = {name: target.grad for name, target in targets.items() if target.grad is not None}
+        buffers = {name: each.clone() for name, each in original.named_buffers()}
+        allocated = None if record is None else record.peak
+        return _Outcome(outputs, gradients, buffers, torch.get_rng_state(), tracker.peak, allocated)
 
 
 def _on_cpu(module: nn.Module, leaves: list[Any]) -> bool:
@@ -227,33 +224,19 @@ def _differences(eager: _Outcome, ours: _Outcome) -> Iterator[tuple[str, float]]
 
 
 @contextmanager
-def _untouched(
-    module: nn.Module, given: Mapping[str, torch.Tensor]
-) -> Iterator[tuple[dict[str, torch.Tensor], Callable[[], None]]]:
-    """What may have gradients, and a function that puts buffers and generators back; at the end all is as before."""
-    targets: dict[str, torch.Tensor] = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    targets |= given
-    gradients = {name: target.grad for name, target in targets.items()}
+def _untouched(module: nn.Module, targets: Collection[torch.Tensor]) -> Iterator[None]:
+    """Within, nothing has a gradient; afterwards gradients, buffers and generators are as before."""
+    gradients = [target.grad for target in targets]
     buffers = {name: each.detach().clone() for name, each in module.named_buffers()}
-    random, devices = torch.get_rng_state(), _cuda_states()
-
-    def reset() -> None:
+    for target in targets:
+        target.grad = None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
         with torch.no_grad():
             for name, each in module.named_buffers():
                 each.copy_(buffers[name])
-        torch.set_rng_state(random)
-        if devices:
-            torch.cuda.set_rng_state_all(devices)
-
-    for target in targets.values():
-        target.grad = None
-    try:
-        yield targets, reset
-    finally:
-        reset()
-        for name, target in targets.items():
-            target.grad = gradients[name]
-
-
-def _cuda_states() -> list[torch.Tensor]:
-    return torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+        for target, gradient in zip(targets, gradients, strict=True):
+            target.grad = gradient
