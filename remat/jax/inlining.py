@@ -172,9 +172,7 @@ class Inliner:
         if self.trace.boundary is None and TRANSPOSED in scope:
             self.trace.boundary = len(self.trace.steps)
         if name in PER_DEVICE:
-            raise CaptureError(
-                f"{name} cannot be captured: its sizes are those of one device ({_place(equation)})", "per-device"
-            )
+            raise CaptureError(f"{name} cannot be captured: its sizes are those of one device ({_place(equation)})")
         if name in CALLS and CALLS[name] in equation.params:
             return self._call(equation, read, scope)
         if name == "scan" and self.unroll:

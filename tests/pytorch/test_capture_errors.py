@@ -75,37 +75,37 @@ def place_of(mark: str) -> str:
 @pytest.mark.parametrize(
     ("module", "kind", "mark"),
     [
-        (Branches, "data-dependent", "branches"),
-        (Selects, "data-dependent", "selects"),
-        (NoTensor, "no-output", ""),
-        (Detached, "detached", ""),
-        (TwoArguments, "fails", ""),
-        (Narrow, "fails", "narrow"),
+        (Branches, "capture.data-dependent", "branches"),
+        (Selects, "capture.data-dependent", "selects"),
+        (NoTensor, "capture.no-output", ""),
+        (Detached, "capture.detached", ""),
+        (TwoArguments, "capture.fails", ""),
+        (Narrow, "capture.fails", "narrow"),
     ],
 )
 def test_what_users_get_wrong_is_named(module: type[nn.Module], kind: str, mark: str, route: str) -> None:
-    with refused(f"capture.{kind}", culprit=module.__name__, hide={place_of(mark): "<place>"} if mark else {}):
+    with refused(kind, culprit=module.__name__, hide={place_of(mark): "<place>"} if mark else {}):
         capture(module(), (torch.ones(2, 4),), route=route)
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        ("arguments", {"args": torch.ones(2, 4)}),
-        ("meta-device", {"args": (torch.ones(2, 4, device="meta"),)}),
-        ("route", {"route": "export"}),
-        ("mode", {"mode": "eval"}),
-        ("inference-alone", {"mode": "inference", "route": "joint"}),
-        ("inference-alone", {"mode": "inference", "loss": 0}),
-        ("loss-item", {"loss": "loss"}),
-        ("loss-value", {"loss": 0}),
-        ("loss-item", {"loss": 3}),
-        ("loss-value", {"loss": lambda y: y.tolist}),
+        ("capture.arguments", {"args": torch.ones(2, 4)}),
+        ("capture.meta-device", {"args": (torch.ones(2, 4, device="meta"),)}),
+        ("capture.route", {"route": "export"}),
+        ("capture.mode", {"mode": "eval"}),
+        ("capture.inference-alone", {"mode": "inference", "route": "joint"}),
+        ("capture.inference-alone", {"mode": "inference", "loss": 0}),
+        ("capture.loss-item", {"loss": "loss"}),
+        ("capture.loss-value", {"loss": 0}),
+        ("capture.loss-item", {"loss": 3}),
+        ("capture.loss-value", {"loss": lambda y: y.tolist}),
     ],
 )
 def test_wrong_arguments_of_capture_are_named(kind: str, arguments: dict) -> None:
     route = {} if "mode" in arguments else {"route": "make_fx" if "loss" in arguments else "auto"}
-    with refused(f"capture.{kind}"):
+    with refused(kind):
         capture(Linear(), **{"args": (torch.ones(2, 4),), **route, **arguments})
 
 

@@ -271,9 +271,11 @@ def test_models_by_name() -> None:
     assert cost_model(own) is own
     assert isinstance(cost_model(Flops), CostModel)
     for kind, name in (
-        ("unknown-cost-model", "flop"), ("device", "roofline:A10O"), ("unknown-cost-model", "flops:A100"),
-    ):  # fmt: skip
-        with refused(f"measurement.{kind}", culprit=name.removeprefix("roofline:")):
+        ("measurement.unknown-cost-model", "flop"),
+        ("measurement.device", "roofline:A10O"),
+        ("measurement.unknown-cost-model", "flops:A100"),
+    ):
+        with refused(kind, culprit=name.removeprefix("roofline:")):
             cost_model(name)
     with refused("measurement.no-cost-model"):
         cost_model(3)

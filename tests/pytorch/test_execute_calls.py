@@ -108,18 +108,18 @@ def test_what_the_validator_refuses_is_not_executed(captured: Captured) -> None:
 @pytest.mark.parametrize(
     ("kind", "culprit", "parameters", "args"),
     [
-        ("missing", "weight", {}, (torch.ones(4, 2),)),
-        ("missing", "0", {"weight": torch.ones(8, 2)}, ()),
-        ("unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(5, 2),)),
-        ("unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(4, 2).double(),)),
-        ("unlike-capture", "weight", {"weight": torch.ones(2, 8).t()}, (torch.ones(4, 2),)),
-        ("unlike-capture", "0", {"weight": torch.ones(8, 2)}, (3,)),
+        ("execution.missing", "weight", {}, (torch.ones(4, 2),)),
+        ("execution.missing", "0", {"weight": torch.ones(8, 2)}, ()),
+        ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(5, 2),)),
+        ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(4, 2).double(),)),
+        ("execution.unlike-capture", "weight", {"weight": torch.ones(2, 8).t()}, (torch.ones(4, 2),)),
+        ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (3,)),
     ],
 )
 def test_what_is_given_must_be_like_what_was_captured(
     captured: Captured, kind: str, culprit: str, parameters: dict[str, torch.Tensor], args: tuple[object, ...]
 ) -> None:
-    with refused(f"execution.{kind}", culprit=f"{culprit!r}"):
+    with refused(kind, culprit=f"{culprit!r}"):
         Executor(captured, Schedule.reference(captured.graph))(parameters, {}, args)
 
 

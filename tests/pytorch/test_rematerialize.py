@@ -15,7 +15,7 @@ from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 
 from remat import Schedule, validate  # noqa: E402
-from remat.errors import VerificationError  # noqa: E402
+from remat.errors import ProblemError, VerificationError  # noqa: E402
 from remat.torch import capture, rematerialize, track_storages  # noqa: E402
 from remat.torch.partition import split  # noqa: E402
 from remat.torch.rematerialized.program import Program  # noqa: E402
@@ -280,13 +280,14 @@ def test_what_cannot_be_is_refused(state) -> None:
     sample = data()
     for kind, given, options in (
         ("problem.step-budget", (module, sample), {}),
-        ("problem.no-step", (module, sample, "1KiB"), QUICK),
         ("execution.no-module", (model, sample, "70%"), {}),
         ("execution.no-module", (len, sample, "70%"), {}),
         ("problem.step-setting", (module, sample, "70%"), {"engine": "steam"}),
     ):
         with refused(kind):
             rematerialize(*given, **options)
+    with pytest.raises(ProblemError, match=r"bytes .* known to suffice"):
+        rematerialize(module, sample, "1KiB", **QUICK)
 
 
 def test_verification_finds_a_difference(state) -> None:

@@ -92,16 +92,14 @@ class FakeWorld:
             yield self.module
 
     @classmethod
-    def of(cls, module: Any, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
+    def of(cls, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
         """Make it; nothing of the module changes.
 
         Raises
         ------
         CaptureError
-            If `module` is no module, `args` no tuple, or a tensor is on the meta device or of another fake mode.
+            If `args` is no tuple, or a tensor is on the meta device or of another fake mode.
         """
-        if not isinstance(module, torch.nn.Module):
-            raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
         if not isinstance(args, tuple | list):
             raise CaptureError(
                 f"the sample arguments must be a tuple, not a {type(args).__name__}: (x,) for one", "arguments"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -120,15 +120,13 @@ def lower(
         ops.append(_begin_backward(results("output", "mutation"), tangents))
         nodes.append(None)
     computing = [node for node in nodes if node is not None]
-    amounts = dict(zip(computing, costs.checked(computing), strict=True))
-    own = (
-        dict.fromkeys(computing, 0) if workspaces is None else dict(zip(computing, workspaces(computing), strict=True))
-    )
+    amounts = iter(costs.checked(computing))
+    own = iter([0] * len(computing) if workspaces is None else workspaces(computing))
     ops = [
-        op if node is None else Op(op.name, op.inputs, op.outputs, amounts[node], own[node], op.type, op.phase)
+        op if node is None else replace(op, cost=next(amounts), workspace=next(own))
         for op, node in zip(ops, nodes, strict=True)
     ]
-    ops = [_once(op) if op.name == BEGIN_BACKWARD else op for op in ops]
+    changed = set(results("mutation"))
     constants = {kind: unread.get(kind, 0) for kind in ("parameter", "buffer", "input")}
     for kind, size in storages.constants.values():
         constants[kind] += size
@@ -142,7 +140,7 @@ def lower(
         source=f"torch {torch.__version__}, route {traced.route}",
         meta={
             **_facts(computing, module_paths(fx.nodes, prefix)),
-            "effects": _effects(traced, storages, ops),
+            "effects": [op.name for op in ops if changed.intersection(op.outputs)],
             "constant_bytes": {"param": constants.pop("parameter"), **constants},
             "cost_model": costs.name,
             **meta,
@@ -206,11 +204,7 @@ def _homes_of(traced: Traced, storages: _Storages) -> Callable[..., tuple[str, .
 
 
 def _begin_backward(outputs: Sequence[str], tangents: Sequence[str]) -> Op:
-    return _once(Op(BEGIN_BACKWARD, tuple(outputs), tuple(tangents), type=BEGIN_BACKWARD, phase="loss"))
-
-
-def _once(op: Op) -> Op:
-    return Op(op.name, op.inputs, op.outputs, 0, 0, op.type, op.phase, recomputable=False)
+    return Op(BEGIN_BACKWARD, tuple(outputs), tuple(tangents), type=BEGIN_BACKWARD, phase="loss", recomputable=False)
 
 
 def _refuse_symbols(node: torch.fx.Node) -> None:
@@ -231,14 +225,3 @@ def _facts(nodes: Sequence[torch.fx.Node], paths: dict[torch.fx.Node, str]) -> d
         "source_lines": {name: line for name, line in lines.items() if line is not None},
         "random_ops": [node.name for node in nodes if is_random(node)],
     }
-
-
-def _effects(traced: Traced, storages: _Storages, ops: Sequence[Op]) -> list[str]:
-    """Ops that write the new value of a buffer or an input."""
-    changed = {
-        home
-        for each in traced.results
-        if each.kind == "mutation" and each.node is not None
-        for home in storages.homes[each.node]
-    }
-    return [op.name for op in ops if changed.intersection(op.outputs)]

@@ -142,6 +142,10 @@ class Rematerialized(nn.Module):
         What was predicted, found and verified.
     """
 
+    original: nn.Module
+    _plans: list[Plan]
+    _again: Callable[..., Plan] | None
+
     def __init__(self, original: nn.Module, plan: Plan, again: Callable[..., Plan] | None = None) -> None:
         super().__init__()
         own = self.__dict__
@@ -157,20 +161,17 @@ class Rematerialized(nn.Module):
     @property
     def report(self) -> Report:
         """What was predicted, found and verified for the sample."""
-        plan: Plan = self._plans[0]
-        return plan.report
+        return self._plans[0].report
 
     @property
     def captured(self) -> Captured:
         """The captured step of the sample."""
-        plan: Plan = self._plans[0]
-        return plan.captured
+        return self._plans[0].captured
 
     @property
     def schedule(self) -> Schedule:
         """The schedule of the sample's step."""
-        plan: Plan = self._plans[0]
-        return plan.program.split.schedule
+        return self._plans[0].program.split.schedule
 
     def save_schedule(self, path: str | os.PathLike[str]) -> None:
         """Write the schedule; ``rematerialize(..., schedule=path)`` takes it instead of solving again."""
@@ -215,7 +216,7 @@ class Rematerialized(nn.Module):
         assert wrong is not None
         if self._again is None:
             raise wrong
-        made: Plan = self._again(self.original, args, kwargs)
+        made = self._again(self.original, args, kwargs)
         self._plans.append(made)
         return made, made.sample.leaves(args, kwargs)
 

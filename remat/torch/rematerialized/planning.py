@@ -102,7 +102,7 @@ def planned(
         )  # fmt: skip
         seconds["solve"] = time.monotonic() - begun
         if result.schedule is None:
-            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}", "no-step")
+            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
         found = result.schedule
     else:
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)

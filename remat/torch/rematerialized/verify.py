@@ -129,8 +129,7 @@ def _judge(differing: list[tuple[str, float]], between_eager: list[tuple[str, fl
         if not difference <= max(10 * noise.get(name, 0.0), tolerance):
             raise VerificationError(
                 f"{name} differs from eager by {difference:.3g} of its greatest entry; "
-                f"two eager steps differ by {noise.get(name, 0.0):.3g}",
-                "differs",
+                f"two eager steps differ by {noise.get(name, 0.0):.3g}"
             )
 
 
