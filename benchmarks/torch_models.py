@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytor
 
 from eager import Record, different, eager, greatest_difference, record
 from generators import dropping
-from models import bert, encoder_decoder, gpt, resnet, unet
+from models import FULL, bert, encoder_decoder, gpt, resnet, unet
 
 __all__ = [
     "MODELS", "OWN", "SIZES", "Record", "build", "different", "dropping", "eager", "greatest_difference", "record",
@@ -57,33 +57,19 @@ def from_transformers(kind: str) -> Callable[..., Sample]:
 
 
 SMALL: Sizes = {"layers": 4, "width": 64, "heads": 4, "vocabulary": 512, "length": 64, "batch": 4}
-GPT2: Sizes = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4}
-BERT: Sizes = {**GPT2, "vocabulary": 30522, "batch": 8}
 SIZES = ("small", "full")
 #: Maker, small and full size of each model.
 MODELS: dict[str, tuple[Callable[..., Sample], Sizes, Sizes]] = {
-    "gpt2": (gpt, SMALL, GPT2),
-    "bert": (bert, SMALL, BERT),
-    "encoder-decoder": (
-        encoder_decoder,
-        SMALL,
-        {"layers": 6, "width": 512, "heads": 8, "vocabulary": 32000, "length": 256, "batch": 16},
-    ),
+    "gpt2": (gpt, SMALL, FULL["gpt"]),
+    "bert": (bert, SMALL, FULL["bert"]),
+    "encoder-decoder": (encoder_decoder, SMALL, FULL["encoder_decoder"]),
     "resnet50": (
-        resnet,
-        {"blocks": (2, 2, 2), "width": 16, "image": 64, "classes": 10, "batch": 8},
-        {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
+        resnet, {"blocks": (2, 2, 2), "width": 16, "image": 64, "classes": 10, "batch": 8}, FULL["resnet"],
     ),
-    "unet": (
-        unet,
-        {"levels": 4, "width": 16, "image": 64, "batch": 4},
-        {"levels": 5, "width": 64, "image": 256, "batch": 4},
-    ),
-    "hf-gpt2": (from_transformers("gpt2"), SMALL, GPT2),
-    "hf-bert": (from_transformers("bert"), SMALL, BERT),
-}
-
-
+    "unet": (unet, {"levels": 4, "width": 16, "image": 64, "batch": 4}, FULL["unet"]),
+    "hf-gpt2": (from_transformers("gpt2"), SMALL, FULL["gpt"]),
+    "hf-bert": (from_transformers("bert"), SMALL, FULL["bert"]),
+}  # fmt: skip
 #: Models that need no transformers.
 OWN = [name for name in MODELS if not name.startswith("hf-")]
 

@@ -2,14 +2,19 @@
 
 A module called with targets returns the loss (a scalar), without them its logits. All of `gpt`, `bert` and
 `encoder_decoder` have dropout, `resnet` and `unet` batch norm. With their real sizes they are GPT-2, ResNet-50, ...:
-``resnet(blocks=(3, 4, 6, 3), width=64, image=224, classes=1000, batch=32)``.
+``resnet(**FULL["resnet"])``.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from remat.torch.capture import capture, fake_tensors
+from remat.torch.captured import Captured
 
 Sample = tuple[nn.Module, tuple[Tensor, ...]]
 
@@ -259,3 +264,25 @@ def ids(vocabulary: int, length: int, batch: int, count: int) -> tuple[Tensor, .
 
 #: All of them, for tests of everything.
 MODELS = {"gpt": gpt, "bert": bert, "encoder_decoder": encoder_decoder, "resnet": resnet, "unet": unet}
+#: The least of each kind.
+SMALLEST: dict[str, dict[str, Any]] = {
+    **{name: {"layers": 1} for name in ("gpt", "bert", "encoder_decoder")},
+    "resnet": {"blocks": (1,)},
+    "unet": {"levels": 2},
+}
+#: Those that are trained in earnest.
+FULL: dict[str, dict[str, Any]] = {
+    "gpt": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
+    "bert": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 30522, "length": 512, "batch": 8},
+    "encoder_decoder": {"layers": 6, "width": 512, "heads": 8, "vocabulary": 32000, "length": 256, "batch": 16},
+    "resnet": {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
+    "unet": {"levels": 5, "width": 64, "image": 256, "batch": 4},
+}
+
+
+@cache
+def captured(name: str, **sizes: Any) -> tuple[nn.Module, Captured]:
+    """A model on fake tensors, the smallest but for `sizes`, and its joint graph; captured once in each process."""
+    with fake_tensors():
+        module, args = MODELS[name](**{**SMALLEST[name], **sizes})
+    return module, capture(module, args, route="joint", costs="flops")

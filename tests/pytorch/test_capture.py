@@ -6,29 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import MODELS, Resnet, resnet, unet  # noqa: E402
+from models import FULL, MODELS, SMALLEST, captured, resnet  # noqa: E402
 from torch import nn  # noqa: E402
 
-from remat import Problem, read_graph, solve  # noqa: E402
+from remat import read_graph  # noqa: E402
 from remat.torch.capture import capture, fake_tensors  # noqa: E402
 from remat.torch.captured import BEGIN_BACKWARD, Captured  # noqa: E402
-
-#: The least of each kind.
-SMALL = {
-    **{name: {"layers": 1} for name in ("gpt", "bert", "encoder_decoder")},
-    "resnet": {"blocks": (1,)},
-    "unet": {"levels": 2},
-}
-
 
 KINDS = [pytest.param(name, marks=[] if name == "gpt" else pytest.mark.slow) for name in MODELS]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def step(request: pytest.FixtureRequest) -> tuple[nn.Module, Captured]:
-    with fake_tensors():
-        module, args = MODELS[request.param](**SMALL[request.param])
-    return module, capture(module, args)
+    return captured(request.param)
 
 
 def test_every_node_is_an_op_or_lives_in_what_one_writes(step: tuple[nn.Module, Captured]) -> None:
@@ -194,21 +184,12 @@ def test_a_loss_alone_has_a_tangent(loss: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_captured_step_can_be_scheduled() -> None:
-    with fake_tensors():
-        graph = capture(*unet(levels=2)).graph
-    result = solve(Problem(graph, budget=int(0.8 * graph.reference_peak)), method="greedy")
-    assert result.certificate is not None
-    assert result.certificate.accepted
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_two_routes_agree(name: str) -> None:
     """They record in their own ways: the same ops of the same sizes, in the same order."""
     with fake_tensors():
-        module, args = MODELS[name](**SMALL[name])
-    joint, recorded = (capture(module, args, route=route, costs="flops") for route in ("joint", "make_fx"))
+        module, args = MODELS[name](**SMALLEST[name])
+    joint, recorded = captured(name)[1], capture(module, args, route="make_fx", costs="flops")
     assert (joint.route, recorded.route) == ("joint", "make_fx")
     a, b = joint.graph, recorded.graph
     for one, other in zip(a.ops, b.ops, strict=True):
@@ -243,18 +224,11 @@ def test_inference_is_the_forward_pass_in_evaluation_mode() -> None:
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    ("file", "make", "sizes"),
-    [
-        ("resnet50_train", resnet, {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32}),
-        ("unet_train", unet, {"levels": 5, "width": 64, "image": 256, "classes": 21, "batch": 4}),
-    ],
-)
-def test_networks_that_others_captured(file: str, make: type[Resnet], sizes: dict, shared) -> None:
+@pytest.mark.parametrize(("file", "name", "classes"), [("resnet50_train", "resnet", 1000), ("unet_train", "unet", 21)])
+def test_networks_that_others_captured(file: str, name: str, classes: int, shared) -> None:
     """Sizes, reference peak and constants are those of the captures in the data folder."""
     other = read_graph(shared / "data" / "graphs" / f"{file}.json")
-    with fake_tensors():
-        graph = capture(*make(**sizes)).graph
+    graph = captured(name, **{**FULL[name], "classes": classes})[1].graph
     tangents = {"tangents_1": 4}
     assert len(graph.ops) == len(other.ops) + 1
     assert sorted(t.size for t in graph.tensors) == sorted([*(t.size for t in other.tensors), *tangents.values()])

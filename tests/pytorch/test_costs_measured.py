@@ -213,10 +213,10 @@ def test_ops_on_a_gpu_are_not_measured_without_one() -> None:
 @pytest.mark.slow
 def test_all_ops_of_training_steps_can_be_measured() -> None:
     from models import MODELS
-    from test_costs import joint_nodes
+    from test_costs import step_nodes
 
-    for build in MODELS.values():
-        nodes = joint_nodes(build)
+    for name in MODELS:
+        nodes = step_nodes(name)
         with warnings.catch_warnings():
             warnings.simplefilter("error", CostRemark)
             costs = Measured().costs(nodes)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from eager import Record, assert_equal, eager, record  # noqa: E402
 from execution_checks import Held, pinned  # noqa: E402
 from generators import dropping  # noqa: E402
-from models import MODELS  # noqa: E402
+from models import FULL, MODELS  # noqa: E402
 from refusals import refused  # noqa: E402
 
 from remat import Problem, solve  # noqa: E402
@@ -164,13 +164,8 @@ def test_all_models(name: str, route: str) -> None:
 @pytest.mark.parametrize("name", ["resnet", "unet", "gpt"])
 def test_full_size_without_memory(name: str) -> None:
     """Under fake tensors the tracker sees what real ones would take: the models of the benchmark, to the byte."""
-    sizes = {
-        "resnet": {"blocks": (3, 4, 6, 3), "width": 64, "image": 224, "classes": 1000, "batch": 32},
-        "unet": {"levels": 5, "width": 64, "image": 256, "batch": 4},
-        "gpt": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257, "length": 512, "batch": 4},
-    }
     with fake_tensors():
-        module, args = seeded(name, **sizes[name])
+        module, args = seeded(name, **FULL[name])
         captured = capture(module, args)
         assert captured.graph.reference_peak > 1_000_000_000
         for schedule in (
