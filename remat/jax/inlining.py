@@ -161,7 +161,7 @@ class Inliner:
         for equation in jaxpr.eqns:
             read = [_literal(v) if hasattr(v, "val") else values[v] for v in equation.invars]
             stack = str(equation.source_info.name_stack)
-            written = self._equation(equation, read, f"{scope}/{stack}" if scope and stack else scope or stack)
+            written = self._equation(equation, read, _joined(scope, stack))
             values.update(zip(equation.outvars, written, strict=True))
         return [_literal(v) if hasattr(v, "val") else values[v] for v in jaxpr.outvars]
 
@@ -300,7 +300,11 @@ class Inliner:
                 if isinstance(mine, int) and mine >= 0 and mine not in writer:
                     meant.setdefault(mine, real)
         self.trace.ops = [
-            replace(op, inputs=_tensors([meant.get(t, t) for t in op.inputs]), read=_meant(op.read, meant))
+            replace(
+                op,
+                inputs=_tensors([meant.get(t, t) for t in op.inputs]),
+                read=tuple(renamed(value, meant) for value in op.read),
+            )
             for op in self.trace.ops
         ]
         self.meant = meant
@@ -428,10 +432,6 @@ def _tensors(values: Sequence[Value]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(v for v in map(base_of, values) if isinstance(v, int) and v >= 0))
 
 
-def _meant(values: Sequence[Value], meant: Mapping[int, int]) -> tuple[Value, ...]:
-    return tuple(renamed(value, meant) for value in values)
-
-
 def renamed(value: Value, names: Mapping[Any, Any]) -> Value:
     """A value with other numbers, or names, for its tensors."""
     if isinstance(value, Stack | tuple):
@@ -442,7 +442,7 @@ def renamed(value: Value, names: Mapping[Any, Any]) -> Value:
 
 
 def _joined(scope: str, part: str) -> str:
-    return f"{scope}/{part}" if scope else part
+    return "/".join(filter(None, (scope, part)))
 
 
 def _place(equation: Any) -> str:
