@@ -300,11 +300,7 @@ class Inliner:
                 if isinstance(mine, int) and mine >= 0 and mine not in writer:
                     meant.setdefault(mine, real)
         self.trace.ops = [
-            replace(
-                op,
-                inputs=_tensors([meant.get(t, t) for t in op.inputs]),
-                read=tuple(renamed(value, meant) for value in op.read),
-            )
+            replace(op, inputs=_tensors([meant.get(t, t) for t in op.inputs]), read=renamed(op.read, meant))
             for op in self.trace.ops
         ]
         self.meant = meant
