@@ -63,8 +63,7 @@ def choose(
 
 
 def _take(session: Session, choice: Choice) -> Worth:
-    seen = session.incumbents.see(choice.schedule, "groups with options").certificate
-    session.tell()
+    seen = session.see(choice.schedule, "groups with options").certificate
     return not choice.fits, *((seen.peak, seen.cost) if session.asks_peak else (seen.cost, seen.peak))
 
 

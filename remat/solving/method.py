@@ -11,19 +11,19 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat import registry
-from remat.errors import ProblemError, RematError
+from remat.compiled import COMPILING
+from remat.errors import BackendError, ProblemError, RematError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
 from remat.ordering.base import OrderSearch
-from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import RULES
 from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.schedule import OrderRule
+from remat.scope import own_scope
 from remat.solving.auto import AUTO, Auto
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
-from remat.solving.order_method import run_search
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
@@ -179,13 +179,10 @@ class FormulationMethod(Method):
         problem = session.problem
         if problem.order is OrderRule.FIXED:
             return
-        instance, deadline = OrderInstance.of(problem), session.call.deadline
-        deadline = deadline.earlier(START_SHARE * deadline.remaining)
+        deadline = session.call.deadline.share(START_SHARE)
         with session.timed("start"):
             for rule in RULES:
-                found = rule().search(instance, deadline=deadline)
-                if found.order is not None:
-                    session.incumbents.see(instance.schedule(problem, found.order, rule.name), rule.name)
+                session.ask_order(rule(), deadline)
 
 
 class OrderMethod(Method):
@@ -204,13 +201,49 @@ class OrderMethod(Method):
 
     def run(self, session: Session) -> None:
         """Search, and conclude: no schedule fits where the bound is above the budget."""
-        if session.problem.order is OrderRule.FIXED:
+        problem = session.problem
+        if problem.order is OrderRule.FIXED:
             raise ProblemError(f"method {self.name!r} looks for an order, and that of the problem is fixed")
-        run_search(session, self.search)
-        budget = session.problem.budget_bytes
-        if budget is not None and session.bound > budget:
+        if problem.structural_peak > session.bound:
+            session.bound_kind = "the structural bound"
+            session.raise_bound(problem.structural_peak, own_scope(problem))
+        if not session.enough:
+            self._search(session)
+        if problem.budget_bytes is not None and session.bound > problem.budget_bytes:
             session.infeasible, session.proof = True, f" (by {session.bound_kind})"
         session.conclude()
+
+    def _search(self, session: Session) -> None:
+        """Look for a lower peak than that of the best schedule known.
+
+        The bound of the search counts where the problem allows one compute of each op; otherwise it is a remark.
+        """
+        problem, search, deadline = session.problem, self.search, session.call.deadline
+        known = session.incumbents.least_peak
+        assert known is not None  # the reference order is one
+        with session.timed("load"):  # compiled code; the first time on a machine it is compiled
+            if not search.prepared(deadline, lambda: session.enter(f"{self.name}: {COMPILING}")):
+                session.note(f"{self.name} was not compiled in time")
+                return
+        with session.timed(self.name):
+            found = session.ask_order(search, deadline, known.certificate.peak)
+        best = session.incumbents.least_peak
+        assert best is not None
+        if all(limit == 1 for limit in problem.compute_limits):
+            if found.bound > best.certificate.peak:
+                raise BackendError(
+                    f"{self.name} claims that no order has a lower peak than {found.bound:,} bytes, "
+                    f"but that of {best.source} has {best.certificate.peak:,}"
+                )
+            if found.bound > session.bound:
+                session.bound_kind = self.name
+                session.raise_bound(found.bound, own_scope(problem))
+        elif found.bound >= best.certificate.peak:
+            session.note(f"{self.name} proved that no order has a lower peak without recomputation")
+        if found.states is not None:
+            session.states = (session.states or 0) + found.states
+        for note in found.notes:
+            session.note(note)
 
 
 #: What stands for a method: a name, a class or an object.

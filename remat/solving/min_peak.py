@@ -15,6 +15,7 @@ from remat.schedule import Schedule
 from remat.solving.incumbents import Certified
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.progress import OnProgress
+from remat.solving.session import Session
 from remat.solving.stop import Stop, stopping
 
 if TYPE_CHECKING:
@@ -122,8 +123,6 @@ def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0
     >>> least_known_budget(Problem(unit_chain(6), 2)).certificate.peak < unit_chain(6).reference_peak
     True
     """
-    from remat.solving.session import Session
-
     call, _ = stopping(deadline, SolveOptions(threads=1, seed=seed))
     session = Session(replace(problem, budget=None, objective=Objective.LEAST_PEAK), call, "auto")
     MinPeakSearch(session).run(quick=True)

@@ -16,7 +16,6 @@ from remat.errors import BackendError, ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.ordering.best_first import MOST_STATES, Aim, Explored, explore
-from remat.ordering.instance import Int, OrderInstance
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective, Problem
 from remat.registry import heuristics, load
@@ -162,13 +161,11 @@ class MinPeakSearch:
         self._raise_bound(found.value or 0, found.kind, found.cause)
         with self.session.timed("ordering"):
             if self.num_ops <= FIRST_RULES_OPS or not Portfolio.compiled():
-                instance, deadline = OrderInstance.of(self.problem), self._share(ORDERING_SHARE)
+                deadline = self._share(ORDERING_SHARE)
                 for rule in Portfolio.rules:
                     if self.proved:
                         return
-                    made = rule().search(instance, deadline=deadline)
-                    if made.order is not None and made.peak is not None and made.peak < self.peak:
-                        self._see(instance.schedule(self.problem, made.order, rule.name), rule.name)
+                    self.session.ask_order(rule(), deadline)
             self._order_slowly(self._share(ORDERING_SHARE), FIRST_WORK // self.num_ops)
 
     def _order(self) -> None:
@@ -182,13 +179,7 @@ class MinPeakSearch:
                 self.session.note(f"{search.name} was not compiled in time")
                 self._order_slowly(deadline)
                 return
-            instance = OrderInstance.of(self.problem)
-
-            def see(order: Int, _peak: int) -> bool:
-                self._see(instance.schedule(self.problem, order, search.name), search.name)
-                return self.proved
-
-            found = search.search(instance, deadline=deadline, seed=self.call.seed, upper=self.peak, on_order=see)
+            found = self.session.ask_order(search, deadline, self.peak, lambda: self.proved)
             self.session.states = (self.session.states or 0) + (found.states or 0)
             if self._only_orders:
                 self._raise_bound(found.bound, search.name)
@@ -203,7 +194,7 @@ class MinPeakSearch:
             return
         self.session.states = (self.session.states or 0) + found.states
         if found.schedule is not None:
-            self._see(found.schedule, "best-first search over orders")
+            self.session.see(found.schedule, "best-first search over orders")
         if self._only_orders:
             self._raise_bound(found.bound, "best-first search over orders")
 
@@ -218,7 +209,7 @@ class MinPeakSearch:
     def _explored(self, problem: Problem, floor: int, share: float) -> Explored | None:
         found = explore(problem, Aim.PEAK, limit=self.peak, floor=floor, deadline=self._share(share))
         if found is not None and found.schedule is not None:
-            self._see(found.schedule, "exhaustive search")
+            self.session.see(found.schedule, "exhaustive search")
         return found
 
     # -- heuristics --------------------------------------------------------------------------------------------------
@@ -289,7 +280,8 @@ class MinPeakSearch:
         """Let a heuristic look for a schedule within `budget`; whether it found one."""
 
         def on_schedule(schedule: Schedule) -> bool:
-            return self._see(schedule, heuristic.name).certificate.peak <= budget or self.session.reached is not None
+            seen = self.session.see(schedule, heuristic.name)
+            return seen.certificate.peak <= budget or self.session.reached is not None
 
         options = replace(self.call, deadline=deadline, seed=seed, threads=1)
         run = HeuristicRun(options, self.best.schedule, on_schedule, self.backend)
@@ -297,7 +289,7 @@ class MinPeakSearch:
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(replace(self.problem, budget=budget), run)
         self.session.note(went_on(heuristic, deadline))
-        return schedule is not None and self._see(schedule, heuristic.name).certificate.peak <= budget
+        return schedule is not None and self.session.see(schedule, heuristic.name).certificate.peak <= budget
 
     def _cheapen(self) -> None:
         """Among schedules of the least peak known, look for cheaper ones."""
@@ -311,7 +303,7 @@ class MinPeakSearch:
                 if found is not None:
                     self.session.cost_bound = found.bound
                     if found.schedule is not None:
-                        self._see(found.schedule, "exhaustive search")
+                        self.session.see(found.schedule, "exhaustive search")
                     if self.best.certificate.cost <= self.session.cost_bound:
                         return
             self.ask_chains(cheaper=True)
@@ -358,7 +350,7 @@ class MinPeakSearch:
             proves = covers(formulation.scope(), self.problem)
 
             def on_values(values: Values, _objective: float) -> bool:
-                self._check(reader.preliminary(values))
+                self.session.check(reader.preliminary(values))
                 return self.proved
 
             def on_bound(value: float | None) -> None:
@@ -378,21 +370,6 @@ class MinPeakSearch:
                 raise KeyboardInterrupt
 
     # -- what is known -----------------------------------------------------------------------------------------------
-
-    def _see(self, schedule: Schedule, source: str) -> Certified:
-        certified = self.incumbents.see(schedule, source)
-        self._check(certified)
-        return certified
-
-    def _check(self, certified: Certified) -> None:
-        """Refuse a bound that a schedule contradicts, and tell of the schedule."""
-        peak = certified.certificate.peak
-        if self.bound > peak:
-            raise BackendError(
-                f"{self.session.bound_kind} claims that no schedule holds less than {self.bound:,} bytes, "
-                f"but that of {certified.source} holds {peak:,}"
-            )
-        self.session.tell()
 
     def _raise_bound(self, value: int, kind: str, cause: str = "") -> None:
         if value > self.peak:

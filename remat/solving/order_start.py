@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from remat.deadline import Deadline
 from remat.ordering.base import Ordering, OrderSearch
-from remat.ordering.instance import Int, OrderInstance
 from remat.ordering.rules import RULES
 from remat.registry import Registered, load
 from remat.schedule import OrderRule, Schedule
 from remat.scope import own_scope
-from remat.solving.order_method import see_order
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
@@ -45,10 +42,6 @@ class OrderStart:
         """Whether the search has not run yet."""
         self._peak: int | None = None
 
-    @cached_property
-    def _instance(self) -> OrderInstance:
-        return OrderInstance.of(self.problem)
-
     @property
     def compiled(self) -> bool:
         """Whether the code of the search was compiled before, so that it is ready in a moment."""
@@ -67,36 +60,25 @@ class OrderStart:
             session.enter("order")
             if wait is None or not self.ready(wait):
                 for rule in RULES if self.order is None else ():
-                    self._take(rule(), budget, deadline)
+                    self._take(rule(), deadline)
                     if session.enough or deadline.expired:
                         break
                 return
             self.pending = False
             fitting = deadline.earlier(FITTING_SHARE * deadline.remaining)
-            found = self._take(self.search, budget, fitting, budget + 1)
-            if self._over():
+            found = self._take(self.search, fitting, budget + 1)
+            if session.enough:
                 return
             if found.bound > budget and all(limit == 1 for limit in self.problem.compute_limits):
                 session.infeasible, session.scope = True, own_scope(self.problem)
                 session.proof = f" (by {self.search.name})"
                 return
-            self._take(self.search, budget, deadline)
+            self._take(self.search, deadline)
 
-    def _over(self) -> bool:
-        """Whether an order is found that fits, or it is no longer the question."""
-        return self.session.enough
-
-    def _take(self, search: OrderSearch, budget: int, deadline: Deadline, upper: int | None = None) -> Ordering:
+    def _take(self, search: OrderSearch, deadline: Deadline, upper: int | None = None) -> Ordering:
         """Let a search look for an order, and keep the best."""
         session = self.session
-
-        def see(order: Int, peak: int) -> bool:
-            schedule = see_order(session, self._instance, order, peak, search.name)
-            if self._peak is None or peak < self._peak:
-                self._peak, self.order = peak, schedule
-            return peak <= budget or session.enough
-
-        found = search.search(self._instance, deadline=deadline, seed=session.call.seed, upper=upper, on_order=see)
-        if found.order is not None and found.peak is not None:
-            see(found.order, found.peak)
+        found = session.ask_order(search, deadline, upper)
+        if found.order is not None and found.peak is not None and (self._peak is None or found.peak < self._peak):
+            self._peak, self.order = found.peak, session.orders.schedule(self.problem, found.order, search.name)
         return found

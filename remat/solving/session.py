@@ -1,4 +1,4 @@
-"""What is known so far in one call of solve(), and the result that it makes in the end."""
+"""What is known so far in one call of solve()."""
 
 from __future__ import annotations
 
@@ -6,28 +6,23 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from remat.backends.base import MOST, Backend, SolveOptions, Status, StopReason
+from remat.backends.base import MOST, Backend, SolveOptions, StopReason
 from remat.compiled import COMPILING
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
-from remat.interruption import interrupted
+from remat.ordering.base import Ordering, OrderSearch
+from remat.ordering.instance import Int, OrderInstance
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
-from remat.schedule.validate import validate
 from remat.scope import EVERY_SCHEDULE, Scope, covers
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.incumbents import Certified, Incumbents
-from remat.solving.min_peak import least_known_budget
 from remat.solving.progress import OnProgress, Progress, relative_gap
-from remat.solving.result import Point, Result, Step, base_versions
+from remat.solving.result import Point, Step, base_versions
 from remat.solving.stop import AnyOf, StoppingCriterion
-
-#: Seconds in which a low peak is looked for when a budget is refused, and where time is over.
-LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
-#: Ops up to which it is looked for even where time is over: beyond, one look at the graph takes seconds.
-LEAST_OPS = 3000
 
 
 @dataclass
@@ -137,10 +132,10 @@ class Session:
     @property
     def enough(self) -> bool:
         """Whether it is decided, near enough to that, or at what it was asked to stop at."""
-        return self.decided or self._near or self.reached is not None
+        return self.decided or self.near or self.reached is not None
 
     @property
-    def _near(self) -> bool:
+    def near(self) -> bool:
         """Whether the gap is as small as was asked for."""
         gap = relative_gap(self.value, self.bound)
         return gap is not None and gap <= self.call.relative_gap
@@ -152,6 +147,28 @@ class Session:
             if scope is not None:
                 self.scope = scope
             self.tell()
+
+    def see(self, schedule: Schedule, source: str) -> Certified:
+        """Certify a schedule, keep it, and report it.
+
+        Raises
+        ------
+        BackendError
+            If it is not valid, or has a lower peak than is said to be possible.
+        """
+        certified = self.incumbents.see(schedule, source)
+        self.check(certified)
+        return certified
+
+    def check(self, certified: Certified) -> None:
+        """Refuse a bound on the peak that a schedule contradicts, and report the schedule."""
+        peak = certified.certificate.peak
+        if self.asks_peak and self.bound > peak:
+            raise BackendError(
+                f"{self.bound_kind} claims that no schedule holds less than {self.bound:,} bytes, "
+                f"but that of {certified.source} holds {peak:,}"
+            )
+        self.tell()
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
@@ -183,6 +200,46 @@ class Session:
         if schedule is not None:
             see(schedule)
         self.raise_bound(heuristic.bound, heuristic.scope)
+
+    # -- other searches ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def orders(self) -> OrderInstance:
+        """The problem as searches for an order read it."""
+        return OrderInstance.of(self.problem)
+
+    def ask_order(
+        self, search: OrderSearch, deadline: Deadline, upper: int | None = None,
+        done: Callable[[], bool] | None = None,
+    ) -> Ordering:  # fmt: skip
+        """Let a search look for an order of low peak; all it finds is certified and kept.
+
+        Parameters
+        ----------
+        search : OrderSearch
+        deadline : Deadline
+        upper : int, optional
+            Only orders with a lower peak than this are wanted.
+        done : callable, optional
+            Ends the search once it returns true; default: :attr:`enough`.
+
+        Raises
+        ------
+        BackendError
+            If an order has another peak than is claimed, or one below the bound.
+        """
+
+        def see(order: Int, peak: int) -> bool:
+            found = self.see(self.orders.schedule(self.problem, order, search.name), search.name).certificate.peak
+            if found != peak:
+                text = f"{search.name} claims a peak of {peak:,} bytes for an order that has {found:,}"
+                raise BackendError(text, "wrong-peak")
+            return self.enough if done is None else done()
+
+        found = search.search(self.orders, deadline=deadline, seed=self.call.seed, upper=upper, on_order=see)
+        if found.order is not None and found.peak is not None:
+            see(found.order, found.peak)
+        return found
 
     def part(
         self, name: str, run: Callable[[Session], None], call: SolveOptions, solver: Backend | None = None, *,
@@ -298,102 +355,3 @@ class Session:
             yield
         finally:
             self.steps.append(Step(name, time.monotonic() - begun, self.value, self.bound))
-
-    # -- the result --------------------------------------------------------------------------------------------------
-
-    def result(self) -> Result:
-        """Everything that is known, the best schedule validated once more."""
-        if interrupted() and not self.enough:
-            self.stop = StopReason.INTERRUPTED
-        if self.reached is not None and self.stop is not StopReason.INTERRUPTED:
-            self.stop = self.reached.reason
-        lowest = self._look_for_least() if self.best is None else None
-        best, base = self.best, self.problem.graph.base_cost
-        status = Status.INFEASIBLE if self.infeasible else Status.UNKNOWN
-        schedule = certificate = over = None
-        assert self.incumbents.least_peak is not None
-        least = self.incumbents.least_peak.certificate.peak
-        if best is not None:
-            schedule = best.schedule
-            rules = self.problem.rules
-            if self.asks_peak:
-                rules = replace(rules, budget=best.certificate.peak)
-            certificate = validate(self.problem.graph, schedule, rules)
-            if not certificate.accepted or certificate.cost != best.certificate.cost:
-                raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
-            value = certificate.peak if self.asks_peak else certificate.cost
-            self.bound = min(self.bound, value)
-            status = Status.OPTIMAL if self.bound == value else Status.FEASIBLE
-            if status is Status.OPTIMAL:
-                self.stop = StopReason.FINISHED
-            elif self._near and self.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
-                self.stop = StopReason.GAP
-            if certificate.cost == base:
-                self.cost_bound = base
-                self.scope = self.scope if self.asks_peak else EVERY_SCHEDULE
-        else:
-            assert lowest is not None
-            over, least = self.incumbents.least_peak, lowest
-            self.notes.insert(0, f"{self._why_none()}; {self._suffices(least)}")
-        self.timings["total"] = time.monotonic() - self.begun
-        return Result(
-            problem=self.problem,
-            schedule=schedule,
-            certificate=certificate,
-            status=status,
-            stop=self.stop,
-            bound=self.bound,
-            scope=self.scope,
-            least_feasible_budget=least,
-            least_peak_schedule=None if over is None else over.schedule,
-            least_peak_certificate=None if over is None else over.certificate,
-            incumbents=tuple(self.points),
-            steps=tuple(self.steps),
-            timings=self.timings,
-            variables=None if self.size is None else self.size[0],
-            constraints=None if self.size is None else self.size[1],
-            bound_kind=self.bound_kind,
-            bound_cause=self.bound_cause,
-            cost_bound=self.cost_bound if self.asks_peak else None,
-            states=self.states,
-            method=self.method,
-            backend=self.backend,
-            source="" if best is None else best.source,
-            seed=self.call.seed,
-            threads=self.call.threads,
-            versions=self.versions,
-            message="; ".join(self.notes),
-        )
-
-    def _why_none(self) -> str:
-        if self.infeasible:
-            if covers(self.scope, self.problem):
-                return f"no schedule exists{self.proof}"
-            return f"no schedule exists within {self.scope}{self.proof}, which says nothing of schedules beyond that"
-        if self.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
-            return f"{self.method} found no schedule within the budget, which proves nothing"
-        when = {StopReason.DEADLINE: "in time", StopReason.INTERRUPTED: "before the interruption"}
-        return f"no schedule was found {when.get(self.stop, 'before the solver gave up')}, and none is ruled out"
-
-    def _look_for_least(self) -> int:
-        """The least peak that is known, after a short look for a lower one."""
-        assert self.incumbents.least_peak is not None
-        known = self.incumbents.least_peak.certificate.peak
-        if self.stop is StopReason.INTERRUPTED:
-            return known
-        if self.call.deadline.expired and len(self.problem.graph.ops) > LEAST_OPS:
-            return known
-        seconds = min(LEAST_SECONDS, max(LATE_SECONDS, self.call.deadline.remaining))
-        found = least_known_budget(self.problem, seconds, self.call.seed)
-        # A schedule by another method than the one that was asked is no answer.
-        other = self.incumbents if self.any_method else Incumbents(self.problem)
-        if other.see(found.schedule, found.source).fits and self.infeasible and covers(self.scope, self.problem):
-            raise BackendError(
-                f"it is claimed that no schedule exists{self.proof}, but {found.source} found one", "refuted"
-            )
-        return min(known, found.certificate.peak)
-
-    def _suffices(self, peak: int) -> str:
-        whole = self.problem.reference_peak
-        share = f" ({100 * peak / whole:.4g} %)" if whole else ""
-        return f"{peak:,} bytes{share} are known to suffice"

@@ -13,6 +13,7 @@ from remat.interruption import interrupts
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
+from remat.solving.conclusion import concluded
 from remat.solving.incumbents import structural_peak
 from remat.solving.method import FormulationMethod, Method, MethodLike, make_method
 from remat.solving.progress import OnProgress
@@ -115,7 +116,7 @@ def solve(
     if problem.budget_bytes is not None and problem.budget_bytes < peak:
         session.infeasible = True
         session.proof = f": budget {problem.budget_bytes:,} bytes is below the {peak:,} bytes that {where}"
-        return session.result()
+        return concluded(session)
     try:
         if not session.decided and warm_start is not None:
             session.note(take_warm_start(session.incumbents, warm_start))
@@ -129,7 +130,7 @@ def solve(
         if session.best is None:
             raise
         session.stop = StopReason.INTERRUPTED
-    return session.result()
+    return concluded(session)
 
 
 def _check_problem(problem: Any) -> None:

@@ -44,7 +44,7 @@ TIGHT = KNOWN[0].graph
 @pytest.fixture(autouse=True)
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal does not look for a smaller budget for long."""
-    monkeypatch.setattr(remat.solving.session, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(remat.solving.conclusion, "LEAST_SECONDS", 0.01)
 
 
 @pytest.fixture
