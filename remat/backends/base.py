@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,43 +13,22 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from remat.deadline import Deadline
+from remat.backends.bookkeeping import Bookkeeping
+from remat.backends.processes.running import LeftBehindError, run_interruptible
+from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
+from remat.interruption import interrupted
 from remat.io.sizes import memory_bytes
 from remat.io.text import short
 from remat.modeling import Model, Record, violations
 
-Values = NDArray[np.float64]
-
-
-class Status(StrEnum):
-    """What is known about a model after a solve; why the solver stopped is :class:`StopReason`."""
-
-    OPTIMAL = "optimal"
-    FEASIBLE = "feasible"
-    INFEASIBLE = "infeasible"
-    UNKNOWN = "unknown"
-    ERROR = "error"
-
-
-class StopReason(StrEnum):
-    """Why a solver stopped."""
-
-    FINISHED = "finished"
-    """It proved what there is to prove."""
-    EXHAUSTED = "exhausted"
-    """It has nothing left to try, and has proved nothing."""
-    GAP = "gap"
-    """The wanted relative gap is reached."""
-    CRITERION = "criterion"
-    """What it was asked to stop at is reached: a cost, a first schedule, some time without a better one."""
-    DEADLINE = "deadline"
-    INTERRUPTED = "interrupted"
-    """Ctrl-C, or a callback asked for it."""
-    OTHER = "other"
-    """A limit of the solver's own (memory, iterations)."""
+__all__ = [
+    "DEFAULT_GAP", "DEFAULT_OPTIONS", "MOST", "Availability", "AvailabilityState", "Backend", "Incumbent", "OnBound",
+    "OnIncumbent", "RawResult", "Run", "SolveOptions", "Status", "StopReason", "Values", "checked_hint",
+    "wheel_availability",
+]  # fmt: skip
 
 
 class AvailabilityState(StrEnum):
@@ -125,26 +106,6 @@ def wheel_availability(package: str, versions: str, install: str = "") -> Availa
         return Availability(AvailabilityState.READY, f"{package} {version}")
     reason = f"{package} {version} is installed, but only {versions} is known to be right: {remedy}"
     return Availability(AvailabilityState.WRONG_VERSION, reason)
-
-
-@dataclass(frozen=True)
-class Incumbent:
-    """A solution found on the way.
-
-    Attributes
-    ----------
-    time : float
-        Seconds since the deadline's clock began.
-    objective : float
-    bound : float or None
-        Best lower bound at that time, None when unknown.
-    values : float64 array, shape (variables,)
-    """
-
-    time: float
-    objective: float
-    bound: float | None
-    values: Values = field(repr=False)
 
 
 #: Largest seed, and number of threads: what every solver takes.
@@ -245,44 +206,6 @@ class SolveOptions:
 DEFAULT_OPTIONS = SolveOptions()
 
 
-@dataclass(frozen=True)
-class RawResult:
-    """What a solver says, before any of it is checked.
-
-    Attributes
-    ----------
-    status : Status
-    stop : StopReason
-    objective, bound : float or None
-        None when there is no solution, or no bound.
-    values : float64 array, shape (variables of the model,), or None
-    incumbents : tuple of Incumbent
-        In order of time.
-    build_seconds, solve_seconds : float
-        Translating the model; running the solver.
-    versions : mapping of str to str
-    message : str
-        Reason of an error, or what else happened: a limit of memory, a process that died.
-    """
-
-    status: Status
-    stop: StopReason
-    objective: float | None = None
-    bound: float | None = None
-    values: Values | None = None
-    incumbents: tuple[Incumbent, ...] = ()
-    build_seconds: float = 0.0
-    solve_seconds: float = 0.0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    message: str = ""
-
-
-#: Called with each new incumbent; a true return value asks the solver to stop.
-OnIncumbent = Callable[[Incumbent], object]
-#: Called with (seconds, bound) when the bound improves.
-OnBound = Callable[[float, float], object]
-
-
 def checked_hint(hint: Values, model: Model) -> Values:
     """`hint` as an array.
 
@@ -297,24 +220,29 @@ def checked_hint(hint: Values, model: Model) -> Values:
     return values
 
 
-def unbuilt(
-    model: Model,
-    options: SolveOptions,
-    hint: Values | None,
-    on_incumbent: OnIncumbent | None,
-    *,
-    seconds: float,
-    versions: Mapping[str, str],
-) -> RawResult:
-    """The result where the deadline came before the solver's model was built: the hint, if it is a solution."""
-    if hint is None or violations(model, hint):
-        return RawResult(Status.UNKNOWN, StopReason.DEADLINE, build_seconds=seconds, versions=versions)
-    found = Incumbent(options.deadline.elapsed, model.objective.value(hint), None, hint)
-    if on_incumbent:
-        on_incumbent(found)
-    return RawResult(
-        Status.FEASIBLE, StopReason.DEADLINE, found.objective, None, hint, (found,), seconds, versions=versions
-    )
+class Run(ABC):
+    """One solve, built and ready to run; made by :meth:`Backend.prepare`."""
+
+    keeps_deadline: ClassVar[bool] = False
+    """Whether :meth:`run` returns at the deadline even if :meth:`stop` is not called."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Solve, in a thread of its own; report solutions and bounds to the books."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask :meth:`run` to end soon; called from any thread, also more than once."""
+
+    @abstractmethod
+    def last_words(self) -> tuple[Status, StopReason, str]:
+        """Return what the solver says at its end, why it stopped where nothing is proved, and a message.
+
+        Not called where a callback failed, or where the solver was left behind.
+        """
+
+    def close(self) -> None:  # noqa: B027  (most hold nothing)
+        """Release what the run holds, whatever came of it."""
 
 
 class Backend(ABC):
@@ -367,7 +295,35 @@ class Backend(ABC):
             fault = " ".join(f"{type(error).__name__}: {error}".split())
             return Availability(AvailabilityState.CONFLICT, f"it fails to say whether it can be used: {fault}")
 
-    @abstractmethod
+    def check_ready(self) -> None:
+        """Require that this variant can be used.
+
+        Raises
+        ------
+        BackendError
+            If it cannot, with the reason.
+        """
+        state = self.ready()
+        if not state.ready:
+            raise BackendError(f"backend {self.full_name!r} cannot be used: {state.reason}", "unavailable", self.name)
+
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
+        """Build what the solver takes; :meth:`solve` calls this and the run's methods.
+
+        Parameters
+        ----------
+        options : SolveOptions
+            Check its deadline between bounded pieces of work.
+        books : Bookkeeping
+            Receives solutions and bounds. Its `hint` is a starting solution, or None.
+
+        Raises
+        ------
+        OverdueError
+            If the deadline comes first.
+        """
+        raise NotImplementedError(f"backend {self.name!r} has neither prepare() nor solve()")
+
     def solve(
         self,
         model: Model,
@@ -391,3 +347,35 @@ class Backend(ABC):
         BackendError
             If the solver is not available or crashes.
         """
+        self.check_ready()
+        began, deadline = time.monotonic(), options.deadline
+        books = Bookkeeping(self.full_name, model, deadline, on_incumbent, on_bound)
+        if hint is not None:
+            books.hint = checked_hint(hint, model)
+            if not violations(model, books.hint):
+                books.found(books.hint.copy())
+        said, stop, message = Status.UNKNOWN, None, ""
+        run, built = None, math.inf
+        try:
+            run = self.prepare(model, options, books)
+            books.stop = run.stop
+            built = time.monotonic()
+            if not books.stop_reason and not deadline.expired:
+                clock = None if run.keeps_deadline else deadline
+                if run_interruptible(run.run, books.ask_to_stop, clock):
+                    books.stop_reason = books.stop_reason or StopReason.INTERRUPTED
+                if books.failure is None:
+                    said, stop, message = run.last_words()
+        except LeftBehindError as late:
+            books.closed = True
+            stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE
+        except OverdueError:
+            pass
+        finally:
+            if run is not None:
+                run.close()
+        stop = stop or books.stop_reason or (StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE)
+        ended = time.monotonic()
+        built = min(built, ended)
+        verdict = books.conclude(said, stop, relative_gap=options.relative_gap)
+        return books.result(verdict, (built - began, ended - built), message)

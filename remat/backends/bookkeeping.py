@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat.backends.base import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
+from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
 from remat.deadline import Deadline
 from remat.errors import BackendError
+from remat.interruption import interrupted
 from remat.modeling import Model
 
 
@@ -26,6 +27,12 @@ class Bookkeeping:
     on_incumbent, on_bound : callable, optional
     stop : callable
         Asks the solver to end; called when a callback says that it is enough, or raises.
+    hint : array or None
+        A starting solution for the solver.
+    versions : dict of str to str
+        Of what solves.
+    stop_reason : StopReason or None
+        Why the solver was first asked to end.
     incumbents : list of Incumbent
         Each better than the last.
     bound : float or None
@@ -39,9 +46,12 @@ class Bookkeeping:
     solver: str
     model: Model
     clock: Deadline
-    on_incumbent: OnIncumbent | None
-    on_bound: OnBound | None
-    stop: Callable[[], object]
+    on_incumbent: OnIncumbent | None = None
+    on_bound: OnBound | None = None
+    stop: Callable[[], object] = lambda: None
+    hint: Values | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    stop_reason: StopReason | None = None
     incumbents: list[Incumbent] = field(default_factory=list)
     bound: float | None = None
     failure: BaseException | None = None
@@ -84,13 +94,20 @@ class Bookkeeping:
             return
         try:
             if callback(*arguments):
-                self.stop()
+                self.ask_to_stop()
         except BaseException as error:  # a solver's own thread must not see it
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Keep an exception for the end, unless there is one already, and ask the solver to stop."""
         self.failure = self.failure or error
+        self.ask_to_stop()
+
+    def ask_to_stop(self, reason: StopReason = StopReason.INTERRUPTED) -> None:
+        """Ask the solver to end soon; the first reason is kept, and after the deadline that is the reason."""
+        if self.clock.expired:
+            reason = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
+        self.stop_reason = self.stop_reason or reason
         self.stop()
 
     def conclude(
@@ -132,11 +149,12 @@ class Bookkeeping:
         self,
         verdict: tuple[Status, StopReason, float | None],
         seconds: tuple[float, float],
-        versions: Mapping[str, str],
         message: str = "",
     ) -> RawResult:
         """All of it, with a verdict of :meth:`conclude`, and the seconds of building and of solving."""
         status, stop, bound = verdict
         best = self.best
         values, objective = (best.values, best.objective) if best else (None, None)
-        return RawResult(status, stop, objective, bound, values, tuple(self.incumbents), *seconds, versions, message)
+        return RawResult(
+            status, stop, objective, bound, values, tuple(self.incumbents), *seconds, self.versions, message
+        )

@@ -82,6 +82,6 @@ def test_an_error_stays_one_and_what_was_found_is_told():
     kept.raise_bound(4.0 - 1e-7)
     assert kept.proved
     verdict = kept.conclude(Status.ERROR, StopReason.OTHER, relative_gap=0)
-    result = kept.result(verdict, (1.0, 2.0), {"s": "1"}, "why")
+    result = kept.result(verdict, (1.0, 2.0), "why")
     assert (result.status, result.objective, result.values.tolist(), result.message) == (Status.ERROR, 4, [4.0], "why")
     assert (result.build_seconds, result.solve_seconds, len(result.incumbents)) == (1, 2, 1)

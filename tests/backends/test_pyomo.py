@@ -12,6 +12,7 @@ from test_highs import best_by_hand, hard, tiny
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.highs import Highs
 from remat.backends.pyomo import backend as module
+from remat.backends.pyomo import run
 from remat.backends.pyomo.backend import Pyomo, export
 from remat.backends.pyomo.run import PyomoRun
 from remat.deadline import Deadline
@@ -214,9 +215,9 @@ def test_a_hint_of_the_wrong_length():
 @pytest.mark.filterwarnings("error")
 def test_many_rows_are_said_in_the_result_and_the_log(monkeypatch, capfd):
     """And nowhere else: what is asked to be quiet prints nothing."""
-    monkeypatch.setattr(module, "MANY_ROWS", 3)
+    monkeypatch.setattr(run, "MANY_ROWS", 3)
     lines = []
-    raw = Pyomo("cbc").solve(tiny(4), options(60, log=lines.append))
+    raw = PyomoRun("cbc").solve(tiny(4), options(60, log=lines.append))
     assert raw.status is Status.OPTIMAL
     assert "more than Pyomo builds quickly" in raw.message
     assert capfd.readouterr() == ("", "")

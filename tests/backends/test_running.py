@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_highs import tiny
 
-from remat.backends.base import SolveOptions, Status, StopReason, unbuilt
+from remat.backends.base import Availability, AvailabilityState, Backend, SolveOptions, Status, StopReason
 from remat.backends.processes import wire
 from remat.backends.processes.running import GRACE, left_behind, run_interruptible
 from remat.deadline import Deadline, OverdueError
@@ -50,18 +50,30 @@ def test_work_that_does_not_listen_is_left_behind():
     assert left_behind() == 0
 
 
-def test_unbuilt_keeps_a_hint_that_is_a_solution():
+def test_a_hint_is_kept_where_the_model_is_not_built_in_time():
     model = Model("small")
     x = model.integers("x", 2, 0, 3)
     model.add(Linear.rows("sum", [0, 0], x.index, 1, lower=[4]))
     model.minimize(x.index, 1)
     seen = []
+
+    class Late(Backend):
+        name = "late"
+        native = frozenset()
+
+        @classmethod
+        def availability(cls):
+            return Availability(AvailabilityState.READY)
+
+        def prepare(self, model, options, books):
+            options.deadline.check()
+
     late = SolveOptions(deadline=Deadline.after(0))
-    raw = unbuilt(model, late, np.array([2.0, 3.0]), seen.append, seconds=1.0, versions={})
+    raw = Late().solve(model, late, np.array([2.0, 3.0]), seen.append)
     assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.FEASIBLE, StopReason.DEADLINE, 5.0, None)
     assert [i.objective for i in seen] == [5.0]
     for hint in (None, np.array([1.0, 1.0])):
-        raw = unbuilt(model, late, hint, seen.append, seconds=1.0, versions={})
+        raw = Late().solve(model, late, hint, seen.append)
         assert (raw.status, raw.values) == (Status.UNKNOWN, None)
     assert len(seen) == 1
 

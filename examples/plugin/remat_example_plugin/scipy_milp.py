@@ -1,18 +1,13 @@
 """The solver behind scipy.optimize.milp as a backend."""
 
 import importlib.metadata
-import threading
-import time
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from remat.backends.base import Availability, AvailabilityState, Backend, Status, StopReason, checked_hint
-from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.processes.running import run_interruptible
-from remat.deadline import OverdueError
-from remat.modeling import PlainLinear, lower, violations
+from remat.backends.base import Availability, AvailabilityState, Backend, Run, Status, StopReason
+from remat.modeling import PlainLinear, lower
 from remat.modeling.matrix import to_matrix
 
 
@@ -31,41 +26,35 @@ class ScipyMilp(Backend):
     def availability(cls):
         return Availability(AvailabilityState.READY, f"scipy {importlib.metadata.version('scipy')}")
 
-    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
-        began, built, clock = time.monotonic(), 0.0, options.deadline
-        stopped = threading.Event()
-        books = Bookkeeping(self.name, model, clock, on_incumbent, on_bound, stop=stopped.set)
-        said, stop = Status.UNKNOWN, StopReason.DEADLINE
-        if hint is not None and not violations(model, checked_hint(hint, model)):
-            books.found(np.array(hint, float))
-        if stopped.is_set():
-            stop = StopReason.INTERRUPTED
-        else:
-            try:
-                matrix = to_matrix(lower(model, self.native, deadline=clock).model, clock)
-                built = time.monotonic() - began
-                answer = []
-                run_interruptible(lambda: answer.append(_run(matrix, options)), lambda: None, clock)
-                said, stop, bound, values = answer[0]
-                if values is not None:
-                    whole = matrix.integral[: model.num_vars] > 0
-                    books.found(np.where(whole, np.rint(values[: model.num_vars]), values[: model.num_vars]))
-                books.raise_bound(bound)
-            except OverdueError:
-                books.closed = True
-        verdict = books.conclude(said, stop, relative_gap=options.relative_gap)
-        return books.result(
-            verdict,
-            (built, time.monotonic() - began - built),
-            {"scipy": importlib.metadata.version("scipy")},
-            "" if said is not Status.ERROR else "SciPy's milp gave up",
-        )
+    def prepare(self, model, options, books):
+        books.versions["scipy"] = importlib.metadata.version("scipy")
+        lowered = lower(model, self.native, deadline=options.deadline)
+        return MilpRun(to_matrix(lowered.model, options.deadline), options, books)
+
+
+class MilpRun(Run):
+    """One call of ``milp``."""
+
+    def __init__(self, matrix, options, books):
+        self.matrix, self.options, self.books = matrix, options, books
+
+    def run(self):
+        self.said, self.why, bound, values = _run(self.matrix, self.options)
+        if values is not None:
+            count = self.books.model.num_vars
+            whole = self.matrix.integral[:count] > 0
+            self.books.found(np.where(whole, np.rint(values[:count]), values[:count]))
+        self.books.raise_bound(bound)
+
+    def stop(self):
+        """Do nothing: SciPy offers no way."""
+
+    def last_words(self):
+        return self.said, self.why, "" if self.said is not Status.ERROR else "SciPy's milp gave up"
 
 
 def _run(matrix, options):
     """Status, why it stopped, bound and values."""
-    if options.deadline.expired:
-        return Status.UNKNOWN, StopReason.DEADLINE, None, None
     rows, columns = matrix.shape
     if not columns:  # nothing to solve: the rows say 0 = 0, or not
         holds = (matrix.row_lower <= 0).all() and (matrix.row_upper >= 0).all()

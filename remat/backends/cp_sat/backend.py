@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from remat.backends.base import (
-    Availability,
-    Backend,
-    OnBound,
-    OnIncumbent,
-    RawResult,
-    SolveOptions,
-    Status,
-    StopReason,
-    Values,
-    checked_hint,
-    unbuilt,
-    wheel_availability,
-)
+from remat.backends.base import Availability, Backend, Run, SolveOptions, Status, StopReason, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.resources import available_cpus
-from remat.deadline import OverdueError
 from remat.errors import BackendError
-from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir, violations
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir
 
 if TYPE_CHECKING:
     from remat.backends.cp_sat.translation import CpSatModel
@@ -55,75 +39,37 @@ class CpSat(Backend):
     def availability(cls) -> Availability:
         return wheel_availability("ortools", VERSIONS)
 
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
-        state = self.availability()
-        if not state.ready:
-            raise BackendError(f"backend 'cp-sat' cannot be used: {state.state}: {state.reason}")
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         from remat.backends.cp_sat.translation import CpSatModel
 
-        started = time.monotonic()
-        versions = {"ortools": importlib.metadata.version("ortools")}
-        values = None if hint is None else checked_hint(hint, model)
-        try:
-            compiled = CpSatModel(model, options.deadline)
-            run = _Run(compiled, options, on_incumbent, on_bound)
-            if values is not None:
-                run.start_from(values)
-        except OverdueError:
-            return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - started, versions=versions)
-        built = time.monotonic() - started
-        started = time.monotonic()
-        interrupted = False
-        if not options.deadline.expired and not run.stopped:
-            try:
-                interrupted = run_interruptible(run.work, run.stop, options.deadline)
-            except LeftBehindError as late:
-                run.books.closed, interrupted = True, late.interrupted
-        return run.result(interrupted, built, time.monotonic() - started, versions)
+        books.solver = "CP-SAT"
+        books.versions["ortools"] = importlib.metadata.version("ortools")
+        return _Run(CpSatModel(model, options.deadline), options, books)
 
 
-class _Run:
+class _Run(Run):
     """One run of the solver: parameters, callbacks, and what came of it."""
 
-    def __init__(
-        self, compiled: CpSatModel, options: SolveOptions, on_incumbent: OnIncumbent | None, on_bound: OnBound | None
-    ) -> None:
+    def __init__(self, compiled: CpSatModel, options: SolveOptions, books: Bookkeeping) -> None:
         from remat.backends.cp_sat_engine import Solver
 
-        self.compiled, self.options = compiled, options
+        self.compiled, self.options, self.books = compiled, options, books
         self.solver = Solver()
-        self.books = Bookkeeping("CP-SAT", compiled.model, options.deadline, on_incumbent, on_bound, self.stop)
-        self.stopped = False
         self.status: Any = None
-        self._set_parameters()
-        self.solver.on_bound = self.new_bound
-
-    def _set_parameters(self) -> None:
-        _common(self.solver.parameters, self.options)
-        if self.options.log is not None:
+        _common(self.solver.parameters, options)
+        if options.log is not None:
             self.solver.parameters.log_to_stdout = False
-            self.solver.on_log = self.options.log
+            self.solver.on_log = options.log
+        self.solver.on_bound = self.new_bound
+        if books.hint is not None:
+            compiled.hint(books.hint)
 
-    def start_from(self, hint: Values) -> None:
-        """Suggest `hint`; one that satisfies the model must survive even if the solver never comes to look at it."""
-        self.compiled.hint(hint)
-        if not violations(self.compiled.model, hint):
-            self.books.found(hint)
-
-    def work(self) -> None:
+    def run(self) -> None:
         if math.isfinite(self.options.deadline.seconds):
             self.solver.parameters.max_time_in_seconds = self.options.deadline.remaining
         self.status = self.solver.solve(self.compiled.proto, self.new_solution)
 
     def stop(self) -> None:
-        self.stopped = self.stopped or not self.options.deadline.expired
         self.solver.stop()
 
     def new_solution(self, response: Any) -> None:
@@ -133,11 +79,11 @@ class _Run:
     def new_bound(self, bound: float) -> None:
         self.books.raise_bound(self.compiled.bound(bound))
 
-    def result(self, interrupted: bool, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
+    def last_words(self) -> tuple[Status, StopReason, str]:
         from remat.backends.cp_sat_engine import Status as Said
         from remat.backends.cp_sat_engine import fault
 
-        if self.books.failure is None and self.status == Said.MODEL_INVALID:
+        if self.status == Said.MODEL_INVALID:
             raise BackendError(f"CP-SAT refuses the model: {fault(self.compiled.proto)[:300]}")
         said = {
             Said.OPTIMAL: Status.OPTIMAL,
@@ -146,12 +92,8 @@ class _Run:
         }.get(self.status, Status.UNKNOWN)
         if said in (Status.OPTIMAL, Status.FEASIBLE):
             self.new_solution(self.solver.response)
-        if interrupted or self.stopped:
-            stop = StopReason.INTERRUPTED
-        else:
-            stop = StopReason.DEADLINE if self.options.deadline.remaining < 0.5 else StopReason.OTHER
-        verdict = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
-        return self.books.result(verdict, (built, solved), versions)
+        late = StopReason.DEADLINE if self.options.deadline.remaining < 0.5 else StopReason.OTHER
+        return said, self.books.stop_reason or late, ""
 
 
 def _common(parameters: Any, options: SolveOptions) -> None:

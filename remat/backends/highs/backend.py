@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,26 +12,19 @@ import numpy as np
 from remat.backends.base import (
     Availability,
     Backend,
-    OnBound,
-    OnIncumbent,
-    RawResult,
+    Run,
     SolveOptions,
     Status,
     StopReason,
     Values,
-    checked_hint,
-    unbuilt,
     wheel_availability,
 )
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.highs.threads import SCHEDULER
-from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.resources import available_cpus
 from remat.backends.rounding import rounded
-from remat.deadline import OverdueError
 from remat.errors import BackendError
-from remat.interruption import interrupted
-from remat.modeling import Kind, Lowered, Model, PlainLinear, lower, violations
+from remat.modeling import Kind, Lowered, Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
 
 if TYPE_CHECKING:
@@ -59,33 +51,11 @@ class Highs(Backend):
     def availability(cls) -> Availability:
         return wheel_availability("highspy", VERSIONS)
 
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
-        availability = self.availability()
-        if not availability.ready:
-            raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
-        began = time.monotonic()
-        versions = {"highspy": importlib.metadata.version("highspy")}
-        values = None if hint is None else checked_hint(hint, model)
-        try:
-            clock = options.deadline
-            lowered = lower(model, self.native, deadline=clock)
-            run = _Run(lowered, to_matrix(lowered.model, clock), options, on_incumbent, on_bound)
-            if values is not None:
-                clock.check()
-                run.start_from(values)
-        except OverdueError:
-            return unbuilt(model, options, values, on_incumbent, seconds=time.monotonic() - began, versions=versions)
-        build_seconds = time.monotonic() - began
-        began = time.monotonic()
-        run.solve()
-        return run.result(build_seconds, time.monotonic() - began, versions)
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
+        books.solver = "HiGHS"
+        books.versions["highspy"] = importlib.metadata.version("highspy")
+        lowered = lower(model, self.native, deadline=options.deadline)
+        return _Run(lowered, to_matrix(lowered.model, options.deadline), options, books)
 
     def relax(self, model: Model, options: SolveOptions, algorithm: str = "simplex") -> Relaxation:
         """Solve the linear relaxation of `model`: every integer variable may take any value within its bounds.
@@ -113,9 +83,7 @@ class Highs(Backend):
         """
         from remat.backends.highs.relaxation import ALGORITHMS, relax
 
-        availability = self.availability()
-        if not availability.ready:
-            raise BackendError(f"backend 'highs' cannot be used: {availability.reason}")
+        self.check_ready()
         if algorithm not in ALGORITHMS:
             raise BackendError(
                 f"HiGHS has no algorithm {algorithm!r} for relaxations; known are {', '.join(ALGORITHMS)}"
@@ -140,24 +108,17 @@ def _common_step(model: Model) -> float:
 
 
 @dataclass
-class _Run:
+class _Run(Run):
     """One solve: the solver object, what its callbacks have seen, and what came of it."""
 
     lowered: Lowered
     matrix: Matrix
     options: SolveOptions
-    on_incumbent: OnIncumbent | None
-    on_bound: OnBound | None
-    stop: StopReason | None = None
-    hint: Values | None = None
+    books: Bookkeeping
 
     def __post_init__(self) -> None:
         import highspy
 
-        self.books = Bookkeeping(
-            "HiGHS", self.lowered.source, self.options.deadline, self.on_incumbent, self.on_bound,
-            lambda: self._ask_to_stop(StopReason.INTERRUPTED),
-        )  # fmt: skip
         self._highspy = highspy
         self._solver = highspy.Highs()
         self._step = _common_step(self.lowered.source)
@@ -201,9 +162,9 @@ class _Run:
         )  # fmt: skip
         if status == self._highspy.HighsStatus.kError:
             raise BackendError(f"HiGHS does not take model {self.lowered.source.name!r}")
-        if self.hint is None or self.options.deadline.expired:
+        if self.books.hint is None or self.options.deadline.expired:
             return
-        values = self.lowered.extend(self.hint)
+        values = self.lowered.extend(self.books.hint)
         known = ~np.isnan(values)
         known[known] = (values[known] >= matrix.lower[known]) & (values[known] <= matrix.upper[known])
         index = np.flatnonzero(known).astype(np.int32)
@@ -216,49 +177,32 @@ class _Run:
         if self._solver.setOptionValue(name, value) == self._highspy.HighsStatus.kError:
             raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
 
-    def start_from(self, hint: Values) -> None:
-        """Have a starting solution handed over; what is NaN or out of bounds is left to the solver.
-
-        A hint that satisfies the model is an incumbent at once: it must survive even if the solver never looks at it.
-        """
-        self.hint = hint
-        if not violations(self.lowered.source, hint):
-            self._found(hint)
-
     # -- during ----------------------------------------------------------------------------------------------------
 
-    def solve(self) -> None:
-        """Run the solver in a thread of its own until it ends or is asked to stop."""
-        if self.options.deadline.expired:
-            self._ask_to_stop(StopReason.DEADLINE)
-        if self.stop:
-            return
-        solver, kinds = self._solver, self._kinds
-        solver.startCallback(kinds.kCallbackMipImprovingSolution)
-        solver.startCallback(kinds.kCallbackMipInterrupt)
-        solver.startCallback(kinds.kCallbackSimplexInterrupt)
-        solver.startCallback(kinds.kCallbackIpmInterrupt)
+    def run(self) -> None:
+        solver, kinds, deadline = self._solver, self._kinds, self.options.deadline
+        for kind in (
+            kinds.kCallbackMipImprovingSolution, kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt,
+            kinds.kCallbackIpmInterrupt,
+        ):  # fmt: skip
+            solver.startCallback(kind)
         own = int(self.options.solver.get("threads", 0))
-        self._set("threads", SCHEDULER.enter(self._highspy, own or self.options.threads or available_cpus()))
+        threads = SCHEDULER.enter(self._highspy, own or self.options.threads or available_cpus())
         try:
-            if run_interruptible(self._work, lambda: self._ask_to_stop(StopReason.INTERRUPTED), self.options.deadline):
-                self.stop = self.stop or StopReason.INTERRUPTED
-        except LeftBehindError as late:
-            self.books.closed = True
-            self.stop = StopReason.INTERRUPTED if late.interrupted else StopReason.DEADLINE
+            self._set("threads", threads)
+            self._load()
+            if deadline.expired:
+                self.books.ask_to_stop()
+            if not self.books.stop_reason:
+                self._run()
+        finally:
+            SCHEDULER.leave()
+            solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
         if self._log_rest and self.options.log:
             self.options.log(self._log_rest)
 
-    def _work(self) -> None:
-        try:
-            self._load()
-            if self.options.deadline.expired:
-                self._ask_to_stop(StopReason.DEADLINE)
-            if not self.stop:
-                self._run()
-        finally:  # in the solver's own thread, which may have been left behind
-            SCHEDULER.leave()
-            self._solver.setCallback(None, None)  # the solver object and this one hold each other otherwise
+    def stop(self) -> None:
+        """Do nothing: the callbacks check whether the books want an end."""
 
     def _run(self) -> None:
         limit = min(self.options.deadline.remaining, float(self.options.solver.get("time_limit", np.inf)))
@@ -268,31 +212,27 @@ class _Run:
         unclear = {statuses.kUnboundedOrInfeasible}
         if self.matrix.integral.any():
             unclear.add(statuses.kUnbounded)  # said of the relaxation
-        if self._solver.getModelStatus() in unclear and not self.stop:
+        if self._solver.getModelStatus() in unclear and not self.books.stop_reason:
             # which of the two: without an objective only infeasible is left
             columns = self._solver.getNumCol()
             self._solver.changeColsCost(columns, np.arange(columns, dtype=np.int32), np.zeros(columns))
             self._objective_gone = True
             self._solver.run()
 
-    def _ask_to_stop(self, reason: StopReason) -> None:
-        late = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
-        self.stop = self.stop or (late if self.options.deadline.expired else reason)
-
     def _called(self, kind: int, message: str, out: Any, data_in: Any, _: Any) -> None:
         """Every callback of the solver; runs in its thread."""
         try:
+            if self.books.closed or self.options.deadline.expired:
+                self.books.ask_to_stop()
             if self.books.closed:
-                self._ask_to_stop(StopReason.DEADLINE)
+                pass
             elif kind == self._logging:
                 self._log(message)
             elif not self._objective_gone:
                 self._look(kind, out)
-            if self.options.deadline.expired:
-                self._ask_to_stop(StopReason.DEADLINE)
         except BaseException as error:  # must not pass through the solver; raised when it has ended
             self.books.fail(error)
-        if self.stop and data_in is not None:
+        if self.books.stop_reason and data_in is not None:
             data_in.user_interrupt = True
 
     def _look(self, kind: int, out: Any) -> None:
@@ -327,16 +267,7 @@ class _Run:
 
     # -- after -----------------------------------------------------------------------------------------------------
 
-    def result(self, build_seconds: float, solve_seconds: float, versions: Mapping[str, str]) -> RawResult:
-        """What the solver found, in the words of all backends."""
-        said, stop, message = Status.UNKNOWN, self.stop or StopReason.DEADLINE, ""
-        if not self.books.closed and self.books.failure is None:
-            said, stop, message = self._last_words()
-        verdict = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
-        return self.books.result(verdict, (build_seconds, solve_seconds), versions, message)
-
-    def _last_words(self) -> tuple[Status, StopReason, str]:
-        """What a solver that has ended says, why it ended, and a complaint."""
+    def last_words(self) -> tuple[Status, StopReason, str]:
         solver, statuses, books = self._solver, self._highspy.HighsModelStatus, self.books
         model_status, info = solver.getModelStatus(), solver.getInfo()
         wrong = ""
@@ -367,8 +298,8 @@ class _Run:
             return (Status.ERROR if best else Status.INFEASIBLE), StopReason.OTHER
         if model_status == statuses.kUnbounded:
             return Status.ERROR, StopReason.OTHER
-        if self.stop:
-            return Status.UNKNOWN, self.stop
+        if self.books.stop_reason:
+            return Status.UNKNOWN, self.books.stop_reason
         ended = {
             statuses.kTimeLimit: StopReason.DEADLINE,
             statuses.kInterrupt: StopReason.INTERRUPTED,

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from remat.backends.base import (
     Availability,
     AvailabilityState,
     Backend,
-    Incumbent,
-    OnBound,
-    OnIncumbent,
-    RawResult,
+    Run,
     SolveOptions,
     Status,
     StopReason,
     Values,
-    checked_hint,
     wheel_availability,
 )
 from remat.backends.bookkeeping import Bookkeeping
@@ -33,8 +27,7 @@ from remat.backends.minizinc.process import GroupProcess
 from remat.backends.minizinc.program import HERE, Program, RecordProgram, to_json
 from remat.backends.processes.families import too_large
 from remat.backends.processes.guard import temporary_folder
-from remat.backends.processes.running import run_interruptible
-from remat.deadline import Deadline, OverdueError
+from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.modeling import (
     AllDifferent,
@@ -47,7 +40,6 @@ from remat.modeling import (
     PlainLinear,
     Reservoir,
     lower,
-    violations,
 )
 from remat.modeling.written import WrittenModel
 
@@ -136,37 +128,18 @@ class MiniZinc(Backend):
             raise BackendError(f"minizinc lists {wanted}; it has {', '.join(listed) or 'none'}")
         return found
 
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
-        state = self.ready()
-        if not state.ready:
-            raise BackendError(f"backend {self.full_name!r} cannot be used: {state.state}: {state.reason}")
-        began = time.monotonic()
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         solver = self.solver()
+        books.solver = f"MiniZinc's solver {solver.name!r}"
+        program = driver.executable() or "minizinc"
+        books.versions.update({"minizinc": driver.version(program), solver.id: solver.version})
         own = dict(options.solver)
         generic = own.pop("generic", None)
-        run = _Run(model, solver, replace(options, solver=own), on_incumbent, on_bound)
-        if hint is not None and not violations(model, hint := checked_hint(hint, model)):
-            run.found(np.array(hint))  # survives even if the solver never looks at it
-        with temporary_folder() as folder:
-            built = 0.0
-            try:
-                run.program = _program(model, solver, hint, generic, options.deadline)
-                data = _write(run.program, solver, folder, options.deadline)
-                built, began = time.monotonic() - began, time.monotonic()
-                if not run.stop:
-                    run.solve(folder, data)
-            except OverdueError:
-                built, began = time.monotonic() - began, time.monotonic()
-                run.stop = run.stop or StopReason.DEADLINE
-        versions = {"minizinc": driver.version(driver.executable() or "minizinc"), solver.id: solver.version}
-        return run.result(built, time.monotonic() - began, versions)
+        with contextlib.ExitStack() as resources:
+            folder = resources.enter_context(temporary_folder())
+            text = _program(model, solver, books.hint, generic, options.deadline)
+            data = _write(text, solver, folder, options.deadline)
+            return _Run(text, solver, replace(options, solver=own), books, data, resources.pop_all())
 
 
 def _write(program: Program, solver: driver.Solver, folder: Path, deadline: Deadline) -> Path:
@@ -202,39 +175,34 @@ def _of_source(lowered: Lowered, values: Values) -> Values:
 
 
 @dataclass
-class _Run:
+class _Run(Run):
     """One run of the program: what its messages said, and what came of it."""
 
-    model: Model
+    program: Program
     solver: driver.Solver
     options: SolveOptions
-    on_incumbent: OnIncumbent | None
-    on_bound: OnBound | None
-    stop: StopReason | None = None
+    books: Bookkeeping
+    data: Path
+    resources: contextlib.ExitStack
     status: str = ""
     errors: list[str] = field(default_factory=list)
     code: int = 0
     large: bool = False
     process: GroupProcess | None = None
-    program: Program = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.books = Bookkeeping(
-            self._who, self.model, self.options.deadline, self.on_incumbent, self.on_bound,
-            lambda: self._ask_to_stop(StopReason.INTERRUPTED),
-        )  # fmt: skip
+    keeps_deadline: ClassVar[bool] = True
 
-    def solve(self, folder: Path, data: Path) -> None:
+    def run(self) -> None:
         """Start the program, and follow it to its end."""
-        deadline = self.options.deadline
+        deadline, folder = self.options.deadline, self.data.parent
         limit = None
         if math.isfinite(deadline.seconds):
             limit = max(1, int(1000 * (deadline.remaining - LAST_WORDS)))
         line = driver.command(
-            driver.executable() or "minizinc", self.solver, [self.program.text, data], include=[HERE],
+            driver.executable() or "minizinc", self.solver, [self.program.text, self.data], include=[HERE],
             milliseconds=limit, threads=self.options.threads, seed=self.options.seed, options=self.options.solver,
         )  # fmt: skip
-        self.process = GroupProcess(
+        self.process = process = GroupProcess(
             line,
             folder,
             {**driver.environment(), "TMPDIR": str(folder)},
@@ -242,20 +210,22 @@ class _Run:
             self._error_line,
             memory_limit=self.options.memory_bytes,
         )
-        process = self.process
-        try:
-
-            def work() -> None:
-                self.code = process.run(deadline)
-
-            if run_interruptible(work, process.stop):
-                self.stop = self.stop or StopReason.INTERRUPTED
-        finally:
-            process.end()
+        if self.books.stop_reason:
+            process.stop()
+        self.code = process.run(deadline)
         if process.too_large:
-            self.stop, self.large = StopReason.OTHER, True
-        if not self.stop and (deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS)):
-            self.stop = StopReason.DEADLINE
+            self.books.stop_reason, self.large = StopReason.OTHER, True
+        if deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS):
+            self.books.stop_reason = self.books.stop_reason or StopReason.DEADLINE
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.stop()
+
+    def close(self) -> None:
+        if self.process:
+            self.process.end()
+        self.resources.close()
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -267,7 +237,9 @@ class _Run:
             message = {}
         kind = message.get("type")
         if kind == "solution":
-            self.found(self._values(message))
+            # what was on its way when a stop was asked for is kept, but tells nobody anything new
+            self.books.found(self._values(message), tell=not self.books.stop_reason)
+            self._look_at_gap()
         elif kind == "statistics":
             self._new_bound(message.get("statistics", {}).get("objectiveBound"))
         elif kind == "status":
@@ -287,13 +259,7 @@ class _Run:
         try:
             return self.program.values(message["output"]["json"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise BackendError(f"{self._who} gives a solution that cannot be read: {error!r}") from error
-
-    def found(self, values: Values) -> None:
-        """Take a solution, if it is better than the last."""
-        # what was on its way when a stop was asked for is kept, but tells nobody anything new
-        self.books.found(values, tell=not self.stop)
-        self._look_at_gap()
+            raise BackendError(f"{self.books.solver} gives a solution that cannot be read: {error!r}") from error
 
     def _new_bound(self, bound: Any) -> None:
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) < 2**62:
@@ -306,45 +272,30 @@ class _Run:
         if best is None or bound is None or not gap:
             return
         if best.objective - bound <= gap * abs(best.objective):
-            self._ask_to_stop(StopReason.GAP)
-
-    def _ask_to_stop(self, reason: StopReason) -> None:
-        self.stop = self.stop or reason
-        if self.process:
-            self.process.stop()
+            self.books.ask_to_stop(StopReason.GAP)
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def result(self, built: float, solved: float, versions: Mapping[str, str]) -> RawResult:
-        """What the solver found, in the words of all backends."""
-        said, stop, message = self._said(self.books.best)
-        if said is Status.OPTIMAL and self.books.best:
-            self.books.bound = self.books.best.objective
-        verdict = self.books.conclude(said, stop, relative_gap=self.options.relative_gap)
-        return self.books.result(verdict, (built, solved), versions, message)
-
-    def _said(self, best: Incumbent | None) -> tuple[Status, StopReason, str]:
+    def last_words(self) -> tuple[Status, StopReason, str]:
         """The table of MiniZinc's statuses, why it ended, and a complaint."""
+        best, who = self.books.best, self.books.solver
         if self.status == "OPTIMAL_SOLUTION" and best:
+            self.books.bound = best.objective
             return Status.OPTIMAL, StopReason.FINISHED, ""
         if self.status == "UNSATISFIABLE":
             if best is None:
                 return Status.INFEASIBLE, StopReason.FINISHED, ""
-            return Status.ERROR, StopReason.OTHER, f"{self._who} finds no solution, but there is one"
+            return Status.ERROR, StopReason.OTHER, f"{who} finds no solution, but there is one"
         limit = self.options.memory_bytes
         if limit is not None and (self.large or "bad_alloc" in " ".join(self.errors)):
-            return Status.UNKNOWN, StopReason.OTHER, f"{self._who} was ended: {too_large(limit)}"
-        if self.stop:
-            return Status.UNKNOWN, self.stop, ""
+            return Status.UNKNOWN, StopReason.OTHER, f"{who} was ended: {too_large(limit)}"
+        if self.books.stop_reason:
+            return Status.UNKNOWN, self.books.stop_reason, ""
         if self.status in {"UNBOUNDED", "UNSAT_OR_UNBOUNDED"}:
-            return Status.ERROR, StopReason.OTHER, f"{self._who} says that the objective is unbounded"
+            return Status.ERROR, StopReason.OTHER, f"{who} says that the objective is unbounded"
         if self.code or self.errors or self.status in {"ERROR", ""}:
-            return Status.ERROR, StopReason.OTHER, f"{self._who} {self._failure()}"
+            return Status.ERROR, StopReason.OTHER, f"{who} {self._failure()}"
         return Status.UNKNOWN, StopReason.OTHER, ""
-
-    @property
-    def _who(self) -> str:
-        return f"MiniZinc's solver {self.solver.name!r}"
 
     def _failure(self) -> str:
         """Why the program failed, in one line."""

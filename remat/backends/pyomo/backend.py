@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,12 +21,9 @@ from remat.backends.base import (
 )
 from remat.backends.processes.isolated import Isolated
 from remat.backends.programs import find_program
-from remat.deadline import OverdueError
-from remat.errors import BackendError, ModelError
-from remat.modeling import Model, PlainLinear, lower
+from remat.errors import BackendError
+from remat.modeling import Model, PlainLinear
 
-#: Rows above which building the Pyomo model takes longer than most would expect; it goes on all the same.
-MANY_ROWS = 100_000
 #: Pyomo has the interface `pyomo.contrib.solver` in this form since then.
 VERSIONS = ">=6.9.4"
 
@@ -162,22 +158,8 @@ class Pyomo(Backend):
     ) -> RawResult:
         from remat.backends.pyomo.run import PyomoRun
 
-        state = self.ready()
-        if not state.ready:
-            raise BackendError(f"backend {self.full_name!r} cannot be used: {state.reason}")
-        if hint is not None and hint.shape != (model.num_vars,):
-            raise ModelError(
-                f"the hint has shape {hint.shape}, but model {model.name!r} has {model.num_vars} variables"
-            )
-        rows, slow = 0, ""
-        with contextlib.suppress(OverdueError):
-            rows = lower(model, self.native, deadline=options.deadline).model.num_constraints
-        if rows > MANY_ROWS:
-            slow = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
-            if options.log:
-                options.log(slow)
-        raw = Isolated(PyomoRun(self.variant)).solve(model, options, hint, on_incumbent, on_bound)
-        return replace(raw, message=raw.message or slow)
+        self.check_ready()
+        return Isolated(PyomoRun(self.variant)).solve(model, options, hint, on_incumbent, on_bound)
 
 
 def program(name: str) -> str | None:

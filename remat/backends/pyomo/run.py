@@ -10,25 +10,24 @@ import math
 import os
 import re
 import signal
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from remat.backends.base import OnBound, OnIncumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.base import Backend, Run, SolveOptions, Status, StopReason, Values
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.families import family
-from remat.backends.processes.running import run_interruptible
 from remat.backends.programs import find_program
 from remat.backends.pyomo.backend import SOLVERS, Pyomo, Solver, program
 from remat.backends.rounding import rounded
-from remat.deadline import Deadline, OverdueError
+from remat.deadline import Deadline
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
+#: Rows above which building the Pyomo model takes longer than most would expect; it goes on all the same.
+MANY_ROWS = 100_000
 #: Seconds before the deadline at which the solver is told to stop: what is read and sent then takes time too.
 READING = 0.25
 #: Names in Pyomo that stand for other solvers, or for whatever program they are given.
@@ -96,66 +95,59 @@ class PyomoRun(Pyomo):
 
     preload: ClassVar[tuple[str, ...]] = (__name__, "remat.backends.pyomo.translation", "pyomo.environ")
 
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
-        name, own = self.chosen()
-        versions = {"pyomo": importlib.metadata.version("pyomo")}
-        # what comes back is what the solver returns at its end: there is nothing to stop then
-        books = Bookkeeping(name, model, options.deadline, on_incumbent, on_bound, lambda: None)
-        began = time.monotonic()
-        if hint is not None and not violations(model, hint):
-            books.found(hint)
-            if books.failure is not None:
-                raise books.failure
-        call: _Call | None = None
-        answer = _Answer(stop=StopReason.DEADLINE)
-        with contextlib.suppress(OverdueError):
-            clock = _before_reading(options)
-            lowered = lower(model, self.native, deadline=clock)
-            matrix = to_matrix(lowered.model, clock)
-            answer = _without_solver(matrix) or answer
-            if answer.proved is None:
-                call = _Call((name, own), lowered, matrix, options, hint)
-            built = time.monotonic() - began
-            if call is not None:
-                answer = call.run()
-                versions |= call.versions
-        ended = time.monotonic()
-        built = built if call is not None or answer.proved else ended - began
+    solve = Backend.solve
+
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
+        solver = self.chosen()
+        books.solver = solver[0]
+        books.versions["pyomo"] = importlib.metadata.version("pyomo")
+        clock = _before_reading(options)
+        lowered = lower(model, self.native, deadline=clock)
+        matrix = to_matrix(lowered.model, clock)
+        answer = _without_solver(matrix)
+        return _Known(books, options, answer) if answer else _Call(solver, lowered, matrix, options, books)
+
+
+@dataclass
+class _Known(Run):
+    """The end of every run, and the whole of one whose answer needs no solver."""
+
+    books: Bookkeeping
+    options: SolveOptions
+    answer: _Answer
+
+    def run(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def last_words(self) -> tuple[Status, StopReason, str]:
+        books, answer = self.books, self.answer
+        if answer.proved is None and books.stop_reason:
+            answer.stop = books.stop_reason
+        elif answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
+            answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
         books.raise_bound(answer.bound, tell=False)
         if answer.values is not None:
-            values, wrong = rounded(model, answer.values, name)
-            wrong = wrong or "; ".join(violations(model, values)[:1])
+            values, wrong = rounded(books.model, answer.values, books.solver)
+            wrong = wrong or "; ".join(violations(books.model, values)[:1])
             stopped = answer.proved is None and answer.stop in {StopReason.DEADLINE, StopReason.INTERRUPTED}
             if wrong and not stopped:
-                return RawResult(Status.ERROR, StopReason.OTHER, message=f"{name} gives a wrong solution: {wrong}")
+                return Status.ERROR, StopReason.OTHER, f"{books.solver} gives a wrong solution: {wrong}"
             if not wrong:  # CBC, stopped before it has a solution, may write down that of the relaxation
                 books.found(values)
-        return _result(books, answer, options.relative_gap, (built, ended - began - built), versions)
-
-
-def _result(
-    books: Bookkeeping, answer: _Answer, gap: float, seconds: tuple[float, float], versions: Mapping[str, str]
-) -> RawResult:
-    said, stop, message = Status.UNKNOWN, answer.stop, answer.message
-    if books.failure is None:
         if answer.proved is Status.INFEASIBLE:
-            said = Status.INFEASIBLE
             if books.best is not None:
-                said, stop, message = Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
-        elif books.proved and books.best is not None:
-            said, books.bound = Status.OPTIMAL, books.best.objective
-        elif answer.proved is Status.OPTIMAL:
-            stop = StopReason.GAP if gap > 0 else StopReason.OTHER
-        elif message and books.best is None:
-            said = Status.ERROR
-    return books.result(books.conclude(said, stop, relative_gap=gap), seconds, versions, message)
+                return Status.ERROR, StopReason.OTHER, "infeasible, it says, but there is a solution"
+            return Status.INFEASIBLE, answer.stop, answer.message
+        if books.proved and books.best is not None:
+            books.bound = books.best.objective
+            return Status.OPTIMAL, answer.stop, answer.message
+        if answer.proved is Status.OPTIMAL:
+            answer.stop = StopReason.GAP if self.options.relative_gap > 0 else StopReason.OTHER
+        failed = answer.proved is None and answer.message and books.best is None
+        return Status.ERROR if failed else Status.UNKNOWN, answer.stop, answer.message
 
 
 def _before_reading(options: SolveOptions) -> Deadline:
@@ -183,7 +175,7 @@ def _without_solver(matrix: Matrix) -> _Answer | None:
     return _Answer(Status.OPTIMAL, values=values, bound=matrix.offset + float(cost @ values))
 
 
-class _Call:
+class _Call(_Known):
     """A Pyomo model, and one call of a solver for it."""
 
     def __init__(
@@ -192,46 +184,44 @@ class _Call:
         lowered: Lowered,
         matrix: Matrix,
         options: SolveOptions,
-        hint: Values | None,
+        books: Bookkeeping,
     ) -> None:
         from pyomo.common.fileutils import Executable, find_executable
 
         from remat.backends.pyomo.translation import Lines, to_pyomo
 
+        super().__init__(books, options, _Answer(stop=StopReason.DEADLINE))
         logging.getLogger("pyomo").setLevel(logging.CRITICAL)  # what it has to say is in its results
         Executable._find = functools.partial(find_executable, cwd=False)  # this process is Pyomo's alone
-        self.matrix, self.options = matrix, options
-        name, self.own = solver
-        self.name = name
-        self.solver = SOLVERS.get(name, Solver(legacy=name))
+        self.matrix = matrix
+        self.name, self.own = solver
+        self.solver = SOLVERS.get(self.name, Solver(legacy=self.name))
+        rows, self.slow = matrix.shape[0], ""
+        if rows > MANY_ROWS:
+            self.slow = f"{rows:,} rows are more than Pyomo builds quickly (about 10 s for each {MANY_ROWS:,})"
+            if options.log:
+                options.log(self.slow)
         self.model, self.x = to_pyomo(matrix, deadline=_before_reading(options))
         self.lines = Lines(options.log)
-        self.versions: dict[str, str] = {}
-        self.answer = _Answer(stop=StopReason.DEADLINE)
-        self.asked: StopReason | None = None
-        self.hinted = hint is not None
-        if hint is not None:
-            start = lowered.extend(hint)
+        self.asked = False
+        if books.hint is not None:
+            start = lowered.extend(books.hint)
             for variable, value in zip(self.x, start.tolist(), strict=True):
                 if not math.isnan(value):
                     variable.set_value(value, skip_validation=True)
 
-    def run(self) -> _Answer:
-        """Let the solver run until it ends or is told to; what it says."""
-        work = self._modern if self.solver.modern else self._legacy
-        with contextlib.suppress(OverdueError):
-            if run_interruptible(work, self._ask_to_stop, self.options.deadline):
-                self.asked = StopReason.INTERRUPTED
-        if self.answer.proved is None and self.asked:
-            self.answer.stop = self.asked
-        elif self.answer.stop is StopReason.OTHER and self.options.deadline.remaining <= READING:
-            self.answer.stop = StopReason.DEADLINE  # its own limit of time, whatever it calls that
-        return self.answer
+    def run(self) -> None:
+        """Let the solver run until it ends or is asked to."""
+        (self._modern if self.solver.modern else self._legacy)()
 
-    def _ask_to_stop(self) -> None:
+    def last_words(self) -> tuple[Status, StopReason, str]:
+        said, stop, message = super().last_words()
+        return said, stop, message or self.slow
+
+    def stop(self) -> None:
         """Ctrl-C or the deadline: pass it on to the solver's process, once; it writes its best then."""
-        if self.asked is None:
-            self.asked = StopReason.DEADLINE if self.options.deadline.expired else StopReason.INTERRUPTED
+        if not self.asked:
+            self.asked = True
             for pid in family(os.getpid())[1:]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGINT)
@@ -261,7 +251,7 @@ class _Call:
             solver_options=chosen,
         )  # fmt: skip
         version = result.solver_version or ()
-        self.versions[self.name] = ".".join(map(str, version))
+        self.books.versions[self.name] = ".".join(map(str, version))
         answer, condition = _Answer(), result.termination_condition
         if result.solution_status in {SolutionStatus.optimal, SolutionStatus.feasible}:
             result.solution_loader.load_vars()
@@ -278,7 +268,7 @@ class _Call:
             answer.stop = StopReason.DEADLINE
         elif condition == TerminationCondition.interrupted:
             answer.stop = StopReason.INTERRUPTED
-        elif answer.values is None and self.asked is None:
+        elif answer.values is None and not self.asked:
             answer.message = f"{self.name} ended with {condition.name}"
         self.answer = answer
 
@@ -296,7 +286,7 @@ class _Call:
         version = ".".join(map(str, opt.version() or ("unknown",)))
         if self.name == "cbc" and (opt.version() or (0,))[0] < 2:  # a build between releases says no number
             version, opt._version = f"{version} (unreleased)", (3, 0, 0, 0)
-        self.versions[self.name] = version
+        self.books.versions[self.name] = version
         if self.name == "cbc":  # it writes no rows where all are implied, and its reader takes the columns for them
             self.model.either = pyo.Var([0, 1], domain=pyo.Binary)
             self.model.written = pyo.Constraint(expr=self.model.either[0] + self.model.either[1] >= 1)
@@ -311,7 +301,7 @@ class _Call:
         seconds = self._seconds()
         if seconds is not None:
             settings["timelimit"] = seconds
-        if self.hinted and opt.warm_start_capable():
+        if self.books.hint is not None and opt.warm_start_capable():
             settings["warmstart"] = True
         with contextlib.redirect_stdout(self.lines):
             results = opt.solve(self.model, load_solutions=False, tee=True, **settings)
@@ -330,7 +320,7 @@ class _Call:
             answer.bound = self._printed(results)
             if condition == TerminationCondition.maxTimeLimit:
                 answer.stop = StopReason.DEADLINE
-            elif results.solver.status == SolverStatus.error or (answer.values is None and self.asked is None):
+            elif results.solver.status == SolverStatus.error or (answer.values is None and not self.asked):
                 answer.message = f"{self.name} ended with {condition}"
         self.answer = answer
 

@@ -1,0 +1,98 @@
+"""What a solver says: statuses, solutions on the way, and the result before any of it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+
+class Status(StrEnum):
+    """What is known about a model after a solve; why the solver stopped is :class:`StopReason`."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+
+class StopReason(StrEnum):
+    """Why a solver stopped."""
+
+    FINISHED = "finished"
+    """It proved what there is to prove."""
+    EXHAUSTED = "exhausted"
+    """It has nothing left to try, and has proved nothing."""
+    GAP = "gap"
+    """The wanted relative gap is reached."""
+    CRITERION = "criterion"
+    """What it was asked to stop at is reached: a cost, a first schedule, some time without a better one."""
+    DEADLINE = "deadline"
+    INTERRUPTED = "interrupted"
+    """Ctrl-C, or a callback asked for it."""
+    OTHER = "other"
+    """A limit of the solver's own (memory, iterations)."""
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """A solution found on the way.
+
+    Attributes
+    ----------
+    time : float
+        Seconds since the deadline's clock began.
+    objective : float
+    bound : float or None
+        Best lower bound at that time, None when unknown.
+    values : float64 array, shape (variables,)
+    """
+
+    time: float
+    objective: float
+    bound: float | None
+    values: Values = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RawResult:
+    """What a solver says, before any of it is checked.
+
+    Attributes
+    ----------
+    status : Status
+    stop : StopReason
+    objective, bound : float or None
+        None when there is no solution, or no bound.
+    values : float64 array, shape (variables of the model,), or None
+    incumbents : tuple of Incumbent
+        In order of time.
+    build_seconds, solve_seconds : float
+        Translating the model; running the solver.
+    versions : mapping of str to str
+    message : str
+        Reason of an error, or what else happened: a limit of memory, a process that died.
+    """
+
+    status: Status
+    stop: StopReason
+    objective: float | None = None
+    bound: float | None = None
+    values: Values | None = None
+    incumbents: tuple[Incumbent, ...] = ()
+    build_seconds: float = 0.0
+    solve_seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+
+
+#: Called with each new incumbent; a true return value asks the solver to stop.
+OnIncumbent = Callable[[Incumbent], object]
+#: Called with (seconds, bound) when the bound improves.
+OnBound = Callable[[float, float], object]
