@@ -98,8 +98,13 @@ def roles(reading: Reading) -> Roles:
     >>> [r.role.value for r in roles(Reading(op, {}, 0, [(1, 9, 9, 8)], (1, 9, 9, 4), 3))]
     ['parallel', 'fixed', 'fixed', 'reduced']
     """
+    return _sound(reading, claimed(reading))
+
+
+def claimed(reading: Reading) -> Roles:
+    """The roles that attributes or table give; :func:`roles` makes those fixed whose extents do not go together."""
     given = _given(reading)
-    return _sound(reading, given if given is not None else TABLE[kind_of(reading.op.type)](reading))
+    return given if given is not None else TABLE[kind_of(reading.op.type)](reading)
 
 
 def _given(reading: Reading) -> Roles | None:

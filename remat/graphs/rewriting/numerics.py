@@ -19,7 +19,7 @@ from remat.deadline import Deadline
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph, Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
-from remat.graphs.rewriting.axes import FIXED, Roles, roles
+from remat.graphs.rewriting.axes import FIXED, Reading, Roles, claimed, roles
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.kinds import Kind, kind_of
 from remat.graphs.rewriting.layers import Array, Call, activated, layer
@@ -108,6 +108,8 @@ def run(
                         raise ValueError(f"it gives {list(value.shape)} where tensor {tensor!r} is {list(shape)}")
                     whole = shrink(draft.shapes[tensor])
                     found[tensor] = _put(found.get(tensor), draft, op, (value, whole), last=not waiting[tensor])
+                    if not waiting[tensor] and np.isnan(found[tensor]).any():
+                        raise ValueError(f"after it tensor {tensor!r} is not complete")
             except (ValueError, LookupError, TypeError, ArithmeticError) as error:
                 raise GraphError(f"op {name!r} cannot be computed: {error}") from None
     return found
@@ -139,7 +141,8 @@ def _computed(draft: Draft, op: Op, found: Mapping[str, Array], shapes: list[Sha
         return [generator(seed, "tensor", t).standard_normal(s) for t, s in zip(op.outputs, shapes, strict=True)]
     inputs = [_gathered(operand, found) for operand in operands]
     kind = kind_of(op.type)
-    if kind is Kind.SPLIT or (kind is Kind.SLICE and attributes.get("axis") is not None):
+    is_copy = shapes == [inputs[0].shape]
+    if kind is Kind.SPLIT or (kind is Kind.SLICE and (is_copy or attributes.get("axis") is not None)):
         return _slices(op, attributes, inputs[0], shapes)
     part = part_of(op.name, attributes)
     finished_op = _finished(attributes) if kind is Kind.FINISH else None
@@ -158,14 +161,21 @@ def _roles(draft: Draft, op: str, operand: int, part: PartOf | None) -> Roles | 
     """The roles of the axes of an operand; for a part of an op those that they have in the whole op."""
     reading = draft.reading(op, operand)
     if reading is None or part is None:
-        return None if reading is None else roles(reading)
+        return None if reading is None else _checked(reading)
     shapes, output, length = list(reading.shapes), reading.output, part.stop - part.start
     shapes[part.operand] = _with_extent(shapes[part.operand], part.axis, part.extent)
-    if not part.sum and "output_slice" not in draft.attributes[op]:
+    if not part.sum and draft.attributes[op].get("output_slice") is None:
         found = roles(reading)[part.axis].output
         axis = part.axis if found is None else found
         output = _with_extent(output, axis, output[axis] * part.extent // length)
-    return roles(replace(reading, shapes=shapes, output=output))
+    return _checked(replace(reading, shapes=shapes, output=output))
+
+
+def _checked(reading: Reading) -> Roles:
+    found = roles(reading)
+    if found != claimed(reading):
+        raise ValueError(f"{list(reading.shape)} that it reads and {list(reading.output)} do not go together")
+    return found
 
 
 def _with_extent(shape: Shape, axis: int, extent: int) -> Shape:

@@ -128,8 +128,10 @@ class _Splitting(Rule):
             return None
         for number in range(len(operands)):
             operand, passed = expanded(draft, operands[number])
-            roles = draft.roles(op, number) if operand.axis is not None else None
-            if roles is None or operand.axis is None or roles[operand.axis].role is not self.role:
+            roles = draft.roles(op, number)
+            if roles is None or operand.axis is None or operand.axis >= len(roles):
+                continue
+            if roles[operand.axis].role is not self.role:
                 continue
             output = roles[operand.axis].output
             together = cuts(draft, op, number, operand.axis, output)

@@ -55,7 +55,7 @@ LAYERS: list[tuple[str, dict[str, Any], list[list[int]], Callable[..., Any]]] = 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "attrs", "shapes", "layer"), LAYERS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("kind", "attrs", "shapes", "layer"), LAYERS, ids=[kind for kind, *_ in LAYERS])
 def test_layers_of_pytorch_have_the_roles_of_the_table(kind, attrs, shapes, layer) -> None:
     """A part of an axis is made zero: the other part of the output stays, or the two results add up."""
 
