@@ -24,7 +24,6 @@ from remat.schedule.traces import (
     save_memory_snapshot,
     snapshot_bytes,
 )
-from remat.schedule.traces.pickling import pickled
 
 
 @pytest.fixture
@@ -130,12 +129,13 @@ def test_a_snapshot_is_a_pickle_of_plain_values_with_the_viewers_opcodes(
     graph: ComputeGraph, schedule: Schedule, tmp_path: Path
 ) -> None:
     content = snapshot_bytes(graph, schedule)
-    # as the opcodes of ``unpickle`` in MemoryViz.js
-    known = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MEMOIZE", "MARK", "SHORT_BINUNICODE", "BINUNICODE", "BININT",
-             "BININT1", "BININT2", "LONG1", "BINGET", "LONG_BINGET", "APPENDS", "SETITEMS", "STOP"}  # fmt: skip
+    # those of ``unpickle`` in MemoryViz.js that dicts, lists, texts and whole numbers need
+    known = {"PROTO", "FRAME", "EMPTY_DICT", "EMPTY_LIST", "MEMOIZE", "MARK", "SHORT_BINUNICODE", "BINUNICODE",
+             "BININT", "BININT1", "BININT2", "LONG1", "BINGET", "LONG_BINGET", "APPEND", "APPENDS", "SETITEM",
+             "SETITEMS", "STOP"}  # fmt: skip
     opcodes = list(pickletools.genops(content))
     assert {op.name for op, _, _ in opcodes} <= known
-    assert opcodes[0][1] <= 4
+    assert opcodes[0][1] == 4
     loaded = pickle.loads(content)
     assert loaded == memory_snapshot(graph, schedule)
     assert plain(loaded)
@@ -144,29 +144,6 @@ def test_a_snapshot_is_a_pickle_of_plain_values_with_the_viewers_opcodes(
     assert (tmp_path / "s.pickle").read_bytes() == content
     with pytest.raises(FormatError, match="nowhere"):
         save_memory_snapshot(graph, schedule, tmp_path / "nowhere" / "s.pickle")
-
-
-def test_pickles_of_all_sizes_come_back() -> None:
-    shared = ["x"]
-    value = {
-        "numbers": [0, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**61, -1, -129, -(2**31), -(2**31) - 1, 2**63],
-        "texts": ["", "é" * 200, "x" * 70_000, "€", "a"] + [f"t{k}" for k in range(400)] + ["t399", "t1"],
-        "many": list(range(2500)), "empty": [{}, []], "twice": [shared, shared],
-    }  # fmt: skip
-    content = pickled(value)
-    assert pickle.loads(content) == value
-    # no more than a thousand items are passed to one call of the viewer
-    depth, most = [], 0
-    for op, _, _ in pickletools.genops(content):
-        if op.name == "MARK":
-            depth.append(0)
-        elif op.name in ("APPENDS", "SETITEMS"):
-            most = max(most, depth.pop())
-        if depth and op.name not in ("MARK", "MEMOIZE"):
-            depth[-1] += 1
-    assert most <= 1000
-    with pytest.raises(TypeError, match="float"):
-        pickled({"a": 1.5})
 
 
 def test_frames_name_the_instance_the_op_its_module_and_the_users_line(graph: ComputeGraph, schedule: Schedule) -> None:

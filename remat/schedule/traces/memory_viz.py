@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pickle import dumps
 from typing import Any
 
 from remat.errors import ScheduleError
@@ -17,7 +18,6 @@ from remat.io.files import write_atomic
 from remat.schedule.addresses import Addresses, check_addresses
 from remat.schedule.schedule import Schedule
 from remat.schedule.traces.arena import first_fit
-from remat.schedule.traces.pickling import pickled
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
 
@@ -103,11 +103,10 @@ def snapshot_bytes(
     count_constant_memory: bool = False,
 ) -> bytes:
     """:func:`memory_snapshot` as a pickle of protocol 4, of plain values alone; same schedule, same bytes."""
-    return pickled(
-        memory_snapshot(
-            graph, schedule, addresses=addresses, keep=keep, count_constant_memory=count_constant_memory
-        )
-    )  # fmt: skip
+    found = memory_snapshot(
+        graph, schedule, addresses=addresses, keep=keep, count_constant_memory=count_constant_memory
+    )
+    return dumps(found, protocol=4)
 
 
 def save_memory_snapshot(
