@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +99,7 @@ class LayerTable:
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers by name, as JSON values."""
-        rows = [{each.name: getattr(row, each.name) for each in fields(row)} for row in (*self.rows, self.total)]
+        rows = [asdict(row) for row in (*self.rows, self.total)]
         return {"graph": self.graph, "cost_unit": self.cost_unit, "rows": rows[:-1], "total": rows[-1]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -194,29 +195,13 @@ def _labels(graph: ComputeGraph, by: By | None, depth: int | None) -> list[str]:
     return [".".join(parts[:length]) or NO_MODULE for parts, length in zip(split, lengths, strict=True)]
 
 
-@dataclass
-class _Counts:
-    """Sums of one layer while they are made."""
-
-    ops: int = 0
-    activations: int = 0
-    saved: int = 0
-    recomputed: int = 0
-    at_peak: int = 0
-    cost: int = 0
-    extra_cost: int = 0
-
-
 def _sums(timeline: Timeline, labels: Sequence[str]) -> dict[str, LayerRow]:
     graph, arrays, b = timeline.graph, timeline.graph.arrays, timeline.buffers
-    counts: dict[str, _Counts] = {label: _Counts() for label in dict.fromkeys(labels[op] for op in _order(graph))}
+    counts: dict[str, Counter[str]] = {labels[op]: Counter() for op in arrays.order.tolist()}
     phases = [op.phase for op in graph.ops]
     computes = timeline.run.counts.tolist()
     for op, (label, cost) in enumerate(zip(labels, arrays.cost.tolist(), strict=True)):
-        mine = counts[label]
-        mine.ops += 1
-        mine.cost += cost
-        mine.extra_cost += cost * max(computes[op] - 1, 0)
+        counts[label] += {"ops": 1, "cost": cost, "extra_cost": cost * max(computes[op] - 1, 0)}
 
     backward = np.flatnonzero(np.array([phases[op] == "backward" for op in timeline.ops.tolist()], dtype=np.bool_))
     turn = int(backward[0]) if len(backward) else None
@@ -231,35 +216,22 @@ def _sums(timeline: Timeline, labels: Sequence[str]) -> dict[str, LayerRow]:
             label = INPUTS if kind == "input" else CONSTANT
         else:
             label = labels[first[tensor] if tensor >= 0 else op]
-        mine = counts.setdefault(label, _Counts())
+        mine = counts.setdefault(label, Counter())
         if lower <= peak_step < upper:
-            mine.at_peak += size
+            mine["at_peak"] += size
         if instance > 1:
-            mine.recomputed += size
-        if (
-            turn is not None
-            and tensor >= 0
-            and lower <= turn < upper
-            and lower < turn
-            and _forward(phases, first[tensor])
-        ):
-            mine.saved += size
+            mine["recomputed"] += size
+        if turn is not None and tensor >= 0 and lower < turn < upper and _forward(phases, first[tensor]):
+            mine["saved"] += size
     if turn is not None:
         readers = arrays.consumers.lists()
         for tensor, size in enumerate(arrays.size.tolist()):
             if first[tensor] >= 0 and _forward(phases, first[tensor]):
                 read = any(phases[op] == "backward" for op in readers[tensor])
                 if read or arrays.is_output[tensor]:
-                    counts[labels[first[tensor]]].activations += size
-    result = {}
-    for label, mine in counts.items():
-        row = LayerRow(label, **vars(mine))
-        result[label] = row if turn is not None else replace(row, activations=None, saved=None)
-    return result
-
-
-def _order(graph: ComputeGraph) -> list[int]:
-    return [graph.op_index[name] for name in graph.order] if graph.order else list(range(len(graph.ops)))
+                    counts[labels[first[tensor]]]["activations"] += size
+    known = {} if turn is None else {"activations": 0, "saved": 0}
+    return {label: LayerRow(label, **(known | mine)) for label, mine in counts.items()}
 
 
 def _forward(phases: Sequence[str], op: int) -> bool:
@@ -268,30 +240,17 @@ def _forward(phases: Sequence[str], op: int) -> bool:
 
 def _first_writers(graph: ComputeGraph) -> list[int]:
     """For each tensor the op that writes it first in the reference order; -1 for graph inputs."""
-    first = [-1] * len(graph.tensors)
-    outputs = graph.arrays.op_outputs.lists()
-    for op in _order(graph):
-        for tensor in outputs[op]:
-            if first[tensor] < 0:
-                first[tensor] = op
-    return first
+    arrays = graph.arrays
+    first = arrays.producers.lowest(arrays.position, len(graph.ops))
+    return np.append(arrays.order, -1)[first].tolist()
 
 
 def _sum(rows: Sequence[LayerRow]) -> LayerRow:
-    def known(values: list[int | None]) -> int | None:
-        return sum(value for value in values if value is not None) if any(v is not None for v in values) else None
-
-    return LayerRow(
-        "total",
-        sum(row.count for row in rows),
-        sum(row.ops for row in rows),
-        known([row.activations for row in rows]),
-        known([row.saved for row in rows]),
-        sum(row.recomputed for row in rows),
-        sum(row.at_peak for row in rows),
-        sum(row.cost for row in rows),
-        sum(row.extra_cost for row in rows),
-    )
+    totals: dict[str, Any] = {}
+    for each in fields(LayerRow)[1:]:
+        known = [value for row in rows if (value := getattr(row, each.name)) is not None]
+        totals[each.name] = sum(known) if known or each.default is not None else None
+    return LayerRow("total", **totals)
 
 
 @dataclass
@@ -305,7 +264,7 @@ class _Run:
 
 def _collapsed(graph: ComputeGraph, labels: Sequence[str], sums: dict[str, LayerRow]) -> list[LayerRow]:
     inside: dict[str, list[Hashable]] = {}
-    for number in _order(graph):
+    for number in graph.arrays.order.tolist():
         op = graph.ops[number]
         inside.setdefault(labels[number], []).append((op.type, op.phase, op.cost, op.workspace, op.recomputable))
     runs: list[_Run] = []
