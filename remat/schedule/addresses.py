@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from remat.errors import ScheduleError
 from remat.io.text import expect, short
 from remat.schedule.buffers import MAX_BYTES, Buffers, live_sums
+from remat.schedule.certificate import BrokenRule, Findings
 
 Int = NDArray[np.int64]
 
@@ -155,7 +156,7 @@ class AddressRule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AddressViolation:
+class AddressViolation(BrokenRule):
     """One broken rule.
 
     Attributes
@@ -173,12 +174,9 @@ class AddressViolation:
     rule: AddressRule
     message: str
 
-    def __str__(self) -> str:
-        return self.message
-
 
 @dataclass(frozen=True)
-class AddressCertificate:
+class AddressCertificate(Findings[AddressViolation]):
     """An independent account of addresses; all in bytes.
 
     Attributes
@@ -223,11 +221,6 @@ class AddressCertificate:
         """``arena / peak - 1``; None where nothing is held."""
         return self.arena / self.peak - 1 if self.peak else None
 
-    @property
-    def first(self) -> AddressViolation | None:
-        """The first violation, or None."""
-        return self.violations[0] if self.violations else None
-
     def as_dict(self) -> dict[str, Any]:
         """The same in JSON values."""
         return {
@@ -241,9 +234,7 @@ class AddressCertificate:
                 {"name": memory.name, "capacity": memory.capacity, "arena": arena, "peak": peak}
                 for memory, arena, peak in zip(self.memories, self.arenas, self.peaks, strict=True)
             ],
-            "violations": [
-                {"step": v.step, "buffer": v.buffer, "rule": str(v.rule), "message": v.message} for v in self.violations
-            ],
+            "violations": [violation.as_dict() for violation in self.violations],
             "more_violations": self.more_violations,
             "graph": self.graph,
             "graph_digest": self.graph_digest,
@@ -261,10 +252,7 @@ class AddressCertificate:
                 rows.append(("in", f"{short(memory.name)}: {arena:,}{limit} bytes, peak {peak:,}"))
         aligned = "" if self.alignment == 1 else f", each at a multiple of {self.alignment:,} bytes"
         rows.append(("buffers", f"{self.buffers:,}{aligned}"))
-        rows.extend(("violation", str(violation)) for violation in self.violations)
-        if self.more_violations:
-            rows.append(("", f"and {self.more_violations:,} more violations"))
-        return "\n".join(f"{word:<13} {text}" for word, text in rows)
+        return self.lines(rows)
 
 
 def check_addresses(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from remat.schedule.rules import Rules
 
@@ -79,8 +79,45 @@ def overhead_text(cost: float, base_cost: int) -> str:
     return f"{cost:,}" if overhead is None else f"{overhead:.4g} %"
 
 
+class BrokenRule:
+    """Base of violations: a dataclass with a rule and a message."""
+
+    __slots__ = ()
+    rule: StrEnum
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self) | {"rule": str(self.rule)}  # type: ignore[call-overload]
+
+
+V = TypeVar("V", bound=BrokenRule)
+
+
+class Findings(Generic[V]):
+    """Base of certificates: a dataclass with violations."""
+
+    violations: tuple[V, ...]
+    more_violations: int
+
+    @property
+    def first(self) -> V | None:
+        """The first violation, or None."""
+        return self.violations[0] if self.violations else None
+
+    def lines(self, rows: list[tuple[str, str]]) -> str:
+        """Pairs of a word and a text, then the violations, a line each."""
+        rows += [("violation", str(violation)) for violation in self.violations]
+        if self.more_violations:
+            rows.append(("", f"and {self.more_violations:,} more violations"))
+        return "\n".join(f"{word:<13} {text}" for word, text in rows)
+
+
 @dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(BrokenRule):
     """One broken rule.
 
     Attributes
@@ -100,16 +137,9 @@ class Violation:
     rule: Rule
     message: str
 
-    def __str__(self) -> str:
-        return self.message
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self) | {"rule": str(self.rule)}
-
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Findings[Violation]):
     """An independent account of a schedule; memory in bytes, cost in the cost unit of the graph.
 
     Attributes
@@ -177,42 +207,19 @@ class Certificate:
         """The budget it is compared with, in bytes; None: no limit."""
         return self.rules.budget
 
-    @property
-    def first(self) -> Violation | None:
-        """The first violation, or None."""
-        return self.violations[0] if self.violations else None
-
     def as_dict(self) -> dict[str, Any]:
         """The same in JSON values."""
         limits = self.rules.max_computes
-        return {
+        rules = vars(self.rules) | {
+            "order": str(self.rules.order),
+            "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
+            "keep": sorted(self.rules.keep),
+        }
+        return vars(self) | {
             "verdict": str(self.verdict),
-            "peak": self.peak,
-            "peak_step": self.peak_step,
-            "peak_op": self.peak_op,
             "live_at_peak": [list(pair) for pair in self.live_at_peak],
-            "workspace_at_peak": self.workspace_at_peak,
-            "pruned_peak": self.pruned_peak,
-            "cost": self.cost,
-            "base_cost": self.base_cost,
-            "overhead": self.overhead,
-            "steps": self.steps,
-            "computes": self.computes,
-            "recomputations": self.recomputations,
-            "redundant": self.redundant,
-            "masked": self.masked,
             "violations": [violation.as_dict() for violation in self.violations],
-            "more_violations": self.more_violations,
-            "graph": self.graph,
-            "graph_digest": self.graph_digest,
-            "schedule_digest": self.schedule_digest,
-            "rules": {
-                "budget": self.rules.budget,
-                "order": str(self.rules.order),
-                "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
-                "keep": sorted(self.rules.keep),
-                "count_constant_memory": self.rules.count_constant_memory,
-            },
+            "rules": rules,
         }
 
     def __str__(self) -> str:
@@ -235,7 +242,4 @@ class Certificate:
             rows.append(("redundant", f"{self.redundant:,} computes of values already live"))
         if self.masked:
             rows.append(("masked", f"{self.masked:,} contributions already made"))
-        rows.extend(("violation", str(violation)) for violation in self.violations)
-        if self.more_violations:
-            rows.append(("", f"and {self.more_violations:,} more violations"))
-        return "\n".join(f"{word:<13} {text}" for word, text in rows)
+        return self.lines(rows)
