@@ -15,7 +15,6 @@ from remat.graphs.formats.base import graph_formats
 from remat.heuristics.annealing.heuristic import AnnealingOptions
 from remat.heuristics.lp_rounding import LpRoundingOptions
 from remat.ordering.base import OrderSearch
-from remat.ordering.random_restarts import RandomRestartsOptions
 from remat.schedule.formats.base import schedule_formats
 from remat.testing import (
     BACKEND_CHECKS,
@@ -157,7 +156,6 @@ def test_pair(formulation, backend, check):
 QUICK_OPTIONS = {
     "annealing": AnnealingOptions(moves=2000),
     "lp-rounding": LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5,), samples=1),
-    "random-restarts": RandomRestartsOptions(restarts=200),
 }
 FEW = Effort(most_ops=4, cases=2, deadline=0.4, grace=5.0)
 #: Of those that end by themselves, and on a busy machine not within that.

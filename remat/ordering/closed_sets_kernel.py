@@ -1,209 +1,310 @@
-"""Closed sets of ops as bitmasks, and what follows them; compiled, for the best-first and the beam search.
+"""Closed sets of ops and what follows them, compiled: level by level, and by the lowest peak first.
 
-Tables of int64: `ops` and `tensors` (a row for each kind of number; the pointers are CSR into `links`), `words` (a
-column of 64-bit words for each state), `info` (a column for each state), `table` (states by key, 0 for none, else the
-state plus 1), `heap` and `number`.
+Sets of ops are rows of 64-bit words. The ops that are ready determine those that are done, so states are found by the
+former.
 """
 
 # Compiled functions carry no types.
 # mypy: allow-untyped-defs
-# Tables are handed over one by one: a tuple of arrays takes longer to compile than what is done with it.
-# ruff: noqa: PLR0917
+# Compiled functions are called by position only.
+# ruff: noqa: PLR0917, SIM110
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
 from remat.compiled import inner, kernel
 
-# Rows of `ops`, `tensors` and `info`.
-BEFORE, BEGINS, ENDS, WORKSPACE, KEY = range(5)
-SIZE, BEGINNERS, ENDERS, LIVE_FIRST, KEPT = range(5)
-STATE_KEY, LIVE, PEAK, PARENT, OP, COUNT, CLOSED = range(7)
-# Fields of `number`: states, the limit that a step must stay below, the value from which steps count, entries of the
-# heap, the least peak that was left out, states taken up, and by what a step and the bytes after it are told.
-STATES, LIMIT, FLOOR, HEAP, LEFT_OUT, TAKEN, STEP, AFTER = range(8)
+Int = NDArray[np.int64]
+Array = NDArray[Any]
+
+ONE = np.uint64(1)
+#: The lowest bit of a word times this has its number in the six highest bits: a de Bruijn sequence.
+SEQUENCE, TOP = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
+#: Factor and shift of the hash of a set.
+FACTOR, SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(32)
+# Fields of `found`: the state to go on with, states stored, the least peak that was left out, entries of the heap, and
+# the state taken from it last.
+NEXT, COUNT, LEFT_OUT, HEAP, TAKEN = range(5)
 # What `best_first` answers.
 WORKING, FOUND, EMPTY, FULL = range(4)
 
 
-@inner
-def has(words, state, op):
-    """1 if `op` is in the set, else 0."""
-    return (words[op >> 6, state] >> (op & 63)) & 1
+class Rows(NamedTuple):
+    """A sparse table: the entries of row ``r`` are ``entries[at[r]:at[r + 1]]``."""
+
+    at: Int
+    entries: Int
+
+
+class SetTables(NamedTuple):
+    """An ordering problem; `before`, `writers` and `users` are sets of ops.
+
+    An op waits for those `before` it, and those `after` it wait for the op. It allocates `fresh` bytes in any case, and
+    `shared` tensors unless one of their `writers` is done; it frees the `touched` tensors of which all `users` are
+    done. `digits` belongs to :data:`SEQUENCE`.
+    """
+
+    before: Array
+    after: Rows
+    shared: Rows
+    touched: Rows
+    writers: Array
+    users: Array
+    fresh: Int
+    workspace: Int
+    size: Int
+    digits: Int
+
+
+class States(NamedTuple):
+    """Closed sets: ops done and ready as words, live bytes, least peak on the way, and where it came from by which op.
+
+    The last row is for what may find no room.
+    """
+
+    done: Array
+    ready: Array
+    live: Array
+    peak: Array
+    parent: Array
+    op: Array
+
+
+class Heap(NamedTuple):
+    """States to be expanded, by rising peak, and how many ops each state has done."""
+
+    state: Int
+    peak: Int
+    num_done: Array
 
 
 @inner
-def is_ready(ops, links, words, state, op):
-    """Whether `op` is not in the set, but all that it depends on."""
-    missing = has(words, state, op) > 0
-    for k in range(ops[BEFORE, op], ops[BEFORE, op + 1]):
-        if missing:
+def slot_of(ready, row, table):
+    """The slot of `table` with the state of the same ready ops as `row`, plus 1; or the free one where it belongs."""
+    words, last = ready.shape[1], table.shape[0] - 1
+    mixed = np.uint64(0)
+    for w in range(words):
+        mixed = (mixed ^ ready[row, w]) * FACTOR
+        mixed ^= mixed >> SHIFT
+    slot = np.int64(mixed & np.uint64(last))
+    while table[slot] > 0:
+        other = table[slot] - 1
+        same = True
+        for w in range(words):
+            if ready[other, w] != ready[row, w]:
+                same = False
+                break
+        if same:
             break
-        missing = has(words, state, links[k]) == 0
-    return not missing
-
-
-@inner
-def weigh(ops, tensors, links, words, state, live, number, op):
-    """Bytes at the step of `op` after a state and after it, in `number`."""
-    step = live
-    for k in range(ops[BEGINS, op], ops[BEGINS, op + 1]):
-        tensor = links[k]
-        begun = tensors[LIVE_FIRST, tensor] > 0
-        for j in range(tensors[BEGINNERS, tensor], tensors[BEGINNERS, tensor + 1]):
-            begun = begun or has(words, state, links[j]) > 0
-        if not begun:
-            step += tensors[SIZE, tensor]
-    after = step
-    for k in range(ops[ENDS, op], ops[ENDS, op + 1]):
-        tensor = links[k]
-        ended = tensors[KEPT, tensor] == 0
-        for j in range(tensors[ENDERS, tensor], tensors[ENDERS, tensor + 1]):
-            ended = ended and (links[j] == op or has(words, state, links[j]) > 0)
-        if ended:
-            after -= tensors[SIZE, tensor]
-    number[STEP], number[AFTER] = step + ops[WORKSPACE, op], after
-
-
-@inner
-def place_of(table, words, info, old_words, state, key, op):
-    """The place in `table` of the set `state` with `op`, or the free one where it belongs."""
-    mask = len(table) - 1
-    place = key & mask
-    while table[place] > 0:
-        other = table[place] - 1
-        if info[STATE_KEY, other] == key:
-            same = True
-            for w in range(words.shape[0]):
-                word = old_words[w, state]
-                if w == op >> 6:
-                    word |= 1 << (op & 63)
-                same = same and words[w, other] == word
-            if same:
-                return place
-        place = (place + 1) & mask
-    return place
-
-
-@inner
-def follow(ops, old_words, old_info, words, info, table, number, state, op):
-    """The state after `op`, in a table of states; -1 if it was there with no higher peak, -2 if there is no room."""
-    key = old_info[STATE_KEY, state] ^ ops[KEY, op]
-    peak = max(old_info[PEAK, state], number[STEP])
-    place = place_of(table, words, info, old_words, state, key, op)
-    other = table[place] - 1
-    if other >= 0:
-        if info[PEAK, other] <= peak:
-            return -1
-    else:
-        other = number[STATES]
-        if other == info.shape[1]:
-            number[LEFT_OUT] = min(number[LEFT_OUT], peak)
-            return -2
-        number[STATES] += 1
-        table[place] = other + 1
-        for w in range(words.shape[0]):
-            words[w, other] = old_words[w, state]
-        words[op >> 6, other] |= 1 << (op & 63)
-        info[STATE_KEY, other] = key
-        info[LIVE, other] = number[AFTER]
-        info[COUNT, other] = old_info[COUNT, state] + 1
-    info[PEAK, other], info[PARENT, other], info[OP, other] = peak, state, op
-    info[CLOSED, other] = 0
-    return other
-
-
-@inner
-def safe_op(ops, tensors, links, words, info, number, state):
-    """A ready op whose step holds no more than has been held, and that leaves no more bytes; -1: there is none."""
-    live, peak = info[LIVE, state], max(info[PEAK, state], number[FLOOR])
-    for op in range(ops.shape[1] - 1):
-        if is_ready(ops, links, words, state, op):
-            weigh(ops, tensors, links, words, state, live, number, op)
-            if number[STEP] <= peak and number[AFTER] <= live:
-                return op
-    return -1
+        slot = (slot + 1) & last
+    return slot
 
 
 @kernel
-def next_level(ops, tensors, links, old_words, old_info, words, info, table, number, first, last):
-    """All states that follow the states `first` to `last`, each once, with the lowest peak known."""
-    for state in range(first, last):
-        safe = safe_op(ops, tensors, links, old_words, old_info, number, state)
-        for op in range(ops.shape[1] - 1):
-            if (safe < 0 or op == safe) and is_ready(ops, links, old_words, state, op):
-                weigh(ops, tensors, links, old_words, state, old_info[LIVE, state], number, op)
-                if number[STEP] < number[LIMIT]:
-                    follow(ops, old_words, old_info, words, info, table, number, state, op)
+def place(ready, count, table):
+    """Put the first rows of `ready`, all different, into an empty table."""
+    for row in range(count):
+        table[slot_of(ready, row, table)] = row + 1
 
 
 @inner
-def before(info, first_peak, first, second_peak, second):
+def within(small, row, large, other):
+    """Whether a set is a part of another one."""
+    for w in range(small.shape[1]):
+        if small[row, w] & ~large[other, w]:
+            return False
+    return True
+
+
+@inner
+def meets(some, row, large, other):
+    """Whether two sets have an op in common."""
+    for w in range(some.shape[1]):
+        if some[row, w] & large[other, w]:
+            return True
+    return False
+
+
+@inner
+def allocated(tables, states, state, op):
+    """Bytes that are live while `op` runs after a state, without its workspace."""
+    size = states.live[state] + tables.fresh[op]
+    for k in range(tables.shared.at[op], tables.shared.at[op + 1]):
+        tensor = tables.shared.entries[k]
+        if not meets(tables.writers, tensor, states.done, state):
+            size += tables.size[tensor]
+    return size
+
+
+@inner
+def freed(tables, op, done, row):
+    """Bytes that are freed after the step of `op`, which is among the ops that are done then."""
+    size = 0
+    for k in range(tables.touched.at[op], tables.touched.at[op + 1]):
+        tensor = tables.touched.entries[k]
+        if within(tables.users, tensor, done, row):
+            size += tables.size[tensor]
+    return size
+
+
+@inner
+def lowest_op(tables, word, rest):
+    """The op of the lowest bit of a word, and the bit."""
+    bit = rest & (~rest + ONE)
+    return word * 64 + tables.digits[np.int64((bit * SEQUENCE) >> TOP)], bit
+
+
+@inner
+def safe_op(tables, states, state):
+    """A ready op whose step holds no more than has been held, and that leaves no more bytes; -1: there is none."""
+    for w in range(states.ready.shape[1]):
+        rest = states.ready[state, w]
+        while rest:
+            op, bit = lowest_op(tables, w, rest)
+            rest ^= bit
+            size = allocated(tables, states, state, op)
+            if size + tables.workspace[op] <= states.peak[state]:
+                states.done[state, w] |= bit
+                left = size - freed(tables, op, states.done, state)
+                states.done[state, w] ^= bit
+                if left <= states.live[state]:
+                    return op
+    return -1
+
+
+@inner
+def follow(tables, states, state, op, budget, following, table, found):
+    """Store the state after `op`, or its lower peak; -1 if there is nothing new, or above the budget, or no room."""
+    size = allocated(tables, states, state, op)
+    peak = max(states.peak[state], size + tables.workspace[op])
+    if peak > budget:
+        found[LEFT_OUT] = min(found[LEFT_OUT], peak)
+        return -1
+    row = found[COUNT]
+    for w in range(states.done.shape[1]):
+        following.done[row, w] = states.done[state, w]
+        following.ready[row, w] = states.ready[state, w]
+    following.done[row, op >> 6] |= ONE << np.uint64(op & 63)
+    following.ready[row, op >> 6] ^= ONE << np.uint64(op & 63)
+    for k in range(tables.after.at[op], tables.after.at[op + 1]):
+        other = tables.after.entries[k]
+        if within(tables.before, other, following.done, row):
+            following.ready[row, other >> 6] |= ONE << np.uint64(other & 63)
+    slot = slot_of(following.ready, row, table)
+    if table[slot] > 0:
+        row = np.int64(table[slot]) - 1
+        if following.peak[row] <= peak:
+            return -1
+    else:
+        if row == following.live.shape[0] - 1:
+            found[LEFT_OUT] = min(found[LEFT_OUT], peak)
+            return -1
+        table[slot] = row + 1
+        following.live[row] = size - freed(tables, op, following.done, row)
+        found[COUNT] = row + 1
+    following.peak[row], following.parent[row], following.op[row] = peak, state, op
+    return row
+
+
+@kernel
+def expand(tables, states, begin, end, budget, following, table, found, narrow):
+    """Schedule each ready op in the states from `begin` to `end`, and store what comes of it in the next level.
+
+    It stops before a state for which there may be no room in the next level, and ``found[NEXT]`` is that state. Where
+    the level is `narrow` it goes on, leaves out what has no room, and expands a state by a safe op alone.
+    """
+    for state in range(begin, end):
+        found[NEXT] = state
+        safe = safe_op(tables, states, state) if narrow else -1
+        for w in range(states.ready.shape[1]):
+            rest = states.ready[state, w]
+            while rest:
+                op, bit = lowest_op(tables, w, rest)
+                rest ^= bit
+                if safe >= 0 and op != safe:
+                    continue
+                if not narrow and found[COUNT] == following.live.shape[0] - 1:
+                    return
+                follow(tables, states, state, op, budget, following, table, found)
+    found[NEXT] = end
+
+
+@inner
+def before(heap, live, first_peak, first, second_peak, second):
     """Whether a state is to be taken up before another one: lower peak, more ops, fewer bytes."""
     if first_peak != second_peak:
         return first_peak < second_peak
-    if info[COUNT, first] != info[COUNT, second]:
-        return info[COUNT, first] > info[COUNT, second]
-    return info[LIVE, first] < info[LIVE, second]
+    if heap.num_done[first] != heap.num_done[second]:
+        return heap.num_done[first] > heap.num_done[second]
+    return live[first] < live[second]
 
 
 @inner
-def push(heap, info, number, state):
+def push(heap, live, state, peak, found):
     """Add a state with the peak that it has now; where it had a higher one, the older entry stays behind."""
-    peak = info[PEAK, state]
-    place = number[HEAP]
-    number[HEAP] += 1
-    while place > 0:
-        above = (place - 1) >> 1
-        if not before(info, peak, state, heap[1, above], heap[0, above]):
+    position = found[HEAP]
+    found[HEAP] += 1
+    while position > 0:
+        above = (position - 1) >> 1
+        if not before(heap, live, peak, state, heap.peak[above], heap.state[above]):
             break
-        heap[0, place], heap[1, place] = heap[0, above], heap[1, above]
-        place = above
-    heap[0, place], heap[1, place] = state, peak
+        heap.state[position], heap.peak[position] = heap.state[above], heap.peak[above]
+        position = above
+    heap.state[position], heap.peak[position] = state, peak
 
 
 @inner
-def pop(heap, info, number):
+def pop(heap, live, found):
     """Take the first state off the heap."""
-    top = heap[0, 0]
-    number[HEAP] -= 1
-    end = number[HEAP]
-    last, peak = heap[0, end], heap[1, end]
-    place = 0
-    while 2 * place + 1 < end:
-        child = 2 * place + 1
-        if child + 1 < end and before(info, heap[1, child + 1], heap[0, child + 1], heap[1, child], heap[0, child]):
+    top = heap.state[0]
+    found[HEAP] -= 1
+    end = found[HEAP]
+    last, peak = heap.state[end], heap.peak[end]
+    position = 0
+    while 2 * position + 1 < end:
+        child = 2 * position + 1
+        if child + 1 < end and before(
+            heap, live, heap.peak[child + 1], heap.state[child + 1], heap.peak[child], heap.state[child]
+        ):
             child += 1
-        if not before(info, heap[1, child], heap[0, child], peak, last):
+        if not before(heap, live, heap.peak[child], heap.state[child], peak, last):
             break
-        heap[0, place], heap[1, place] = heap[0, child], heap[1, child]
-        place = child
-    heap[0, place], heap[1, place] = last, peak
+        heap.state[position], heap.peak[position] = heap.state[child], heap.peak[child]
+        position = child
+    heap.state[position], heap.peak[position] = last, peak
     return top
 
 
 @kernel
-def best_first(ops, tensors, links, words, info, table, heap, number, steps):
-    """Take up so many states, the lowest peak first; the state in ``number[TAKEN]`` is the last one, or the end."""
-    num_ops = ops.shape[1] - 1
+def best_first(tables, states, budget, heap, table, found, steps):
+    """Expand so many states, the lowest peak first; the state in ``found[TAKEN]`` is the last one, or the end."""
+    num_ops = len(tables.workspace)
     for _ in range(steps):
-        if number[HEAP] == 0:
+        if found[HEAP] == 0:
             return EMPTY
-        if number[HEAP] + num_ops >= heap.shape[1] or number[STATES] + num_ops >= info.shape[1]:
-            number[LEFT_OUT] = heap[1, 0]
+        if found[HEAP] + num_ops >= len(heap.state) or found[COUNT] + num_ops >= len(states.live):
             return FULL
-        state = pop(heap, info, number)
-        if info[CLOSED, state]:
+        peak = heap.peak[0]
+        state = pop(heap, states.live, found)
+        if peak != states.peak[state]:  # an entry from before it fell
             continue
-        info[CLOSED, state] = 1
-        number[TAKEN] = state
-        if info[COUNT, state] == num_ops:
+        found[TAKEN] = state
+        if heap.num_done[state] == num_ops:
             return FOUND
-        safe = safe_op(ops, tensors, links, words, info, number, state)
-        for op in range(num_ops):
-            if (safe < 0 or op == safe) and is_ready(ops, links, words, state, op):
-                weigh(ops, tensors, links, words, state, info[LIVE, state], number, op)
-                if number[STEP] < number[LIMIT]:
-                    other = follow(ops, words, info, words, info, table, number, state, op)
-                    if other >= 0:
-                        push(heap, info, number, other)
+        safe = safe_op(tables, states, state)
+        for w in range(states.ready.shape[1]):
+            rest = states.ready[state, w]
+            while rest:
+                op, bit = lowest_op(tables, w, rest)
+                rest ^= bit
+                if safe >= 0 and op != safe:
+                    continue
+                other = follow(tables, states, state, op, budget, states, table, found)
+                if other >= 0:
+                    heap.num_done[other] = heap.num_done[state] + 1
+                    push(heap, states.live, other, states.peak[other], found)
     return WORKING

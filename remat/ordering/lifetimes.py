@@ -48,14 +48,15 @@ class Lifetimes:
     held: int
 
     @classmethod
-    def of(cls, instance: OrderInstance) -> Lifetimes:
-        """Those of an instance; of twins (:mod:`remat.ordering.twins`) one comes before the other."""
+    def of(cls, instance: OrderInstance, *, twins: bool = True) -> Lifetimes:
+        """Those of an instance; where `twins`, of twins (:mod:`remat.ordering.twins`) one comes before the other."""
         reads, writes = instance.op_inputs, instance.op_outputs
         rows = np.concatenate([reads.rows, writes.rows])
         ends = Csr.from_pairs(rows, np.concatenate([reads.indices, writes.indices]), instance.num_ops)
         edges = instance.predecessors
-        earlier, later = twin_pairs(instance)
-        earlier, later = np.concatenate([edges.indices, earlier]), np.concatenate([edges.rows, later])
+        earlier, later = edges.indices, edges.rows
+        if twins:
+            earlier, later = np.concatenate([[earlier, later], twin_pairs(instance)], axis=1)
         return cls(
             instance.size, instance.workspace, writes, ends, Csr.from_pairs(later, earlier, instance.num_ops),
             Csr.from_pairs(earlier, later, instance.num_ops), instance.live, instance.kept, instance.held,
@@ -72,9 +73,7 @@ class Lifetimes:
     @cached_property
     def op_bytes(self) -> Int:
         """Bytes at the step of each op at the least: what is held, what it may end, its workspace."""
-        sums = np.zeros(len(self.workspace), dtype=np.int64)
-        np.add.at(sums, self.ends.rows, self.size[self.ends.indices])
-        return frozen(self.held + self.workspace + sums)
+        return frozen(self.held + self.workspace + self.ends.sums(self.size))
 
     def window(self, ops: Int) -> Lifetimes:
         """What is sure of some ops alone: no order of all ops has a lower peak than the best order of these.

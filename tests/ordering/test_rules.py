@@ -1,20 +1,15 @@
 """Rules that make one order: against their definitions by plain loops, and published values."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from remat import Problem, solve
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.io import load_graph
 from remat.graphs.layered import layered
-from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
-from remat.ordering.random_restarts import RandomRestarts, RandomRestartsOptions
 from remat.ordering.rules import RULES, DepthFirst, ExtraUsersFirst, Kahn, LeastPeakFirst, ListOrder
 from remat.testing import random_graph
 
@@ -108,32 +103,3 @@ def test_a_hundred_thousand_ops():
     for rule in RULES:
         deadline = Deadline.after(30)
         assert rule().search(instance, deadline=deadline).order is not None, rule.name
-
-
-def test_random_restarts_keep_the_books():
-    """Every order has the peak that is claimed, and on tiny graphs the best one is the least there is."""
-    for seed in range(20):
-        problem = Problem(random_graph(seed, 9, buffers=seed % 2 == 0), order="free")
-        instance = OrderInstance.of(problem)
-        seen = []
-        found = RandomRestarts(RandomRestartsOptions(2000)).search(
-            instance, seed=seed, on_order=lambda order, peak, told=seen: told.append((order.copy(), peak))
-        )
-        assert found.peak == instance.peak_of(found.order) == seen[-1][1]
-        assert all(instance.peak_of(order) == peak for order, peak in seen)
-        assert [peak for _, peak in seen] == sorted({peak for _, peak in seen}, reverse=True)
-        best = explore(replace(problem, max_computes=1), Aim.PEAK, limit=2**40, floor=0, deadline=Deadline())
-        assert found.peak == best.bound
-
-
-def test_random_restarts_repeat_and_stop():
-    instance = OrderInstance.of(Problem(layered(60, seed=1)))
-    some = RandomRestarts(RandomRestartsOptions(500))
-    first, second = (some.search(instance, seed=3) for _ in range(2))
-    assert (first.peak, first.states) == (second.peak, 500)
-    assert first.order.tolist() == second.order.tolist()
-    assert some.search(instance, upper=first.bound).order is None
-    assert some.search(instance, on_order=lambda order, peak: True).states == 0
-    assert RandomRestarts().search(instance, deadline=Deadline(0.0)).order is None
-    with pytest.raises(ProblemError, match="restarts must be a whole number from 0"):
-        RandomRestartsOptions(-1)

@@ -17,12 +17,13 @@ from remat import Problem, SolveOptions, solve
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, GraphBuilder, layered
+from remat.ordering import programme
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.instance import OrderInstance
-from remat.ordering.serenity import Serenity, SerenityOptions, programme
+from remat.ordering.programme import Ending, Programme
+from remat.ordering.serenity import Serenity, SerenityOptions
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import cut_positions
-from remat.ordering.serenity.programme import Ending, Programme
 from remat.testing.graphs import random_graph
 
 SWITCHES = [SerenityOptions(divide=d, soft_budgets=s) for d, s in itertools.product((False, True), repeat=2)]

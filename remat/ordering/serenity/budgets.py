@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from remat.deadline import Deadline
 from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.programme import ENDLESS, Ending, Programme
 from remat.ordering.rules import kahn_order
-from remat.ordering.serenity.programme import ENDLESS, Ending, Programme
 
 
 @dataclass

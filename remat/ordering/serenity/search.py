@@ -10,9 +10,9 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.ordering.base import OnOrder, Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.programme import ENDLESS, KERNELS, Ending
 from remat.ordering.serenity.budgets import Part, soft_budgets
 from remat.ordering.serenity.cuts import segments
-from remat.ordering.serenity.programme import ENDLESS, KERNELS, Ending
 from remat.runtime.options import Options, Range
 
 

@@ -1,0 +1,250 @@
+"""The dynamic programme over closed sets, level by level: one state for each set of ops that are ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.compiled import KernelSet
+from remat.deadline import Deadline, Slices
+from remat.graphs.arrays import Csr
+from remat.ordering.instance import Int, OrderInstance
+from remat.ordering.lifetimes import Lifetimes
+
+if TYPE_CHECKING:
+    from remat.ordering.closed_sets_kernel import SetTables, States
+
+#: More than any peak.
+ENDLESS = 2**62
+#: Most states that are expanded between two checks of the clock, and seconds that this should take at most.
+MOST_PIECE, PIECE_SECONDS = 8192, 0.03
+#: States for which there is room in a level at first; in a beam, for each state that is kept.
+ROOM, FOLLOWERS = 1024, 16
+
+
+class Ending(StrEnum):
+    """How a run of the dynamic programme ended."""
+
+    SOLUTION = "solution"
+    """With an order, which is the best there is, unless states were left out."""
+    NO_SOLUTION = "no solution"
+    """Every order has a peak above the budget, or leads through a state that was left out."""
+    TIMEOUT = "timeout"
+    """A level took longer than allowed."""
+    MEMORY = "memory"
+    """Its states did not fit into memory."""
+    DEADLINE = "deadline"
+    """No time was left, or the run was interrupted."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of the dynamic programme found out.
+
+    Attributes
+    ----------
+    ending : Ending
+    order : int64 array or None
+        The best order, with a solution.
+    bound : int
+        Bytes: no order has a lower peak. With a solution it is the peak of the order, or that of a state left out.
+    states : int
+        How many were stored.
+    """
+
+    ending: Ending
+    order: Int | None
+    bound: int
+    states: int
+
+
+class ClosedSets:
+    """An ordering problem for the compiled searches over closed sets.
+
+    Parameters
+    ----------
+    instance : OrderInstance
+    twins : bool
+        Whether of twins (:mod:`remat.ordering.twins`) only one order is tried.
+    """
+
+    def __init__(self, instance: OrderInstance, *, twins: bool) -> None:
+        from remat.ordering import closed_sets_kernel as kernel
+
+        self.instance, self.kernel = instance, kernel
+        self.words = max(1, -(-instance.num_ops // 64))
+        self._lifetimes = Lifetimes.of(instance, twins=twins)
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of `tables`: a set for each op, two for each tensor, and one more while they are made."""
+        return 8 * self.words * (self.instance.num_ops + 3 * self.instance.num_tensors)
+
+    @cached_property
+    def tables(self) -> SetTables:
+        """The problem in the arrays of the kernel."""
+        kernel, instance, lifetimes = self.kernel, self.instance, self._lifetimes
+        allocates = instance.op_outputs.where(~instance.live)
+        alone = instance.producers.counts == 1
+        touched = lifetimes.ends.where(~instance.kept)
+        users = Csr.from_pairs(lifetimes.ends.indices, lifetimes.ends.rows, instance.num_tensors)
+        sets = [self._sets(table) for table in (lifetimes.predecessors, instance.producers, users)]
+        sparse = (lifetimes.successors, allocates.where(~alone), touched)
+        digits = np.zeros(64, dtype=np.int64)
+        for digit in range(64):
+            digits[(int(kernel.SEQUENCE) << digit) % 2**64 >> 58] = digit
+        rows = (kernel.Rows(table.indptr.copy(), table.indices.copy()) for table in sparse)
+        fresh = allocates.where(alone).sums(instance.size)
+        return kernel.SetTables(
+            sets[0], *rows, *sets[1:], fresh, instance.workspace.copy(), instance.size.copy(), digits
+        )
+
+    def _sets(self, rows: Csr) -> NDArray[np.uint64]:
+        """Each row as a set of ops."""
+        sets = np.zeros((len(rows), self.words), dtype=np.uint64)
+        bits = np.uint64(1) << (rows.indices % 64).astype(np.uint64)
+        np.bitwise_or.at(sets, (rows.rows, rows.indices // 64), bits)
+        return sets
+
+    def states(self, room: int) -> States:
+        """Room for states; memory is taken as they come."""
+        done, ready = np.zeros((2, room, self.words), dtype=np.uint64)
+        live, peak = np.zeros((2, room), dtype=np.int64)
+        parent, op = np.zeros((2, room), dtype=np.int32)
+        return self.kernel.States(done, ready, live, peak, parent, op)
+
+    def begin(self, room: int, floor: int) -> States:
+        """Room for states, the first of which is the empty set; a peak below `floor` is as good as it."""
+        states = self.states(room)
+        states.live[0], states.peak[0] = self.instance.start, floor
+        for op in np.flatnonzero(self._lifetimes.predecessors.counts == 0).tolist():
+            states.ready[0, op // 64] |= np.uint64(1) << np.uint64(op % 64)
+        return states
+
+    def table(self, room: int) -> NDArray[np.int32]:
+        """An empty table to find so many states in."""
+        return np.zeros(1 << (2 * room - 1).bit_length(), dtype=np.int32)
+
+
+class Programme(ClosedSets):
+    """Serenity's Algorithm 1 for one instance, which can be run with several budgets, and as a beam.
+
+    Parameters
+    ----------
+    instance : OrderInstance
+    most_bytes : int
+        Memory that its states may take.
+    twins : bool
+        Whether of twins only one order is tried.
+    """
+
+    def __init__(self, instance: OrderInstance, most_bytes: int, *, twins: bool = False) -> None:
+        super().__init__(instance, twins=twins)
+        self.most_bytes = most_bytes
+
+    def run(
+        self,
+        deadline: Deadline,
+        *,
+        budget: int = ENDLESS,
+        floor: int = 0,
+        seconds: float | None = None,
+        width: int | None = None,
+    ) -> Run:
+        """Run it once.
+
+        Parameters
+        ----------
+        deadline : Deadline
+        budget : int
+            Bytes; states with a higher peak are left out.
+        floor : int
+            Bytes; a peak below it is as good as it.
+        seconds : float, optional
+            For each level at most.
+        width : int, optional
+            States that are kept of each level, the best by peak and live bytes. Default: all.
+        """
+        if self.table_bytes > self.most_bytes:
+            return Run(Ending.MEMORY, None, 0, 1)
+        kernel, num_ops = self.kernel, self.instance.num_ops
+        room = ROOM if width is None else FOLLOWERS * width + 1
+        level, following, table = self.begin(room, floor), self.states(room), self.table(room)
+        found = np.array([0, 1, ENDLESS], dtype=np.int64)
+        trail: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+        count, states, kept_bytes, pieces = 1, 1, self.table_bytes, Slices(1, MOST_PIECE, PIECE_SECONDS)
+        if floor > budget:
+            return Run(Ending.NO_SOLUTION, None, floor, 1)
+        for _ in range(num_ops):
+            step = deadline if seconds is None else deadline.earlier(seconds)
+            table.fill(0)
+            found[[kernel.NEXT, kernel.COUNT]] = 0
+            while found[kernel.NEXT] < count:
+                ending = None
+                if step.expired:
+                    ending = Ending.DEADLINE if deadline.expired else Ending.TIMEOUT
+                elif width is None and found[kernel.COUNT] == len(following.live) - 1:
+                    if kept_bytes + _bytes(level) + 3 * _bytes(following) + 3 * table.nbytes > self.most_bytes:
+                        ending = Ending.MEMORY
+                    else:
+                        following = _grown(following, self.states(2 * len(following.live)))
+                        table = self.table(len(following.live))
+                        kernel.place(following.ready, int(found[kernel.COUNT]), table)
+                if ending:
+                    bound = min(int(found[kernel.LEFT_OUT]), int(level.peak[:count].min()))
+                    return Run(ending, None, bound, states + int(found[kernel.COUNT]))
+                begin = int(found[kernel.NEXT])
+                with pieces:
+                    end = min(begin + pieces.amount, count)
+                    kernel.expand(self.tables, level, begin, end, budget, following, table, found, width is not None)
+            count = int(found[kernel.COUNT])
+            states += count
+            if width is not None and count > width:
+                chosen = np.lexsort((following.live[:count], following.peak[:count]))
+                found[kernel.LEFT_OUT] = min(found[kernel.LEFT_OUT], following.peak[chosen[width]])
+                chosen, count = np.sort(chosen[:width]), width
+                for array in following:
+                    array[:width] = array[chosen]
+            if not count:
+                return Run(Ending.NO_SOLUTION, None, int(found[kernel.LEFT_OUT]), states)
+            trail.append((following.parent[:count].copy(), following.op[:count].copy()))
+            kept_bytes += trail[-1][0].nbytes + trail[-1][1].nbytes
+            level, following = following, level
+        order = np.zeros(num_ops, dtype=np.int64)
+        state = 0
+        for position in range(num_ops - 1, -1, -1):
+            parent, op = trail[position]
+            order[position], state = op[state], parent[state]
+        return Run(Ending.SOLUTION, order, min(int(found[kernel.LEFT_OUT]), int(level.peak[0])), states)
+
+
+def _bytes(states: States) -> int:
+    return sum(array.nbytes for array in states)
+
+
+def _grown(states: States, larger: States) -> States:
+    """The same states with more room."""
+    for new, old in zip(larger, states, strict=True):
+        new[: len(old)] = old
+    return larger
+
+
+def _example() -> None:
+    from remat.graphs.families import unit_chain
+    from remat.ordering.closed_sets import BestFirstOrder
+    from remat.problem import Problem
+
+    instance = OrderInstance.of(Problem(unit_chain(2)))
+    programme = Programme(instance, 2**20)
+    programme.kernel.place(np.zeros((1, 1), dtype=np.uint64), 1, np.zeros(2, dtype=np.int32))
+    programme.run(Deadline())
+    BestFirstOrder().search(instance)
+
+
+#: The compiled searches.
+KERNELS = KernelSet("closed-sets", __name__, _example)
