@@ -2,7 +2,7 @@
 
 import pytest
 
-from remat.bounds import best_bound, bounds, cut_bound, interval_bound, joint_bound, stage_bound, structural_bound
+from remat.bounds import best_bound, bounds, cut_bound, joint_bound, stage_bound, structural_bound
 from remat.graphs import layered, read_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import TRAINING, ZOO
@@ -36,14 +36,9 @@ OPEN = {
 
 @pytest.mark.parametrize(("name", "budget"), {**OPTIMA, **OPEN})
 def test_training_graphs(name, budget):
-    """Here all bounds on cost agree, fixed order or not."""
     value = {**OPTIMA, **OPEN}[name, budget]
     problem = Problem(ZOO[name](), budget)
-    assert interval_bound(problem, requests=False, threads=1).value == value
-    assert interval_bound(problem, threads=1).value == value
     assert joint_bound(problem, threads=1).value == value
-    linear = interval_bound(problem, integer=False, threads=1)
-    assert problem.graph.base_cost <= linear.value <= value
 
 
 @pytest.mark.parametrize("name", TRAINING)
@@ -62,23 +57,19 @@ def test_structural_bound_of_vgg16():
 
 
 def test_unit_chain():
-    """The interval relaxation counts each gap once: 24 for 45, 23 for 26, and exact from 22 on."""
-    for budget, optimum, value in zip(
-        range(3, 11), [45, 26, 22, 21, 20, 19, 18, 17], [24, 23, 22, 21, 20, 19, 18, 17], strict=True
-    ):
-        assert interval_bound(Problem(unit_chain(8), budget), threads=1).value == value
+    for budget, optimum in zip(range(3, 11), [45, 26, 22, 21, 20, 19, 18, 17], strict=True):
         assert stage_bound(Problem(unit_chain(8), budget), threads=1).value == optimum
 
 
 #: Pinned random layered graphs: (n, width, seed), cut bound, and at 90, 80, 70 and 60 % of the peak the extra cost by
-#: interval relaxation with requests, without, and the joint bound of three ops. None: infeasible.
+#: the joint bound of three ops. None: infeasible.
 LAYERED = [
-    ((30, 0.3, 1), 15_890, [1186, 2727, 5076, None], [1186, 2727, 4580, None], [33, 33, 194, None]),
-    ((60, 0.35, 2), 23_990, [340, 1976, 3501, 6890], [340, 1128, 2834, 4572], [0, 315, 696, 1233]),
-    ((100, 0.27, 446), 28_850, [297, 589, 1838, 4305], [297, 529, 1498, 3306], [0, 0, 0, 127]),
-    ((250, 0.43, 1789), 122_050, [466, 1164, 2155, 4682], [392, 1105, 2062, 3915], [0, 28, 575, 1319]),
-    ((500, 0.36, 1263), 234_430, [1602, 4517, 8869], [1170, 3701, 7448, 13_704], [0, 10, 1099, 3597]),
-    ((1000, 0.31, 2085), 554_719, [1185, 5220], [1140, 4575, 10_381, 19_742], [76, 1325, 4788, 9921]),
+    ((30, 0.3, 1), 15_890, [33, 33, 194, None]),
+    ((60, 0.35, 2), 23_990, [0, 315, 696, 1233]),
+    ((100, 0.27, 446), 28_850, [0, 0, 0, 127]),
+    ((250, 0.43, 1789), 122_050, [0, 28, 575, 1319]),
+    ((500, 0.36, 1263), 234_430, [0, 10, 1099, 3597]),
+    ((1000, 0.31, 2085), 554_719, [76, 1325, 4788, 9921]),
 ]
 BUDGETS = ["90%", "80%", "70%", "60%"]
 
@@ -88,38 +79,20 @@ def extra(bound):
     return None if bound.infeasible else bound.value - bound.base_cost
 
 
-def same(found, value):
-    """Optima of the relaxation; those above 5,000 were computed up to a gap, and are lower bounds on ours."""
-    if value is None or value < 5000:
-        assert found == value
-    else:
-        assert found >= value
-
-
 @pytest.mark.parametrize(
-    ("parameters", "cut", "requests", "plain", "joint"),
+    ("parameters", "cut", "joint"),
     [pytest.param(*row, id=f"n{row[0][0]}", marks=[pytest.mark.slow] if row[0][0] > 100 else []) for row in LAYERED],
 )
-def test_layered_graphs(parameters, cut, requests, plain, joint):
+def test_layered_graphs(parameters, cut, joint):
     graph = layered(*parameters)
     assert cut_bound(Problem(graph)).value == cut
-    for budget, value in zip(BUDGETS, requests, strict=False):
-        same(extra(interval_bound(Problem(graph, budget), threads=1)), value)
-    for budget, value in zip(BUDGETS, plain, strict=True):
-        same(extra(interval_bound(Problem(graph, budget), requests=False, threads=1)), value)
     for budget, value in zip(BUDGETS, joint, strict=True):
         found = extra(joint_bound(Problem(graph, budget, "free"), threads=1))
-        assert (value is None and found is None) or value <= found  # more ops than three are looked at
+        assert (value is None and found is None) or value <= found  # more ops than three are evaluated
 
 
-#: The published random layered graphs: cut bound, its share of the peak in %, and at 90, 80 and 70 % of the peak the
-#: overhead in % by interval relaxation, plain and with requests.
-MOCCASIN = {
-    "rl_g1": (32_440, 70.0, [0.429, 1.200, 2.052], [0.429, 1.223, 2.818]),
-    "rl_g2": (105_170, 71.6, [0.589, 1.456, 3.001], [0.589, 1.496, 3.686]),
-    "rl_g3": (247_960, 87.2, [0.201, 0.947, 2.374], [0.224, 1.104, 3.167]),
-    "rl_g4": (550_170, 90.4, [0.181, 0.787, 1.832], [0.189, 0.847, 1.963]),
-}
+#: The published random layered graphs: cut bound, and its share of the peak in %.
+MOCCASIN = {"rl_g1": (32_440, 70.0), "rl_g2": (105_170, 71.6), "rl_g3": (247_960, 87.2), "rl_g4": (550_170, 90.4)}
 
 
 @pytest.mark.shared
@@ -127,14 +100,8 @@ MOCCASIN = {
 @pytest.mark.parametrize("name", MOCCASIN)
 def test_published_layered_graphs(shared, name):
     graph = read_graph(shared / "data" / "graphs" / f"{name}.json")
-    cut, share, plain, requests = MOCCASIN[name]
-    bound = cut_bound(Problem(graph))
-    assert bound.value == cut
-    assert round(100 * bound.value / graph.reference_peak, 1) == share
-    for budget, weak, strong in zip(BUDGETS, plain, requests, strict=False):
-        problem = Problem(graph, budget)
-        assert round(interval_bound(problem, requests=False, threads=1).overhead, 3) == weak
-        assert round(interval_bound(problem, threads=1).overhead, 3) == strong
+    bound = cut_bound(Problem(graph)).value
+    assert (bound, round(100 * bound / graph.reference_peak, 1)) == MOCCASIN[name]
 
 
 #: Free order: overhead in % of the joint bound at 90, 80 and 70 %, of the three most promising ops.
@@ -180,7 +147,6 @@ def test_published_layered_graphs_by_stages(shared, name, budget):
 
 
 def test_a_layered_graph_by_stages():
-    """The interval relaxation with requests says 1186, however long it computes."""
     problem = Problem(layered(30, 0.3, 1), "90%")
     found = stage_bound(problem, deadline=2, threads=1)
     assert found.value - found.base_cost > 1186
