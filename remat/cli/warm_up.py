@@ -12,7 +12,6 @@ def command() -> None:
     from remat.backends.resources import available_cpus
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
-    from remat.heuristics.list_order import KERNELS as LIST_ORDER
     from remat.registry import Registered, load
     from remat.schedule.simulate import KERNELS as SIMULATION
 
@@ -24,8 +23,7 @@ def command() -> None:
             except RematError:  # `remat backends` says what is wrong with it
                 continue
             sets.update({one.name: one for one in found})
-    for one in (LIST_ORDER, SIMULATION):
-        sets[one.name] = one
+    sets[SIMULATION.name] = SIMULATION
     there = {name: one.compiled() for name, one in sets.items()}
     if None in there.values() and writable() is None:
         where = " and ".join(str(folder) for folder, _ in candidates())

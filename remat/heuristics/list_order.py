@@ -1,65 +1,77 @@
-"""List scheduling for memory: the order that the compiled function makes, for one problem."""
+"""List scheduling for memory: an order of the ops that lets memory grow as little as possible at every step."""
 
 from __future__ import annotations
 
-from typing import Any
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.compiled import KernelSet
 from remat.deadline import Deadline
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
 
 
-def list_order(problem: Problem, deadline: Deadline | None = None) -> Int | None:
-    """A topological order in which the ready op comes next whose step adds the fewest bytes, or frees the most.
+def list_order(problem: Problem, deadline: Deadline) -> Int:
+    """Return a topological order in which the ready op comes next whose step adds the fewest bytes, or frees the most.
 
-    Returns
-    -------
-    int64 array, shape (ops,)
-        None if it is not compiled by the deadline.
+    It frees inputs of which it is the last reader. Ties go to the op that comes first in the reference order. Takes
+    about a second for 100,000 ops.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
 
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> list_order(Problem(unit_chain(2), 4)).tolist()
+    >>> list_order(Problem(unit_chain(2), 4), Deadline()).tolist()
     [0, 1, 2, 3, 4]
     """
-    return _order(problem) if KERNELS.ready(deadline) else None
-
-
-def _order(problem: Problem) -> Int:
-    from remat.heuristics.list_order_kernel import ListTables, list_order
-
     arrays = problem.graph.arrays
-    num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-    reads, writes = arrays.op_inputs.where(~arrays.is_input), arrays.op_outputs.where(~arrays.is_input)
-    links = len(reads.indices) + len(writes.indices) + len(arrays.producers.indices)
+    size, kept, place = arrays.size.tolist(), problem.kept.tolist(), arrays.position.tolist()
+    own = ~arrays.is_input
+    inputs, outputs = arrays.op_inputs.where(own).lists(), arrays.op_outputs.where(own).lists()
+    writers, readers = arrays.producers.lists(), arrays.consumers.lists()
+    missing, left = arrays.producers.counts.tolist(), arrays.consumers.counts.tolist()
+    begun, done = [False] * len(size), [False] * len(inputs)
+    waiting = [len(tensors) for tensors in inputs]
+    growth = [
+        sum(size[t] for t in outputs[op] if left[t] or kept[t])
+        - sum(size[t] for t in inputs[op] if left[t] == 1 and not kept[t])
+        for op in range(len(inputs))
+    ]
+    # An op is on the heap once more whenever its growth falls.
+    heap = [(growth[op], place[op], op) for op, count in enumerate(waiting) if not count]
+    heapify(heap)
 
-    def room(length: int, kind: type = np.int64) -> NDArray[Any]:
-        return np.zeros(length, dtype=kind)
+    def shrink(op: int, tensor: int) -> None:
+        if not done[op]:
+            growth[op] -= size[tensor]
+            if not waiting[op]:
+                heappush(heap, (growth[op], place[op], op))
 
-    order = room(num_ops)
-    list_order(
-        ListTables(
-            arrays.size, reads.indptr, reads.indices, writes.indptr, writes.indices, arrays.producers.indptr,
-            arrays.producers.indices, arrays.consumers.indptr, arrays.consumers.indices, problem.kept, arrays.position,
-            room(num_tensors), room(num_tensors), room(num_tensors, np.bool_), room(num_ops), room(num_ops),
-            room(num_ops, np.bool_), room(num_ops), room(num_ops + links, np.float64), room(num_ops + links),
-        ),
-        order,
-    )  # fmt: skip
+    order = np.empty(len(inputs), dtype=np.int64)
+    for step in deadline.each(range(len(inputs))):
+        op = heappop(heap)[-1]
+        while done[op]:
+            op = heappop(heap)[-1]
+        order[step], done[op] = op, True
+        for tensor in inputs[op]:
+            left[tensor] -= 1
+            if left[tensor] == 1 and not kept[tensor]:
+                for reader in readers[tensor]:
+                    shrink(reader, tensor)
+        for tensor in outputs[op]:
+            if not begun[tensor] and (left[tensor] or kept[tensor]):
+                for writer in writers[tensor]:
+                    shrink(writer, tensor)
+            begun[tensor] = True
+            missing[tensor] -= 1
+            for reader in readers[tensor] if not missing[tensor] else ():
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heappush(heap, (growth[reader], place[reader], reader))
     return order
-
-
-def _example() -> None:
-    from remat.graphs.families import unit_chain
-
-    _order(Problem(unit_chain(8), 7))
-
-
-#: The compiled list scheduling.
-KERNELS = KernelSet("list-order", __name__, _example)

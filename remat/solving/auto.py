@@ -13,7 +13,6 @@ from remat.backends.resources import available_cpus
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
-from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic
 from remat.heuristics.drops.interpreted import InterpretedDrops
 from remat.heuristics.turns import Turns
@@ -240,8 +239,7 @@ class Auto:
             [kernels for name in names if name in heuristics() for kernels in load("heuristics", name).kernels]
             for names in in_order(self.chains, small=self.small)
         )
-        free = () if self.fixed else (list_order.KERNELS,)
-        begin(*before, *free, *after, processes=max(1, available_cpus() - 1))
+        begin(*before, *after, processes=max(1, available_cpus() - 1))
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

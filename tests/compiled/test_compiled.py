@@ -19,7 +19,6 @@ PACKAGE = Path(places.__file__).resolve().parent.parent
 KERNELS = {
     "annealing": "remat.heuristics.annealing.heuristic",
     "drops": "remat.heuristics.drops.heuristic",
-    "list-order": "remat.heuristics.list_order",
     "simulation": "remat.schedule.simulate",
 }
 

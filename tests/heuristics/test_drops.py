@@ -12,15 +12,12 @@ import pytest
 from helpers import RUN, judged
 
 from remat import registry
-from remat.backends.base import SolveOptions
 from remat.compiled import kernel
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo.gpt import gpt
-from remat.heuristics import list_order
-from remat.heuristics.base import HeuristicRun
 from remat.heuristics.drops.heuristic import (
     MANY,
     Drops,
@@ -157,25 +154,11 @@ def test_layered_graphs_fit_at_eighty_percent() -> None:
 def test_list_scheduling_gives_a_topological_order_that_needs_less() -> None:
     for seed in SEEDS:
         problem = problem_of(seed, "free")
-        for order in orders(problem, Schedule.reference(problem.graph)):
+        for order in orders(problem, Schedule.reference(problem.graph), Deadline()):
             problem.graph.with_order([problem.graph.op_names[op] for op in order])  # refuses what is not topological
     graph = layered(250, 0.43, 1789)
-    better = orders(Problem(graph, "80%", "free"), None)[-1]
+    better = orders(Problem(graph, "80%", "free"), None, Deadline())[-1]
     assert graph.with_order([graph.op_names[op] for op in better]).reference_peak < graph.reference_peak
-
-
-def test_list_scheduling_is_not_waited_for_where_others_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was compiled with drops, also for the fixed order that has no use for it."""
-    waits: list[float] = []
-    monkeypatch.setattr(list_order.KERNELS, "compiled", lambda: None)
-    monkeypatch.setattr(list_order.KERNELS, "ready", lambda deadline: waits.append(deadline.remaining))
-    problem = Problem(layered(40, seed=1), "90%", "free")
-    assert Drops().run(problem, HeuristicRun(SolveOptions(deadline=Deadline(60)), horizon=Deadline(60))) is not None
-    assert Drops().run(problem, HeuristicRun(SolveOptions(deadline=Deadline(60)))) is not None
-    assert waits[0] == 0
-    assert waits[1] > 30
-    assert Drops().run(replace(problem, order="fixed"), HeuristicRun()) is not None
-    assert len(waits) == 2
 
 
 def test_without_a_budget_the_reference_order_is_enough() -> None:

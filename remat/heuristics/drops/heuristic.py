@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
-from remat.deadline import Deadline, Slices
+from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
 from remat.graphs.arrays import first_computes
-from remat.heuristics import list_order
 from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.list_order import list_order
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
 from remat.schedule import OrderRule, Schedule
@@ -132,8 +133,7 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
 
     best: tuple[int, int] | None = None
     schedule = None
-    others = run.horizon is not None and list_order.KERNELS.compiled() is None  # who do not wait
-    for order in orders(problem, run.start, Deadline(0.0) if others else run.deadline):
+    for order in orders(problem, run.start, run.deadline):
         again = None if run.start is None else recomputations(problem, order, run.start)
         ways: list[tuple[float, tuple[Int, Int] | None]] = [(leaning, None) for leaning in leanings]
         if again is not None and len(again[0]):
@@ -152,20 +152,22 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
     return schedule
 
 
-def orders(problem: Problem, start: Schedule | None, deadline: Deadline | None = None) -> list[Int]:
+def orders(problem: Problem, start: Schedule | None, deadline: Deadline) -> list[Int]:
     """Orders worth a descent: the reference order; where it is free, those of the start and of list scheduling, too.
 
-    List scheduling is left out if it is not compiled by the deadline.
+    List scheduling is left out if it does not end by the deadline.
 
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> [order.tolist() for order in orders(Problem(unit_chain(2), 4), None)]
+    >>> [order.tolist() for order in orders(Problem(unit_chain(2), 4), None, Deadline())]
     [[0, 1, 2, 3, 4]]
     """
     found = given_orders(problem, start)
-    listed = list_order.list_order(problem, deadline) if problem.order is OrderRule.FREE else None
-    return found if listed is None else [*found, listed]
+    if problem.order is OrderRule.FREE:
+        with contextlib.suppress(OverdueError):
+            found.append(list_order(problem, deadline))
+    return found
 
 
 def given_orders(problem: Problem, start: Schedule | None) -> list[Int]:
