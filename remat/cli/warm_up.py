@@ -26,7 +26,7 @@ def command() -> None:
     sets[SIMULATION.name] = SIMULATION
     there = {name: one.compiled() for name, one in sets.items()}
     if None in there.values() and writable() is None:
-        where = " and ".join(str(folder) for folder, _ in candidates())
+        where = " and ".join(map(str, candidates()))
         raise RematError(
             f"compiled code can be kept nowhere: {where} cannot be used; NUMBA_CACHE_DIR may name a folder"
         )

@@ -53,93 +53,55 @@ def _processor() -> str:
         return " ".join(os.uname()) if hasattr(os, "uname") else ""
 
 
-def candidates() -> Iterator[tuple[Path, Path]]:
-    """Folders for compiled code, the best first, each with the topmost folder above it that is looked at.
+def candidates() -> Iterator[Path]:
+    """Return the folders for compiled code, the best first.
 
     ``NUMBA_CACHE_DIR`` where that is set; else the package itself and the user's cache folder (``XDG_CACHE_HOME``).
     """
     name = f"kernels-{sys.implementation.cache_tag}-{digest()}"
     own = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]
     if given := os.environ.get("NUMBA_CACHE_DIR"):
-        yield Path(given).absolute() / f"remat-{own}" / name, Path("/")
+        yield Path(given).absolute() / f"remat-{own}" / name
         return
-    yield PACKAGE / "__pycache__" / name, PACKAGE / "__pycache__"
+    yield PACKAGE / "__pycache__" / name
     root = os.environ.get("XDG_CACHE_HOME", "")
     try:
         user = Path(root) if Path(root).is_absolute() else Path.home() / ".cache"
-    except RuntimeError:  # nobody knows where home is
+    except RuntimeError:  # the home folder is not known
         return
-    yield user / "remat" / own / name, Path("/")
+    yield user / "remat" / own / name
 
 
 def readable() -> Iterator[Path]:
-    """Folders that are there and may be trusted."""
-    for folder, top in candidates():
-        if (real := _trusted(folder, top)) is not None:
-            yield real
+    """Return the folders that are there and may be trusted."""
+    return (folder.resolve() for folder in candidates() if _trusted(folder))
 
 
 def writable() -> Path | None:
     """The first folder that can be written and trusted, made if need be; None: there is none."""
-    for folder, top in candidates():
+    for folder in candidates():
         try:
             # Others may read what lies in the package, but not what lies in a user's own folder.
-            folder.mkdir(mode=0o755 if top == PACKAGE / "__pycache__" else 0o700, parents=True, exist_ok=True)
-            if (real := _trusted(folder, top)) is not None:
-                tempfile.TemporaryFile(dir=real).close()
-                return real
+            folder.mkdir(mode=0o755 if PACKAGE in folder.parents else 0o700, parents=True, exist_ok=True)
+            if _trusted(folder):
+                tempfile.TemporaryFile(dir=folder).close()
+                return folder.resolve()
         except OSError:
             continue
     return None
 
 
-def _trusted(folder: Path, top: Path) -> Path | None:
-    """The folder without links, if it is there and only this user, root and the package's owner can change it.
+def _trusted(folder: Path) -> bool:
+    """Return whether only this user, root or the owner of the package's source can write to a folder.
 
-    All folders above it are looked at, up to `top`: who can rename one of them can put another one in its place. In a
-    folder like /tmp, where only owners rename, that is no danger.
+    Whoever can exchange a folder above it can put another one in its place, but none of a trusted owner's.
     """
     try:
-        real, owners = folder.resolve(strict=True), {0, *_own()}
-        end = Path("/") if top == Path("/") else top.resolve(strict=True)
-        if end != Path("/"):
-            owners.add(PACKAGE.stat().st_uid)  # the source is theirs, too
-        for path in (real, *real.parents):
-            info = path.stat()
-            if not stat.S_ISDIR(info.st_mode) or (hasattr(os, "geteuid") and info.st_uid not in owners):
-                return None
-            if _others_write(info) and (path == real or not info.st_mode & stat.S_ISVTX):
-                return None
-            if path == end:
-                break
+        info = folder.stat()
+        owners = {0, PACKAGE.stat().st_uid, os.geteuid()} if hasattr(os, "geteuid") else {info.st_uid}
     except OSError:
-        return None
-    return real
-
-
-def _own() -> set[int]:
-    return {os.geteuid()} if hasattr(os, "geteuid") else set()
-
-
-def _others_write(info: os.stat_result) -> bool:
-    """Whether more people than the owner may write; a group that has nobody else in it is no danger."""
-    if info.st_mode & stat.S_IWOTH:
-        return True
-    return bool(info.st_mode & stat.S_IWGRP) and not _private(info.st_uid, info.st_gid)
-
-
-@cache
-def _private(user: int, group: int) -> bool:
-    if user == group == 0:
-        return True
-    try:
-        import grp
-        import pwd
-
-        owner, members = pwd.getpwuid(user), grp.getgrgid(group)
-    except (ImportError, KeyError):
         return False
-    return owner.pw_name == members.gr_name and set(members.gr_mem) <= {owner.pw_name}
+    return stat.S_ISDIR(info.st_mode) and info.st_uid in owners and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def sweep(folder: Path) -> None:
