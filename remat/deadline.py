@@ -43,6 +43,11 @@ class Deadline:
         """From now on; None: never."""
         return cls(math.inf if seconds is None else float(seconds))
 
+    @classmethod
+    def of(cls, given: float | Deadline | None) -> Deadline:
+        """Return `given` itself if it is a deadline, otherwise the one :meth:`after` so many seconds."""
+        return given if isinstance(given, Deadline) else cls.after(given)
+
     @property
     def elapsed(self) -> float:
         """Seconds since the clock began."""

@@ -43,7 +43,7 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
     10
     """
     began = time.monotonic()
-    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    clock = Deadline.of(deadline)
     graph = problem.graph
     arrays = graph.arrays
     best, cause = -1, -1

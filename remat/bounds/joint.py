@@ -62,7 +62,7 @@ def joint_bound(
     22
     """
     began = time.monotonic()
-    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    clock = Deadline.of(deadline)
     base = problem.graph.base_cost
     extra, versions, note = 0, dict[str, str](), ""
     network = BoundaryNetwork.of(problem)

@@ -68,7 +68,7 @@ def lp_relaxation(
     (22, 22.0)
     """
     began = time.monotonic()
-    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    clock = Deadline.of(deadline)
     kind = load("formulations", formulation) if isinstance(formulation, str) else formulation
     base = problem.graph.base_cost
     stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]

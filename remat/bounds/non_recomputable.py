@@ -12,6 +12,7 @@ from remat.bounds.base import Bound, Measure
 from remat.bounds.flow import BoundaryNetwork
 from remat.bounds.structural import structural_bound
 from remat.deadline import Deadline
+from remat.graphs.arrays import staircase
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import Restriction, Scope
@@ -46,7 +47,7 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
     (3, 10)
     """
     began = time.monotonic()
-    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    clock = Deadline.of(deadline)
     graph, arrays = problem.graph, problem.graph.arrays
     first = structural_bound(problem)
     best, cause, kind = first.value or 0, first.cause, first.kind
@@ -82,28 +83,21 @@ def _held(problem: Problem) -> NDArray[np.bool_]:
     """Tensors all of whose writers may run only once; graph inputs are counted elsewhere."""
     writers = problem.graph.arrays.producers
     again = np.array([limit != 1 for limit in problem.compute_limits], dtype=np.bool_)
-    return (writers.counts > 0) & (np.bincount(writers.rows[again[writers.indices]], minlength=len(writers)) == 0)
+    return (writers.counts > 0) & (writers.where(again).counts == 0)
 
 
 def _held_in_order(problem: Problem, held: NDArray[np.bool_]) -> Int:
     """Bytes of `held` tensors that wait at each op's first step in the reference order; its own ones left out."""
     arrays = problem.graph.arrays
     n = len(arrays.order)
-    waiting = np.zeros(n + 1, dtype=np.int64)
-    own = np.zeros(n, dtype=np.int64)
-    first, last = np.full(len(held), n, dtype=np.int64), np.full(len(held), -1, dtype=np.int64)
-    touches = [(rows.rows, arrays.position[rows.indices]) for rows in (arrays.producers, arrays.consumers)]
-    np.minimum.at(first, *touches[0])
-    for tensor, at in touches:
-        np.maximum.at(last, tensor, at)
+    first, last = arrays.lifetimes(arrays.position)
     last[problem.kept] = n - 1
     counted = held & (problem.kept | (arrays.consumers.counts > 0))
-    np.add.at(waiting, first[counted] + 1, arrays.size[counted])
-    np.subtract.at(waiting, last[counted] + 1, arrays.size[counted])
+    waiting = staircase(first[counted] + 1, last[counted], arrays.size[counted], n)
     # Each (tensor, step that touches it) once.
-    touched = np.unique(np.concatenate([tensor * n + at for tensor, at in touches]))
+    tables = arrays.producers, arrays.consumers
+    touched = np.unique(np.concatenate([rows.rows * n + arrays.position[rows.indices] for rows in tables]))
     tensor, at = touched // n, touched % n
     inside = counted[tensor] & (at > first[tensor]) & (at <= last[tensor])
-    np.add.at(own, at[inside], arrays.size[tensor[inside]])
-    at_step = np.cumsum(waiting)[:n] - own
-    return at_step[arrays.position]
+    np.subtract.at(waiting, at[inside], arrays.size[tensor[inside]])
+    return waiting[arrays.position]

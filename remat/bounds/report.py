@@ -104,7 +104,7 @@ def bounds_in_turn(
     """
     if isinstance(relaxations, str):
         raise ProblemError(f"relaxations must be a list of formulations, not the single name {short(relaxations)}")
-    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    clock = Deadline.of(deadline)
     if isolate:
         yield from isolated_bounds(
             problem, clock, memory_limit, threads=threads, relaxations=tuple(relaxations), enough=enough

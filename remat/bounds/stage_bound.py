@@ -91,7 +91,7 @@ def stage_bounds(
     Bound
         Each better than the one before; at least one, if only the base cost.
     """
-    clock = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+    clock = Deadline.of(deadline)
     search = _Search(problem, enough, clock, threads, memory_limit)
     yield search.best
     if problem.budget_bytes is None or not search.peaks:

@@ -84,8 +84,7 @@ class StageRelaxation:
         self.unit = max(1, int(np.gcd.reduce(arrays.cost)))
         self.events = sorted(set(self.events))
         self._own = ~arrays.is_input
-        self._first = np.full(len(arrays.size), len(arrays.cost), dtype=np.int64)
-        np.minimum.at(self._first, arrays.producers.rows, arrays.position[arrays.producers.indices])
+        self._first = arrays.producers.lowest(arrays.position, len(arrays.cost))
         self._use_of_op, self._use = self._last_uses()
 
     def build(self, deadline: Deadline | None = None) -> Model:
@@ -225,7 +224,7 @@ class StageRelaxation:
         through.put(np.arange(len(old)), stage.through[old], 1)
         through.put(np.arange(len(old)), stage.live[old], -1)  # 1 for what the event's op reads: on the right
         for rows, which in ((regained, lasting), (through, old)):
-            number, entry = _expanded(writers.indptr, which)
+            number, entry = writers.entries(which)
             rows.put(number, stage.again[writers.indices[entry]], 1)
         return [regained.at_least(0), through.at_least((stage.live[old] < 0).astype(np.float64))]
 
@@ -250,7 +249,7 @@ class StageRelaxation:
         rows.put(number, np.full(len(runs), held), -1)
         rows.put(number, stage.again[runs], (self._budget - arrays.op_bytes[runs] - most) / self._scale)
         for ends in (arrays.op_inputs, arrays.op_outputs):
-            number, entry = _expanded(ends.indptr, runs)
+            number, entry = ends.entries(runs)
             tensor = ends.indices[entry]
             rows.put(number, stage.through[tensor], arrays.size[tensor] / self._scale)
         model.add(rows.at_least(-most / self._scale))
@@ -258,8 +257,7 @@ class StageRelaxation:
     def _refills(self, stages: list[_Stage]) -> Linear:
         """(7)."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
-        last = np.where(self.problem.kept, n, -1)
-        np.maximum.at(last, arrays.consumers.rows, arrays.position[arrays.consumers.indices])
+        last = np.where(self.problem.kept, n, arrays.consumers.highest(arrays.position, -1))
         shared = arrays.producers.counts[arrays.producers.rows] > 1
         writer, tensor = arrays.producers.indices[shared], arrays.producers.rows[shared]
         found: list[tuple[int, int, Int]] = []
@@ -311,10 +309,3 @@ def _numbers(length: int, where: Int, index: Int) -> Int:
 def _live(stage: _Stage | None, tensor: Int) -> Int:
     """Variables of `tensor` being live at the end of a stage; −1 without one."""
     return np.full(len(tensor), -1, dtype=np.int64) if stage is None else stage.live[tensor]
-
-
-def _expanded(indptr: Int, which: Int) -> tuple[Int, Int]:
-    """For the compressed rows `which`: number of the row, and place of each entry."""
-    counts = indptr[which + 1] - indptr[which]
-    row = np.repeat(np.arange(len(which)), counts)
-    return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(indptr[which], counts)

@@ -13,6 +13,8 @@ others beside them (:func:`kept_beside_others`): those are held from the last co
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -166,3 +168,25 @@ def _closure(S: Bits, inputs: list[NDArray[np.int64]], kept: Bits, held: Bits, d
     for op in deadline.each(range(num_ops - 1, -1, -1)):
         computed[inputs[op]] |= computed[op] & lacking[inputs[op]]
     return np.ascontiguousarray(computed.T)
+
+
+def missing_inputs(op: int, reads: Sequence[Sequence[int]], there: Container[int]) -> list[int]:
+    """Return what must be computed before `op`, in ascending order: values that are not there, and what they read.
+
+    Parameters
+    ----------
+    reads : sequence of sequences of int
+        Values that each value is computed from, all smaller.
+
+    Examples
+    --------
+    >>> missing_inputs(3, [[], [0], [1], [1, 2]], {1})
+    [2]
+    """
+    found: dict[int, None] = {}
+    todo = [op]
+    for reader in todo:
+        new = [value for value in reads[reader] if value not in there and value not in found]
+        found.update(dict.fromkeys(new))
+        todo += new
+    return sorted(found)

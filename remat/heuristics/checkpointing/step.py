@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
+from remat.graphs.arrays import staircase
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
@@ -112,21 +113,13 @@ class TrainingStep:
     def last_forward_reads(self) -> Int:
         """Position of the last reader of each tensor in forward and loss, -1 without one; shape (tensors,)."""
         arrays = self.problem.graph.arrays
-        last = np.full(len(arrays.size), -1, dtype=np.int64)
-        at = arrays.position[arrays.consumers.indices]
-        forward = at < self.first_backward
-        np.maximum.at(last, arrays.consumers.rows[forward], at[forward])
-        return last
+        return arrays.consumers.highest(np.where(arrays.position < self.first_backward, arrays.position, -1), -1)
 
     @cached_property
     def first_backward_reads(self) -> Int:
         """Position of the first reader of each tensor in the backward pass, that of the end without one; (tensors,)."""
-        arrays = self.problem.graph.arrays
-        first = np.full(len(arrays.size), len(arrays.order), dtype=np.int64)
-        at = arrays.position[arrays.consumers.indices]
-        late = at >= self.first_backward
-        np.minimum.at(first, arrays.consumers.rows[late], at[late])
-        return first
+        arrays, end = self.problem.graph.arrays, len(self.problem.graph.arrays.order)
+        return arrays.consumers.lowest(np.where(arrays.position < self.first_backward, end, arrays.position), end)
 
     def crossing(self, sizes: Int) -> Int:
         """Bytes made up to each position of forward and loss that a later op there reads; shape (first_backward,).
@@ -144,14 +137,9 @@ class TrainingStep:
         [1, 1, 1, 0]
         """
         arrays, end = self.problem.graph.arrays, self.first_backward
-        first = np.full(len(sizes), end, dtype=np.int64)
-        np.minimum.at(first, arrays.producers.rows, arrays.position[arrays.producers.indices])
-        last = self.last_forward_reads
+        first, last = arrays.producers.lowest(arrays.position, end), self.last_forward_reads
         crosses = last > first
-        change = np.zeros(end + 1, dtype=np.int64)
-        np.add.at(change, first[crosses], sizes[crosses])
-        np.subtract.at(change, last[crosses], sizes[crosses])
-        return np.cumsum(change)[:end]
+        return staircase(first[crosses], last[crosses] - 1, sizes[crosses], end)
 
     @cached_property
     def is_chain(self) -> bool:
@@ -185,6 +173,4 @@ class TrainingStep:
     def sizes(self) -> Int:
         """Bytes of the outputs of each forward op; shape (num_forward,)."""
         arrays = self.problem.graph.arrays
-        total = np.zeros(len(arrays.order), dtype=np.int64)
-        np.add.at(total, arrays.position[arrays.op_outputs.rows], arrays.size[arrays.op_outputs.indices])
-        return total[: self.num_forward]
+        return arrays.op_outputs.sums(arrays.size)[arrays.order[: self.num_forward]]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Csr, staircase
 from remat.heuristics.checkpointing.step import TrainingStep
 
 Int = NDArray[np.int64]
@@ -42,12 +43,10 @@ class ForwardGraph:
         ops = arrays.order[: self.num_ops]
         self.cost = arrays.cost[ops]
         passing = np.where(problem.kept | (arrays.consumers.counts == 0), 0, arrays.size)
-        total = np.zeros(len(arrays.order), dtype=np.int64)
-        np.add.at(total, arrays.op_outputs.rows, passing[arrays.op_outputs.indices])
-        self.size = total[ops]
+        self.size = arrays.op_outputs.sums(passing)[ops]
         once = np.array([limit == 1 for limit in problem.compute_limits])
         shared = arrays.producers.counts > 1
-        once[arrays.producers.indices[shared[arrays.producers.rows]]] = True
+        once |= arrays.op_outputs.where(shared).counts > 0
         self.held = once[ops]
 
     def boundary(self, members: Bits) -> Bits:
@@ -116,24 +115,13 @@ def ancestor_closures(graph: ForwardGraph, most: int, deadline: Deadline) -> Bit
     """
     last = np.arange(graph.num_ops)
     np.maximum.at(last, graph.producer, graph.consumer)
-    change = np.zeros(graph.num_ops + 1, dtype=np.int64)
-    change[:-1] += graph.size
-    np.add.at(change, last + 1, -graph.size)
-    crossing = np.cumsum(change)[:-1]
+    crossing = staircase(np.arange(graph.num_ops), last, graph.size, graph.num_ops)
     runs = np.array_split(np.arange(graph.num_ops), min(graph.num_ops, max(1, most - 2)))
     chosen = [int(run[crossing[run].argmin()]) for run in runs]
-    inputs: list[list[int]] = [[] for _ in range(graph.num_ops)]
-    for u, v in zip(graph.producer.tolist(), graph.consumer.tolist(), strict=True):
-        inputs[v].append(u)
+    inputs = Csr.from_pairs(graph.consumer, graph.producer, graph.num_ops)
     sets = np.zeros((len(chosen) + 2, graph.num_ops), dtype=np.bool_)
     sets[-1] = True
     for row, op in enumerate(deadline.each(chosen, 1), 1):
-        found = [op]
-        sets[row, op] = True
-        for member in found:
-            for other in inputs[member]:
-                if not sets[row, other]:
-                    sets[row, other] = True
-                    found.append(other)
+        sets[row, op] = sets[row, inputs.reachable(op)] = True
     sets = np.unique(sets, axis=0)
     return sets[np.argsort(sets.sum(axis=1), kind="stable")]

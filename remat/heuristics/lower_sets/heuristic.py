@@ -14,6 +14,7 @@ from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.lower_sets.families import Bits, ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Chain, Programme
+from remat.heuristics.retention import missing_inputs
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
@@ -130,18 +131,10 @@ class _Backward:
 
     def sequence(self, stored: Bits) -> NDArray[np.int64]:
         """Forward and loss in order, then the backward pass, each op after what it reads and is not there any more."""
-        there = stored.tolist()
+        there = {*np.flatnonzero(stored).tolist(), *range(len(stored), len(self.order))}
         sequence = list(range(self.positions.start))
         for op in self.positions:
-            missing = {u for u in self.reads[op] if u < len(there) and not there[u]}
-            found = list(missing)
-            for value in found:
-                for other in self.reads[value]:
-                    if not there[other] and other not in missing:
-                        missing.add(other)
-                        found.append(other)
-            for value in sorted(missing):
-                there[value] = True
-                sequence.append(value)
-            sequence.append(op)
+            again = missing_inputs(op, self.reads, there)
+            there.update(again)
+            sequence += [*again, op]
         return np.array(sequence, dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,14 +92,7 @@ class Programme:
 
     def least(self) -> int:
         """The least budget that some chain keeps to, by bisection."""
-        low, high = 0, self.most
-        while low < high:
-            middle = (low + high) // 2
-            if self._feasible(middle):
-                high = middle
-            else:
-                low = middle + 1
-        return high
+        return bisect_left(range(self.most), True, key=self._feasible)
 
     def _feasible(self, budget: int) -> bool:
         """Whether a chain keeps to the budget, whatever it costs."""

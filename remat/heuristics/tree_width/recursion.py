@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.heuristics.retention import missing_inputs
 from remat.heuristics.tree_width.separators import SeparatorTree
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -165,13 +166,7 @@ class _Machine:
 
     def _regain(self, op: int) -> None:
         """Make for the moment what an op reads and is not there: the recursion does not know that it runs so early."""
-        missing: set[int] = set()
-        found = [op]
-        for reader in found:
-            for value in self.ops.inputs[reader]:
-                if value not in self.live and value not in missing:
-                    missing.add(value)
-                    found.append(value)
-        for value in sorted(missing):
+        missing = missing_inputs(op, self.ops.inputs, self.live)
+        for value in missing:
             self._run(value)
-        self.drop(list(missing))
+        self.drop(missing)

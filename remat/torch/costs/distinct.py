@@ -62,7 +62,7 @@ class Distinct:
         self._keys = {id(call): key_of(what, call) for call in calls if not call.free}
         keyed = {self._keys[id(call)]: call for call in calls if not call.free}
         self.pending = {key: call for key, call in keyed.items() if key not in self.store}
-        self._deadline = deadline if isinstance(deadline, Deadline) else Deadline.after(deadline)
+        self._deadline = Deadline.of(deadline)
         self._on_progress = on_progress
 
     @contextmanager
