@@ -71,8 +71,6 @@ def test_a_fixed_order_is_kept():
         CompositeProblem(Problem(graph), [left])
     free = CompositeProblem(Problem(graph, order="free"), [left])
     assert [node.name for node in free.nodes] == ["a", "left", "right", "end"]
-    soft = CompositeProblem(Problem(graph, order="free"), [left], [(2, 1)])
-    assert [node.name for node in soft.nodes] == ["a", "right", "left", "end"]
     turned = Composite("m", [1, 2], (), [Option([2, 1])])
     with pytest.raises(ProblemError, match="option 0 of composite 'm' leaves the reference order"):
         CompositeProblem(Problem(graph), [turned])

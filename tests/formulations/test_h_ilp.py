@@ -188,7 +188,7 @@ def test_a_fast_forward_has_rows_of_its_own():
         assert solved(HIlp(problem, HIlpOptions((layer,)))) == cost
 
 
-def test_saved_and_corrections_and_scope():
+def test_scope_and_order():
     graph = unit_chain(6)
     middle = Composite("middle", [1, 2, 3, 4], [8, 9, 10, 11], [
         Option([1, 2, 3, 4], [8, 9, 10, 11]), Option([1, 2, 3, 4], [1, 2, 3, 8, 9, 10, 11]), Option([1, 2, 3, 4]),
@@ -197,12 +197,6 @@ def test_saved_and_corrections_and_scope():
     free = HIlp(problem, HIlpOptions((middle,)))
     assert Restriction.COMPOSITES in free.scope().notes
     assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,)))) == 13
-    assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,), saved=4, loss="loss"))) == 16
-    assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,), saved=1, loss="loss"))) is None
-    with pytest.raises(ProblemError, match="has no op 'nowhere'"):
-        HIlp(problem, HIlpOptions((middle,), saved=4, loss="nowhere"))
-    with pytest.raises(ProblemError, match="saved must be a whole number"):
-        HIlpOptions(saved=0.5)
     with pytest.raises(ProblemError, match="ask for order 'fixed'"):
         HIlp(Problem(graph, order="free"))
     certified = solve(Problem(graph, 7), "h-ilp", CpSat(), method_options=HIlpOptions((middle,)))

@@ -136,8 +136,6 @@ class CompositeProblem:
     ----------
     problem : Problem
     composites : sequence of Composite
-    soft : sequence of (int, int)
-        Pairs of ops, of which the first only orders the second: no data, nothing to be recomputed, no memory.
 
     Attributes
     ----------
@@ -171,7 +169,6 @@ class CompositeProblem:
 
     problem: Problem
     composites: Sequence[Composite] = ()
-    soft: Sequence[tuple[int, int]] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "composites", tuple(self.composites))
@@ -231,11 +228,10 @@ class CompositeProblem:
         """The parts in a topological order: next comes the one that is ready and begins first in the reference."""
         nodes, node_of = self._parts
         arrays = self.arrays
-        soft = np.array(self.soft, dtype=np.int64).reshape(-1, 2)
         tied = [(int(node_of[c.forward[0]]), int(node_of[c.backward[0]])) for c in self.composites if len(c.backward)]
         ties = np.array(tied, dtype=np.int64).reshape(-1, 2)
-        before = np.concatenate([node_of[arrays.edge_producer], node_of[soft[:, 0]], ties[:, 0]])
-        after = np.concatenate([node_of[arrays.edge_consumer], node_of[soft[:, 1]], ties[:, 1]])
+        before = np.concatenate([node_of[arrays.edge_producer], ties[:, 0]])
+        after = np.concatenate([node_of[arrays.edge_consumer], ties[:, 1]])
         keys = np.unique((before * len(nodes) + after)[before != after])
         before, after = keys // len(nodes), keys % len(nodes)
         follow = Csr.from_pairs(before, after, len(nodes)).lists()

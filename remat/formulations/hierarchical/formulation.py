@@ -125,17 +125,6 @@ class HIlp(Formulation):
         if budget is not None and budget < held:
             raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held, {held:,} bytes")
         self._limit: int | None = None
-        self.loss = self._find_loss()
-
-    def _find_loss(self) -> int | None:
-        """The node at which no more than `saved` may be held."""
-        if self.options.saved is None:
-            return None
-        graph, name = self.problem.graph, self.options.loss
-        ops = [i for i, op in enumerate(graph.ops) if (op.name == name if name else op.phase == "loss")]
-        if not ops:
-            raise ProblemError(f"graph {graph.name!r} has no op {name!r}" if name else "no op has the phase 'loss'")
-        return int(self.whole.node_of[ops[-1]])
 
     def leave_out_above(self, cost: int | None) -> None:
         if cost is not None and (self._limit is None or cost < self._limit):

@@ -32,10 +32,6 @@ class HIlpOptions(Options):
         Whether interfaces that come and go inside a composite are counted for as long as they are there. Without (the
         levels below the top in the paper) they are taken to be there while the whole node runs: fewer rows, and
         schedules that hold less than the model says.
-    saved : int or None
-        Bytes that may be held while the loss runs, or the op `loss`; None: as much as the budget.
-    loss : str
-        Name of an op; empty: the one of phase ``loss``.
     ahead : bool
         Whether a phase may run nodes anew that only later phases need. Without it the model is smaller, and its
         optimum, one among fewer schedules, is mostly the same.
@@ -43,8 +39,6 @@ class HIlpOptions(Options):
 
     composites: tuple[Composite, ...] = ()
     corrections: bool = True
-    saved: int | None = None
-    loss: str = ""
     ahead: bool = True
 
     def __post_init__(self) -> None:

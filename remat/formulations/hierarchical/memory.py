@@ -21,10 +21,9 @@ Int = NDArray[np.int64]
 def add_memory(model: Model, R: Vars, h: HIlp, levels: Levels) -> Vars:
     """(u) and (10); the variables U, in units, one for each slot."""
     phases = h.phases
-    capacity = capacities(h)
     # where interfaces come and go inside a node, what it holds is less than U
     loose = np.array([not _is_plain(rows) for rows in h.tables.rows], dtype=np.bool_)[phases.run_node]
-    U = model.implied("U", len(phases.run_phase), 0, np.where(loose, h.tables.most, capacity))
+    U = model.implied("U", len(phases.run_phase), 0, np.where(loose, h.tables.most, h.tables.capacity))
     keys = phases.run_phase * h.tables.T + phases.run_node
     terms: list[Term] = [(np.arange(len(keys)), U.index, 1)]
     for t, slot, column_, bytes_ in h.deadline.each(changes(h, levels), 1):
@@ -34,7 +33,7 @@ def add_memory(model: Model, R: Vars, h: HIlp, levels: Levels) -> Vars:
     on = np.flatnonzero(phases.run_phase[1:] == phases.run_phase[:-1]) + 1
     terms.append((on, U.index[on - 1], -1))
     model.add(rows_from("(u) memory", *terms, num_rows=len(keys), lower=0, upper=0))
-    _add_rows(model, (R, U), h, levels, capacity)
+    _add_rows(model, (R, U), h, levels)
     return U
 
 
@@ -46,16 +45,6 @@ def _is_plain(rows: list[NodeRow]) -> bool:
 def stated(rows: list[NodeRow]) -> list[NodeRow]:
     """The rows of a node that say more than the bound of U."""
     return [] if _is_plain(rows) and (rows[0].memory <= 0).all() else rows
-
-
-def capacities(h: HIlp) -> Int:
-    """Units that may be held in each slot."""
-    phases = h.phases
-    capacity = np.full(len(phases.run_phase), h.tables.capacity, dtype=np.int64)
-    if h.loss is not None and h.options.saved is not None:
-        at_loss = (phases.run_phase == h.loss) & (phases.run_node == h.loss)
-        capacity[at_loss] = np.minimum(capacity[at_loss], max(0, h.options.saved - h.tables.held) // h.tables.unit)
-    return capacity
 
 
 def changes(h: HIlp, levels: Levels) -> list[tuple[Int, Int, Int, Int]]:
@@ -95,10 +84,10 @@ def changes(h: HIlp, levels: Levels) -> list[tuple[Int, Int, Int, Int]]:
     return found
 
 
-def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels, capacity: Int) -> None:
+def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels) -> None:
     """(10) where it is more than the bound of U."""
     (R, U), at, phases = blocks, h.tables, h.phases
-    rows, columns, values, upper = [], [], [], []
+    rows, columns, values = [], [], []
     count = 0
     for k in range(at.T):
         slots = phases.slot[np.flatnonzero(phases.may[:, k]), k]
@@ -114,11 +103,10 @@ def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels, 
                 rows.append(where)
                 columns.append(there)
                 values.append(units)
-            upper.append(capacity[slots])
             count += len(slots)
     if count:
         every = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
-        model.add(rows_from("(10) budget", every, num_rows=count, upper=np.concatenate(upper)))
+        model.add(rows_from("(10) budget", every, num_rows=count, upper=at.capacity))
 
 
 def corrections(h: HIlp, levels: Levels, k: int, slots: Int, row: NodeRow) -> list[tuple[Int, int]]:
