@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,31 +236,44 @@ class Instances:
         return cls(table[:, 0], table[:, 1], table[:, 2])
 
 
-def stages_of(problem: Problem, sequence: Int) -> Int:
-    """Stage (from 1) of each compute: stage k ends with the first compute of the k-th op of the reference order.
+def op_stages(problem: Problem, sequence: Int) -> Int:
+    """Return the stage (from 1) of each compute; see :func:`stages_of`."""
+    graph = problem.graph
+    return stages_of(graph.arrays.position[sequence], len(graph.ops), lambda op: f"op {graph.op_names[op]!r}", sequence)
+
+
+def stages_of(position: Int, count: int, named: Callable[[int], str], node: Int) -> Int:
+    """Return the stage (from 1) of each run: stage k ends with the first run of the k-th node of the reference order.
+
+    Parameters
+    ----------
+    position, node : int64 arrays, shape (runs,)
+        What runs: its place in the reference order, and its number.
+    count : int
+        Nodes in all.
+    named : callable
+        From the number of a node to what a message calls it.
 
     Raises
     ------
     ProblemError
-        Naming the compute, if first computations leave the reference order, a stage runs an op twice or out of order,
-        or something is recomputed after the last stage.
+        Naming the run, if first runs leave the reference order, a stage runs a node twice or out of order, or something
+        runs again after the last stage.
     """
-    arrays = problem.graph.arrays
-    position = arrays.position[sequence]
-    stages = np.empty(len(sequence), dtype=np.int64)
-    done, last = 0, -1  # ops computed so far; position of the last compute in the current stage
-    for step, at in enumerate(position.tolist()):
-        name = problem.graph.ops[int(sequence[step])].name
-        if at > done or (at < done and done == len(arrays.order)):
-            why = "before its turn in the reference order" if at > done else "after the last stage"
-            raise ProblemError(f"compute {step} of the schedule runs op {name!r} {why}, which stages cannot express")
-        if at <= last:
+    stages = np.empty(len(position), dtype=np.int64)
+    done, last = 0, -1  # nodes run so far; the last run of the current stage
+    places = position.tolist()
+    for step, at in enumerate(places):
+        if at > done or done == count or (last >= 0 and at <= places[last]):
+            why = f"in stage {done + 1} after {named(int(node[last]))}"
+            if at > done or done == count:
+                why = "before its turn in the reference order" if at > done else "after the last stage"
             raise ProblemError(
-                f"compute {step} of the schedule runs op {name!r} in stage {done + 1} after op "
-                f"{problem.graph.ops[int(arrays.order[last])].name!r}, which stages cannot express"
+                f"compute {step} of the schedule runs {named(int(node[step]))} {why}, which stages cannot express",
+                "not-staged",
             )
         stages[step] = done + 1
-        last = at
+        last = step
         if at == done:
             done, last = done + 1, -1
     return stages

@@ -18,9 +18,9 @@ from remat.backends.base import SolveOptions, Status
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.deadline import Deadline, OverdueError
-from remat.formulations.hierarchical import Composite, CompositeProblem, Option
+from remat.formulations.hierarchical import Composite, CompositeProblem, HIlp, Option
 from remat.formulations.hierarchical.intervals_tables import Segments
-from remat.modeling import violations
+from remat.modeling import ALWAYS, violations
 from remat.problem import Problem
 from remat.schedule import Schedule, validate
 
@@ -71,11 +71,33 @@ def answer(formulation, backend):
     return model, raw
 
 
+def claims_of(formulation, values):
+    """Bytes that the model says are held at each sub-step of each run."""
+    if isinstance(formulation, HIlp):
+        return formulation.claims(values)
+    at, variables = formulation.layout, formulation.statement
+    use = formulation.rows(variables).memory()
+    sure = use.presence == ALWAYS
+    there = sure | (values[np.where(sure, 0, use.presence)] > 0.5)
+    begin, end, demand = values[use.start][there], values[use.end][there], use.demand[there]
+    run, start = variables.chosen(values), values[variables.blocks.start.index]
+    is_buffer = np.isin(np.arange(len(formulation.problem.kept)), at.tables.buffers)
+    found = []
+    for copy in sorted(np.flatnonzero(run >= 0).tolist(), key=lambda copy: start[copy]):
+        node = int(at.copy_node[copy])
+        own = formulation.whole.runs(node)[run[copy] - at.tables.run_first[node]]
+        cut = Segments.of(own, at.tables.size, is_buffer, formulation.choices.profile)
+        time = start[copy] + cut.of_step
+        load = ((begin <= time[:, None]) & (time[:, None] < end)) @ demand
+        found.append(formulation.held + formulation.unit * load - cut.demand[cut.of_step] + cut.memory)
+    return found
+
+
 def checked(formulation, values, objective):
     """All that a solution promises; what is claimed at each step, and the certificate of what is decoded."""
     problem, model = formulation.problem, formulation.build()
     assert violations(model, values) == []
-    steps, claims = formulation.steps(values), formulation.claims(values)
+    steps, claims = formulation.steps(values), claims_of(formulation, values)
     runs = [next(r for r in formulation.whole.runs(s.node) if r.option == s.option) for s in steps]
     assert [len(run.ops) for run in runs] == [len(claim) for claim in claims]
     sequence = [op for run in runs for op in run.ops.tolist()]
@@ -170,7 +192,7 @@ def test_claims_are_exact_for_ops_alone(subject):
         formulation = subject.of(h, Problem(h.graph, None, subject.order))
         values = formulation.encode(Schedule.of_computes(h.graph, with_recomputation(h, random.Random(seed))))
         assert violations(formulation.build(), values) == []
-        claimed = [int(held) for claim in formulation.claims(values) for held in claim]
+        claimed = [int(held) for claim in claims_of(formulation, values) for held in claim]
         decoded = [h.graph.op_index[name] for name in formulation.decode(values).computes()]
         assert claimed == memory_of(h.graph, decoded), seed
         again += len(decoded) > len(h.graph.ops)
@@ -188,7 +210,7 @@ def test_claims_are_exact_where_everything_is_kept(subject):
         formulation = subject.of(h, Problem(h.graph, None, subject.order))
         values = formulation.encode(Schedule.reference(h.graph))
         assert violations(formulation.build(), values) == []
-        claimed = [int(held) for claim in formulation.claims(values) for held in claim]
+        claimed = [int(held) for claim in claims_of(formulation, values) for held in claim]
         assert claimed == memory_of(h.graph, h.graph.arrays.order.tolist()), seed
         composite += len(h.groups) > 1
     assert composite >= 6

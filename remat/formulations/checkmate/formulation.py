@@ -15,7 +15,7 @@ from remat.formulations.sequence import (
     Instances,
     check_limits,
     op_sequence,
-    stages_of,
+    op_stages,
     useful_schedule,
 )
 from remat.modeling import Model, Vars
@@ -377,7 +377,7 @@ class Checkmate(Formulation):
     def _stages_of(self, sequence: Int) -> Int:
         """Stage, from 0, of each compute."""
         if self.layout.frontier:
-            return stages_of(self.problem, sequence) - 1
+            return op_stages(self.problem, sequence) - 1
         position = self.problem.graph.arrays.position[sequence]
         stage: Int = np.append(0, np.cumsum(position[1:] <= position[:-1]))
         if stage[-1] >= self.layout.T:

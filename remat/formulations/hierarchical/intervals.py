@@ -8,26 +8,29 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.formulations.base import Formulation, Values
+from remat.deadline import Deadline
+from remat.formulations.base import Formulation, Leeway, Part, Preliminary, Values
+from remat.formulations.hierarchical import recognition
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.expand import expand as expand_steps
-from remat.formulations.hierarchical.intervals_encoder import encoded
-from remat.formulations.hierarchical.intervals_layout import IntervalsLayout
-from remat.formulations.hierarchical.intervals_rows import IntervalRows
-from remat.formulations.hierarchical.intervals_tables import Profile, Segments
-from remat.formulations.hierarchical.intervals_variables import IntervalVariables
-from remat.formulations.sequence import MemoryScale, standing_buffers
+from remat.formulations.hierarchical.intervals_tables import Profile, tables_of
+from remat.formulations.hierarchical.recognition import FoundRun
+from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
+from remat.formulations.retention_intervals.formulation import RetentionIntervals, RetentionIntervalsOptions
+from remat.formulations.retention_intervals.layout import IntervalsLayout
+from remat.formulations.retention_intervals.rows import IntervalRows
+from remat.formulations.retention_intervals.tables import EVERY
+from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling import ALWAYS, Model
+from remat.modeling.check import cumulative_use
 from remat.modeling.rows import rows_from
-from remat.modeling.size import ModelSize
-from remat.problem import Objective, Problem
+from remat.problem import Problem
 from remat.runtime.options import Options, Positive
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import Schedule
 from remat.scope import Restriction, Scope
 
 Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class HierarchicalIntervalsOptions(Options):
     profile: Profile = "exact"
 
 
-class HierarchicalIntervals(Formulation):
+class HierarchicalIntervals(RetentionIntervals):
     r"""Retention intervals of composites, each of whose copies chooses an option.
 
     After Moccasin (Bartan et al., ICML 2023; :class:`~remat.formulations.retention_intervals.RetentionIntervals`) for
@@ -69,35 +72,36 @@ class HierarchicalIntervals(Formulation):
     x_{k,o}^i ∈ {0, 1}: with option o. For a set O of options that touch t alike, x_O is their sum. e_t^i: unit of time
     before which the instance of t that copy i makes is freed (exclusive). An op alone has no x, but a.
 
-    **Constraints**::
+    **Constraints**, with the numbers of retention intervals::
 
         (1)  minimise  sum_{k,i,o} w_{k,o} x_{k,o}^i
-        (2)  sum_o x_{k,o}^i = a_k^i;   a_k^1 = 1;   a_k^{i+1} ≤ a_k^i
-        (3)  a_k^{i+1}  ⇒  s_k^i + Q ≤ s_k^{i+1};   x_O^{i+1}  ⇒  e_t^i ≤ s_k^{i+1} + b_{O,t}
-        (4)  x_O^i  ⇒  s_k^i + l_{O,t} + 1 ≤ e_t^i                              where options O make t
-        (5)  sum of m_t over instances with s + b ≤ τ < e, plus p_{k,o,q} of runs with s + q = τ,  ≤ M  for every τ
-        (6)  x_O^i  ⇒  for every t that options O need, there is an instance (t, j) that a copy of node u makes, with
+        (2)  x_O^i  ⇒  s_k^i + l_{O,t} + 1 ≤ e_t^i                              where options O make t
+        (3)  a_k^{i+1}  ⇒  s_k^i + Q ≤ s_k^{i+1};   x_O^{i+1}  ⇒  e_t^i ≤ s_k^{i+1} + b_{O,t};   a_k^{i+1} ≤ a_k^i
+        (4)  sum of m_t over instances with s + b ≤ τ < e, plus p_{k,o,q} of runs with s + q = τ,  ≤ M  for every τ
+        (5)  x_O^i  ⇒  for every t that options O need, there is an instance (t, j) that a copy of node u makes, with
                        s_u^j + Q ≤ s_k^i   and   s_k^i + l_{O,t} + 1 ≤ e_t^j
-        (7)  for every kept t there is an instance with e = |D| Q + 1
-        (8)  all s_k^i are different                                            (free order)
-        (9)  sum over copies and options of (computes of op v in option o) x_{k,o}^i ≤ limit of op v
+        (6)  all s_k^i are different                                            (free order)
+        (7)  a_k^1 = 1
+        (8)  sum_o x_{k,o}^i = a_k^i
+        (14) sum over copies and options of (computes of op v in option o) x_{k,o}^i ≤ limit of op v
 
-    (6) for phantoms ties the parts of a layer: a backward part runs with option o only if a forward part with option o
+    (5) for phantoms ties the parts of a layer: a backward part runs with option o only if a forward part with option o
     ran before and its phantom is held, an interval whose demand depends on the option (HiRemate's (7)–(9)). What only
-    some options need binds these alone. (5) is one `Cumulative`; as an interface is there from the segment that makes
+    some options need binds these alone. (4) is one `Cumulative`; as an interface is there from the segment that makes
     it to the last that touches it, HiRemate's correction terms are in it. With the **fixed order** nodes take the
     place of ops in Moccasin's stages: stage n of the grid has n events, the k-th for node k alone.
 
-    Without composites Q = 1, every op is a node, and the model is that of retention intervals.
+    Without composites Q = 1, every op is a node, and the model is that of retention intervals: variables and records
+    are made by the same code. An instance of a kept tensor that only some options make is chosen by a Boolean.
 
     **Least peak.** Where the problem asks for it, M is a variable, and is minimised.
 
     **Accumulation buffers** that cross borders are filled once, by the first copies of the nodes that write them, and
     read afterwards::
 
-        (10) buffer_start ≤ s_k^1 + b,   s_k^1 + l + 1 ≤ buffer_end             for every node k that writes it
-        (11) x_O^i  ⇒  s_u^1 + Q ≤ s_k^i   and   s_k^i + l + 1 ≤ buffer_end     where options O read it, for every
-                                                                                other node u that writes it
+        buffer_start ≤ s_k^1 + b,   s_k^1 + l + 1 ≤ buffer_end             for every node k that writes it
+        x_O^i  ⇒  s_u^1 + Q ≤ s_k^i   and   s_k^i + l + 1 ≤ buffer_end     where options O read it, for every
+                                                                           other node u that writes it
 
     A later copy of a writer adds nothing while the buffer is live (*masked*: s + l + 1 ≤ buffer_end), and holds it for
     itself in segments b..l otherwise (*transient*). Buffers inside a run are part of p.
@@ -119,20 +123,17 @@ class HierarchicalIntervals(Formulation):
 
     name = "h-intervals"
     options_type = HierarchicalIntervalsOptions
-    objectives = frozenset(Objective)
 
     def __init__(self, problem: Problem, options: HierarchicalIntervalsOptions | None = None) -> None:
-        super().__init__(problem)
-        self.options = options or HierarchicalIntervalsOptions()
-        self.whole = CompositeProblem(problem, self.options.composites)
-        _, workspace = standing_buffers(problem)
-        scale = MemoryScale.of(problem, workspace)
-        self.unit, self.held = scale.unit, scale.held
+        self.choices = options or HierarchicalIntervalsOptions()
+        super().__init__(problem, RetentionIntervalsOptions(self.choices.copies))
+        self.whole = CompositeProblem(problem, self.choices.composites)
 
     @cached_property
     def layout(self) -> IntervalsLayout:
         """Which copies, instances and reads there are."""
-        return IntervalsLayout.of(self.whole, self.options.copies, self.options.profile)
+        tables = tables_of(self.whole, self.choices.profile)
+        return IntervalsLayout.of(tables, self.problem.order, self.choices.copies)
 
     @cached_property
     def most(self) -> int:
@@ -142,79 +143,71 @@ class HierarchicalIntervals(Formulation):
         held += int(tables.size[tables.fills.tensor].sum()) * int(copies.max(initial=1))
         return -(-(held + int(tables.piece_demand.max(initial=0))) // self.unit)
 
-    @cached_property
+    @property
     def capacity(self) -> int:
         """Units that the budget leaves for what is not always held."""
         budget = self.problem.budget_bytes
         return self.most if budget is None else min(self.most, (budget - self.held) // self.unit)
 
     @property
-    def asks_peak(self) -> bool:
-        """Whether the peak is to be minimised."""
-        return self.problem.objective is Objective.LEAST_PEAK
+    def peaks(self) -> tuple[int, int]:
+        """Smallest and largest τ in units."""
+        return 0, self.capacity
+
+    def named(self, node: int) -> str:
+        """What a message calls a node."""
+        return repr(self.whole.nodes[node].name)
 
     def scope(self) -> Scope:
-        notes: list[Restriction] = []
-        if len(self.layout.tables.buffers):
-            notes.append(Restriction.FILLED_ONCE)
-        if self.options.composites:
-            notes.append(Restriction.COMPOSITES)
-            return Scope(OrderRule(self.problem.order), self.layout.grid is not None, None, tuple(notes))
-        most = max(self.options.copies if limit is None else limit for limit in self.problem.compute_limits)
-        return Scope(OrderRule(self.problem.order), self.layout.grid is not None, most, tuple(notes))
+        scope = super().scope()
+        if not self.choices.composites:
+            return scope
+        return Scope(scope.order, scope.staged, None, (*scope.notes, Restriction.COMPOSITES))
 
-    def estimate(self) -> ModelSize:
-        at = self.layout
-        copies, pairs = len(at.copy_node), len(at.pair_read)
-        choices = int((np.diff(at.tables.run_first) * at.copies).sum())
-        ticks = copies * at.width
-        pieces = int(at.copies[at.tables.run_node[at.tables.piece_run]].sum())
-        variables = 2 * copies + choices + ticks + len(at.made) + pairs
-        rows = copies + choices + ticks + 3 * len(at.made) + 4 * pairs
-        return ModelSize(variables, rows, 2 * rows + 3 * (len(at.made) + pieces))
+    def preliminary(self) -> Preliminary | None:
+        return None
 
-    def build(self) -> Model:
-        return self.statement.model
+    def rows(self, variables: IntervalVariables, tau: int | None = None) -> IntervalRows:
+        """The constraints on variables, with the capacity in a variable where `tau` is one."""
+        return _CompositeRows(self.whole, variables, self.unit, self.capacity, tau)
 
-    @cached_property
-    def statement(self) -> IntervalVariables:
-        """The variables, and with them the model."""
-        model = Model(self.name)
-        variables = IntervalVariables(self.layout, model)
-        tau = None
-        if self.asks_peak:
-            tau = model.integers("tau", 1, 0, self.most)
-            model.add(rows_from("budget", (np.zeros(1), tau.index, 1), num_rows=1, upper=self.capacity))
-        self.deadline.check()
-        rows = self.rows(variables)
-        rows.add_all(self.deadline)
-        model.add(rows.memory(None if tau is None else int(tau.index[0])))
-        if tau is not None:
-            model.minimize(tau.index, self.unit, self.held)  # in bytes
-        else:
-            rows.minimise_cost()
-        return variables
-
-    def rows(self, variables: IntervalVariables) -> IntervalRows:
-        """The constraints on them."""
-        return IntervalRows(self.whole, variables, self.unit, self.held, self.capacity)
+    def _offer_text(self, model: Model, highest_peak: int | None = None) -> None:
+        """Offer none: the text knows no options."""
 
     # -- translation ---------------------------------------------------------------------------------------------------
 
-    def encode(self, schedule: Schedule) -> Values:
-        return encoded(self, schedule)
+    def encode_runs(self, schedule: Schedule) -> Values:
+        """Values that stand for a schedule; where its runs can be read in two ways, those that claim less."""
+
+        def encode(steps: list[FoundRun]) -> Values:
+            return IntervalsEncoder(self, self._runs(steps)).values()
+
+        def claim(values: Values) -> tuple[float, float]:
+            used = cumulative_use(self.rows(self.statement).memory(), values)[1]
+            return max(self.capacity, used.max(initial=0)), self.statement.model.objective.value(values)
+
+        return recognition.encoded(self.whole, schedule, encode, claim)
+
+    def _runs(self, steps: list[FoundRun]) -> RunSequence:
+        places = [[run.option for run in self.whole.runs(step.node)].index(step.option) for step in steps]
+        live = {number: step.live for number, step in enumerate(steps) if len(step.live)}
+        nodes = np.array([step.node for step in steps], dtype=np.int64)
+        return RunSequence(nodes, np.array(places, dtype=np.int64), live)
+
+    def leeway(self, schedule: Schedule, part: Part) -> Leeway:
+        return Formulation.leeway(self, schedule, part)
 
     def decode(self, values: Values) -> Schedule:
         return expand_steps(self.whole, self.steps(values), self.name)
 
     def steps(self, values: Values) -> list[Step]:
         """The runs that `values` stand for, in sequence, with the tensors that each finds and leaves there."""
-        at, x = self.layout, self.statement.blocks
+        at, variables, x = self.layout, self.statement, self.statement.blocks
         tables, made = at.tables, at.made
         start, end = (values[block.index].round().astype(np.int64) for block in (x.start, x.end))
-        run = self.statement.chosen(values)
+        run = variables.chosen(values)
         nodes = np.flatnonzero(run >= 0)
-        there = self.statement.holds(values, made.copy, made.runs) & (made.tensor < len(self.problem.kept))
+        there = variables.holds(values, made.copy, made.runs) & (made.tensor < len(self.problem.kept))
         begin = start[made.copy] + made.begin
         complete = np.zeros(len(tables.buffers), dtype=np.int64)
         place = np.searchsorted(tables.buffers, at.filled.tensor)
@@ -229,21 +222,45 @@ class HierarchicalIntervals(Formulation):
             found.append(Step(int(at.copy_node[copy]), option, np.concatenate([live, full])))
         return found
 
-    def claims(self, values: Values) -> list[Int]:
-        """Bytes that the model says are held at each sub-step of each of :meth:`steps`."""
-        at, x = self.layout, self.statement.blocks
-        use = self.rows(self.statement).memory()
-        sure = use.presence == ALWAYS
-        there = sure | (values[np.where(sure, 0, use.presence)] > 0.5)
-        begin, end, demand = values[use.start][there], values[use.end][there], use.demand[there]
-        run, start = self.statement.chosen(values), values[x.start.index]
-        is_buffer = np.isin(np.arange(len(self.problem.kept)), at.tables.buffers)
-        found = []
-        for copy in sorted(np.flatnonzero(run >= 0).tolist(), key=lambda copy: float(start[copy])):
-            node, number = int(at.copy_node[copy]), int(run[copy])
-            own = self.whole.runs(node)[number - int(at.tables.run_first[node])]
-            cut = Segments.of(own, at.tables.size, is_buffer, self.options.profile)
-            time = start[copy] + cut.of_step
-            load = ((begin <= time[:, None]) & (time[:, None] < end)) @ demand
-            found.append(self.held + self.unit * load - cut.demand[cut.of_step] + cut.memory)
-        return found
+
+class _CompositeRows(IntervalRows):
+    """With limits of computes for ops in composites."""
+
+    def __init__(
+        self, whole: CompositeProblem, variables: IntervalVariables, unit: int, capacity: int, tau: int | None
+    ) -> None:
+        super().__init__(variables, unit, capacity, tau)
+        self.whole = whole
+
+    def add_all(self, deadline: Deadline) -> None:
+        """Add all constraints."""
+        super().add_all(deadline)
+        self._limits()
+
+    def _limits(self) -> None:
+        """(14), for ops in composites; an op alone has no more copies than it may have computes."""
+        at = self.layout
+        limits = self.whole.problem.compute_limits
+        rows: list[tuple[int, int, int]] = []  # row, column, computes
+        upper: list[int] = []
+        for number, composite in enumerate(self.whole.composites):
+            nodes = [k for k, node in enumerate(self.whole.nodes) if node.composite == number]
+            for op in [op for op in (*composite.forward.tolist(), *composite.backward.tolist()) if limits[op]]:
+                terms = []
+                for node in nodes:
+                    for place, run in enumerate(self.whole.runs(node)):
+                        times = int((run.ops == op).sum())
+                        code = EVERY if len(self.whole.runs(node)) == 1 else place
+                        copies = at.copy_first[node] + np.arange(at.copies[node])
+                        terms += [(int(c), code, times) for c in copies.tolist() if times]
+                if sum(times for _, _, times in terms) > (limits[op] or 0):
+                    copy, code, _ = np.array(terms, dtype=np.int64).T
+                    literal = self.variables.literal(copy, code)
+                    sure = sum(t for (_, _, t), lit in zip(terms, literal.tolist(), strict=True) if lit == ALWAYS)
+                    rows += [(len(upper), lit, t) for (_, _, t), lit in zip(terms, literal.tolist(), strict=True)
+                             if lit != ALWAYS]  # fmt: skip
+                    upper.append((limits[op] or 0) - sure)
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        entries = table[:, 0], table[:, 1], table[:, 2]
+        most = np.array(upper, dtype=np.float64)
+        self.model.add(rows_from("(14) limits of computes", entries, num_rows=len(upper), upper=most))

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.runs import Run
+from remat.formulations.retention_intervals.tables import EVERY, NodeTables, Touches
 from remat.formulations.sequence import standing_buffers
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-#: The code of the set of all runs of a node. Others: one run by its place, then the sets in `NodeTables.sets`.
-EVERY = -1
 Profile = Literal["exact", "peak"]
 
 
@@ -86,81 +85,21 @@ class _Table:
         return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4]
 
 
-@dataclass(frozen=True)
-class Touches:
-    """Who touches which tensor, when in its window, and in which of its runs.
-
-    Attributes
-    ----------
-    node, tensor, begin, last, runs : int64 arrays of one shape
-        `begin` and `last` are segments; `runs` is the code of a set of runs of the node.
-    """
-
-    node: Int
-    tensor: Int
-    begin: Int
-    last: Int
-    runs: Int
-
-    def __len__(self) -> int:
-        return len(self.node)
+def tables_of(whole: CompositeProblem, profile: Profile) -> NodeTables:
+    """Tables of a problem with composites."""
+    return _Gatherer(whole, profile).tables()
 
 
-@dataclass(frozen=True)
-class NodeTables:
-    """Nodes, their runs, and how these touch the tensors that cross borders.
-
-    A *phantom* is a tensor of its own here, numbered after those of the graph: made at the end of a forward run, read
-    before the first sub-step of the backward run with the same option.
-
-    Attributes
-    ----------
-    run_first : int64 array, shape (nodes + 1,)
-        Runs ``run_first[k]:run_first[k + 1]`` are those of node k.
-    run_node, run_option, run_cost : int64 arrays, shape (runs,)
-    run_segments : int64 array, shape (runs,)
-        How many each has.
-    piece_run, piece_begin, piece_end, piece_demand : int64 arrays of one shape
-        Bytes that a run holds besides interfaces in the segments ``begin <= segment < end``.
-    reads, makes : Touches
-        Of tensors with one writer, and phantoms.
-    fills, uses : Touches
-        Of accumulation buffers: contributions, and reads.
-    set_node : int64 array, shape (sets,)
-    sets : tuple of tuple of int
-        Places of runs within their node, for sets of more than one run and fewer than all.
-    size : int64 array, shape (tensors and phantoms,)
-    buffers : int64 array
-        Accumulation buffers that cross borders and are read or kept.
-    """
-
-    run_first: Int
-    run_node: Int
-    run_option: Int
-    run_cost: Int
-    run_segments: Int
-    piece_run: Int
-    piece_begin: Int
-    piece_end: Int
-    piece_demand: Int
-    reads: Touches
-    makes: Touches
-    fills: Touches
-    uses: Touches
-    set_node: Int
-    sets: tuple[tuple[int, ...], ...]
-    size: Int
-    buffers: Int
-
-    @property
-    def width(self) -> int:
-        """Most segments of a run: events are as many units of time apart."""
-        return int(self.run_segments.max(initial=1))
-
-    @classmethod
-    def of(cls, whole: CompositeProblem, profile: Profile) -> NodeTables:
-        """Of a problem with composites."""
-        return _Gatherer(whole, profile).tables()
+def most_runs(whole: CompositeProblem) -> Int:
+    """How often each node can run at most, by the problem's limits of computes; -1: no limit. Shape (nodes,)."""
+    limits = whole.problem.compute_limits
+    found = []
+    for node in range(len(whole.nodes)):
+        runs = [np.bincount(run.ops, minlength=len(limits)) for run in whole.runs(node)]
+        least = np.minimum.reduce(runs)
+        own = ((limits[op], int(least[op])) for op in whole.nodes[node].ops.tolist())
+        found.append(min((max(1, limit // times) for limit, times in own if limit is not None and times), default=-1))
+    return np.array(found, dtype=np.int64)
 
 
 class _Gatherer:
@@ -209,7 +148,11 @@ class _Gatherer:
                     else:
                         self.makes.rows.append((node, tensor, len(cut.demand), len(cut.demand) - 1, code))
         piece = np.array(pieces, dtype=np.int64).reshape(-1, 4)
+        kept = np.zeros(len(self.size) + len(saved), dtype=np.bool_)
+        kept[: len(self.size)] = whole.problem.kept
         return NodeTables(
+            position=np.arange(len(whole.nodes), dtype=np.int64),
+            limit=most_runs(whole),
             run_first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             run_node=np.array(nodes, dtype=np.int64),
             run_option=np.array([run.option for run in runs], dtype=np.int64),
@@ -220,6 +163,7 @@ class _Gatherer:
             set_node=np.array([node for node, _ in self.codes], dtype=np.int64),
             sets=tuple(members for _, members in self.codes),
             size=np.concatenate([self.size, np.array(saved, dtype=np.int64)]),
+            kept=kept,
             buffers=np.flatnonzero(self.is_buffer),
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ from remat.formulations.hierarchical.choices import Levels, column
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step, expand
 from remat.formulations.hierarchical.recognition import FoundRun
+from remat.formulations.sequence import stages_of
 from remat.modeling.rows import NONE, ONE, sums_without
 from remat.schedule import Schedule
 
@@ -55,19 +56,7 @@ class Plan:
         number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(h.tables.node, h.tables.runs, strict=True))}
         node = np.array([each.node for each in runs], dtype=np.int64)
         choice = np.array([number[each.node, each.option] for each in runs], dtype=np.int64)
-        phase = np.empty(len(node), dtype=np.int64)
-        done, last = 0, -1
-        for step, k in enumerate(node.tolist()):
-            if k > done or (k < done and done == len(names)):
-                why = "before its turn" if k > done else "after the last phase"
-                raise ProblemError(f"the schedule runs {names[k]!r} {why}, which phases cannot express")
-            if k <= last:
-                raise ProblemError(f"the schedule runs {names[k]!r} after {names[last]!r} in phase {done + 1}, "
-                                   "which phases cannot express")  # fmt: skip
-            phase[step] = done
-            last = k
-            if k == done:
-                done, last = done + 1, -1
+        phase = stages_of(node, len(names), lambda k: repr(names[k]), node) - 1
         return cls(node, choice, phase, [each.left_out for each in runs])
 
 

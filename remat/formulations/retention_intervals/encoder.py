@@ -1,4 +1,4 @@
-"""From a schedule to values of the retention-interval model."""
+"""From a schedule to values of retention intervals."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.sequence import Instances, op_sequence, stages_of
-from remat.schedule import Schedule
+from remat.formulations.sequence import stages_of
+from remat.graphs.arrays import first_computes
+from remat.modeling.rows import expand
 
 if TYPE_CHECKING:
     from remat.formulations.retention_intervals import RetentionIntervals
 
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -31,179 +33,217 @@ class Gap:
 
     first: int
     last: int
-    copies: NDArray[np.bool_]
+    copies: Bool
 
 
-class RetentionEncoder:
-    """Places the computes of one schedule in the events of a formulation, and reads off all variables.
+@dataclass(frozen=True)
+class RunSequence:
+    """The runs of nodes that a schedule consists of.
+
+    Attributes
+    ----------
+    node : int64 array, shape (steps,)
+    place : int64 array, shape (steps,)
+        Which of its node's runs each is.
+    live : mapping of a step to int64 array
+        Tensors that stay live throughout, since ops that would make them are left out of the run.
+    """
+
+    node: Int
+    place: Int
+    live: dict[int, Int]
+
+
+class IntervalsEncoder:
+    """Places the runs of one schedule in the events of a formulation, and reads off all variables.
 
     Raises
     ------
     ProblemError
-        If the schedule has more computes of an op than there are copies, or is not staged where the order is fixed.
+        If there are more runs of a node than copies, they are not staged where the order is fixed, or one reads what
+        only a run of its own made.
     """
 
-    def __init__(self, formulation: RetentionIntervals, schedule: Schedule, gap: Gap | None = None) -> None:
-        self.formulation, self.gap = formulation, gap
-        self.layout = formulation.layout
-        problem = formulation.problem
-        self.sequence = op_sequence(problem, schedule)
-        self.instances = Instances.of(problem, self.sequence)
-        self.range: tuple[Int, Int] = formulation.start_bounds()
+    def __init__(self, formulation: RetentionIntervals, runs: RunSequence, gap: Gap | None = None) -> None:
+        self.formulation, self.layout, self.runs, self.gap = formulation, formulation.layout, runs, gap
+        self.range: tuple[Int, Int] = self.layout.first, self.layout.last
         self.copy = self._copies()
         self.event = self._events()
         self.start, self.active = self._starts()
 
     def _copies(self) -> Int:
-        """Copy that each compute is."""
-        layout, graph = self.layout, self.formulation.problem.graph
-        rank = np.empty(len(self.sequence), dtype=np.int64)
-        seen = np.zeros(len(graph.ops), dtype=np.int64)
-        for step, op in enumerate(self.sequence.tolist()):
-            rank[step] = seen[op]
-            seen[op] += 1
-        limit = np.bincount(layout.copy_op, minlength=len(graph.ops))
-        over = np.flatnonzero(seen > limit)
+        """Copy that each run is."""
+        at, node = self.layout, self.runs.node
+        count = np.bincount(node, minlength=len(at.copies))
+        over = np.flatnonzero(count > at.copies)
         if len(over):
-            op = over[0]
+            who, copies = self.formulation.named(int(over[0])), at.copies[over[0]]
             raise ProblemError(
-                f"the schedule computes op {graph.ops[op].name!r} {seen[op]} times, the formulation has "
-                f"{limit[op]} {'copy' if limit[op] == 1 else 'copies'} of it"
+                f"the schedule runs {who} {count[over[0]]} times, the formulation has {copies} "
+                f"{'copy' if copies == 1 else 'copies'} of it",
+                "too-many-copies",
             )
-        return layout.copy_first[self.sequence] + rank
+        copy = np.empty(len(node), dtype=np.int64)
+        copy[np.argsort(node, kind="stable")] = np.arange(len(node)) + np.repeat(
+            at.copy_first - np.cumsum(count) + count, count
+        )
+        return copy
 
     def _events(self) -> Int:
-        """Event of each compute."""
-        formulation, gap = self.formulation, self.gap
-        if formulation.grid is None:
-            event = np.arange(1, len(self.sequence) + 1, dtype=np.int64)
-            if gap is not None:  # as many events are left out, evenly, as there are idle copies that want one
-                idle = gap.copies.copy()
-                idle[self.copy] = False
-                first, last = self._steps(gap)
-                event += np.clip((event - first) * int(idle.sum()) // (last - first + 1), 0, int(idle.sum()))
-            return event
-        stages = stages_of(formulation.problem, self.sequence)
-        slots = formulation.problem.graph.arrays.position[self.sequence] + 1
-        return formulation.grid.event(stages, slots)
+        """Event of each run."""
+        at, gap, node = self.layout, self.gap, self.runs.node
+        if at.grid is not None:
+            position = at.tables.position[node]
+            stage = stages_of(position, len(at.copies), self.formulation.named, node)
+            late = np.flatnonzero((stage > at.last_stage[node]) & (stage != position + 1))
+            if len(late):
+                who = self.formulation.named(int(node[late[0]]))
+                raise ProblemError(
+                    f"the schedule runs {who} in stage {stage[late[0]]}, where it is of no use", "no-use"
+                )
+            return at.grid.event(stage, position + 1)
+        event = np.arange(1, len(node) + 1, dtype=np.int64)
+        if gap is not None:  # as many events are left out, evenly, as there are idle copies that want one
+            idle = gap.copies.copy()
+            idle[self.copy] = False
+            first, last = self._steps(gap)
+            event += np.clip((event - first) * int(idle.sum()) // (last - first + 1), 0, int(idle.sum()))
+        return event
 
-    def _starts(self) -> tuple[Int, NDArray[np.bool_]]:
+    def _starts(self) -> tuple[Int, Bool]:
         """Start of each copy and whether it runs; idle copies take events that are left over."""
-        formulation = self.formulation
-        active = np.zeros(len(self.layout.copy_op), dtype=np.bool_)
+        at = self.layout
+        active = np.zeros(len(at.copy_node), dtype=np.bool_)
         active[self.copy] = True
-        start, _ = formulation.start_bounds()
-        start = start.copy()
-        start[self.copy] = self.event
-        if formulation.grid is None:
-            taken = np.zeros(formulation.horizon + 1, dtype=np.bool_)
+        start = at.first.copy()
+        start[self.copy] = at.time(self.event)
+        if at.grid is None:
+            taken = np.zeros(at.events + 1, dtype=np.bool_)
             taken[self.event] = True
             idle = np.flatnonzero(~active)
             if self.gap is not None:  # the events that were left out come before those at the end
                 idle = idle[np.argsort(~self.gap.copies[idle], kind="stable")]
-            start[idle] = np.flatnonzero(~taken)[1 : 1 + len(idle)]
+            start[idle] = at.time(np.flatnonzero(~taken)[1 : 1 + len(idle)])
         if self.gap is not None:
             self.range = low, high = self._range(self.gap, start, active)
-            if formulation.grid is not None:
+            if at.grid is not None:
                 start = np.where(~active & (low <= high), low, start)
         return start, active
 
     def _steps(self, gap: Gap) -> tuple[int, int]:
-        """First and last compute in the stages of `gap`."""
-        first = np.zeros(len(self.sequence), dtype=np.bool_)
-        first[np.unique(self.sequence, return_index=True)[1]] = True
+        """First and last run in the stages of `gap`."""
+        first = first_computes(self.runs.node)
         stage: Int = np.cumsum(first) - first
         return int(np.searchsorted(stage, gap.first)), int(np.searchsorted(stage, gap.last, side="right")) - 1
 
-    def _range(self, gap: Gap, start: Int, active: NDArray[np.bool_]) -> tuple[Int, Int]:
+    def _range(self, gap: Gap, start: Int, active: Bool) -> tuple[Int, Int]:
         """First and last event of each copy in the stages of `gap`, and where its op runs now; none: first > last.
 
         The latter because copies are in sequence: one that comes in before another takes its number.
         """
-        formulation, layout = self.formulation, self.layout
-        low, high = formulation.start_bounds()
-        if formulation.grid is None:
+        at = self.layout
+        if at.grid is None:
             first, last = self._steps(gap)
             begin, until = int(self.event[first - 1]) + 1 if first else 1, int(self.event[last])
-            inner = np.full(len(low), begin, dtype=np.int64), np.full(len(low), until, dtype=np.int64)
+            inner = np.full(len(start), begin, dtype=np.int64), np.full(len(start), until, dtype=np.int64)
         else:
-            slot = formulation.problem.graph.arrays.position[layout.copy_op] + 1
+            slot = at.slot
             inner = (
-                formulation.grid.event(np.maximum(gap.first + 1, slot), slot),
-                formulation.grid.event(np.full(len(slot), gap.last + 1), slot),
+                at.grid.event(np.maximum(gap.first + 1, slot), slot),
+                at.grid.event(np.full(len(slot), gap.last + 1), slot),
             )
-        runs = np.flatnonzero(active & ((layout.copy_rank > 0) | (formulation.grid is None)))
-        least, most = (
-            np.full(len(layout.copy_first), formulation.horizon),
-            np.zeros(len(layout.copy_first), dtype=np.int64),
-        )
-        np.minimum.at(least, layout.copy_op[runs], start[runs])
-        np.maximum.at(most, layout.copy_op[runs], start[runs])
-        first_event = np.minimum(inner[0], least[layout.copy_op])
-        last_event = np.maximum(inner[1], most[layout.copy_op])
-        return np.maximum(low, first_event), np.minimum(high, last_event)
+        runs = np.flatnonzero(active & ((at.copy_rank > 0) | (at.grid is None)))
+        least = np.full(len(at.copy_first), at.horizon)
+        most = np.zeros(len(at.copy_first), dtype=np.int64)
+        np.minimum.at(least, at.copy_node[runs], start[runs])
+        np.maximum.at(most, at.copy_node[runs], start[runs])
+        first_event = np.minimum(inner[0], least[at.copy_node])
+        last_event = np.maximum(inner[1], most[at.copy_node])
+        return np.maximum(at.first, first_event), np.minimum(at.last, last_event)
 
     def values(self) -> Values:
         """Values of all variables of phase 2."""
-        formulation, layout = self.formulation, self.layout
-        model, x = formulation.statement
-        arrays = formulation.problem.graph.arrays
+        variables = self.formulation.statement
+        model, x = variables.model, variables.blocks
         values = np.zeros(model.num_vars, dtype=np.float64)
-        end, live = self._ends()
         values[x.start.index] = self.start
         values[x.active.index] = self.active
-        values[x.end.index] = end
-        values[x.after.index] = self.start[formulation.singles] + 1
-        begins, ends = self._buffers()
-        values[x.buffer_start.index] = begins
-        values[x.buffer_end.index] = ends
-        contributing, into = formulation.contributions
-        number = np.zeros(len(arrays.size), dtype=np.int64)
-        number[layout.buffers] = np.arange(len(layout.buffers))
-        masked = self.start[contributing] < ends[number[into]]
-        values[x.masked.index] = masked
-        values[x.transient.index] = self.active[contributing] & ~masked
-        if len(x.cover):
-            pair = formulation.covered
-            instance = layout.pair_instance[pair]
-            at = self.start[layout.read_copy[layout.pair_read[pair]]]
-            reader = self.active[layout.read_copy[layout.pair_read[pair]]]
-            serves = live[instance] & (self.start[layout.instance_copy[instance]] < at) & (at < end[instance])
-            values[x.cover.index] = serves & reader
+        choosing = variables.choice_counts[self.copy] > 0
+        values[x.option.index[(variables.choice_first[self.copy] + self.runs.place)[choosing]]] = 1
+        self._sets(values)
+        copy, units = np.nonzero(variables.after_table >= 0)
+        values[x.after.index] = self.start[copy] + units
+        self._instances(values)
+        self._buffers(values)
         return values
 
-    def _end_event(self, last_use: Int) -> Int:
-        """Exclusive end for a last use at each of the given steps."""
-        return np.append(self.event, self.formulation.horizon)[last_use] + 1
+    def _sets(self, values: Values) -> None:
+        """Sets of options of which one is taken."""
+        at, variables = self.layout, self.formulation.statement
+        place_of = np.full(len(at.copy_node), -1, dtype=np.int64)
+        place_of[self.copy] = self.runs.place
+        owner, rank = expand(variables.set_counts)
+        first = np.searchsorted(at.tables.set_node, np.arange(len(at.copy_first)))
+        number = first[at.copy_node[owner]] + rank
+        taken = [place_of[copy] in at.tables.sets[k] for copy, k in zip(owner.tolist(), number.tolist(), strict=True)]
+        values[variables.blocks.some.index] = taken
 
-    def _ends(self) -> tuple[Int, NDArray[np.bool_]]:
-        """End of each instance of the layout and whether its copy runs."""
-        layout, problem = self.layout, self.formulation.problem
-        number = {
-            (copy, tensor): k
-            for k, (copy, tensor) in enumerate(
-                zip(layout.instance_copy.tolist(), layout.instance_tensor.tolist(), strict=True)
-            )
-        }
-        end = self.start[layout.instance_copy] + 1
-        end[problem.kept[layout.instance_tensor]] = self.formulation.horizon + 1  # idle ones too, see "kept to the end"
-        live = self.active[layout.instance_copy]
-        ordinary = problem.graph.arrays.producers.counts[self.instances.tensor] == 1
-        steps, tensors = self.instances.step[ordinary], self.instances.tensor[ordinary]
-        where = [number[c, t] for c, t in zip(self.copy[steps].tolist(), tensors.tolist(), strict=True)]
-        end[where] = self._end_event(self.instances.last_use[ordinary])
-        return end, live
+    def _instances(self, values: Values) -> None:
+        """Ends of instances, and which of them serves each read: the latest there is."""
+        at, variables, x = self.layout, self.formulation.statement, self.formulation.statement.blocks
+        made, read = at.made, at.read
+        is_made = variables.holds(values, made.copy, made.runs) & self.active[made.copy]
+        is_read = variables.holds(values, read.copy, read.runs) & self.active[read.copy]
+        end = self.start[made.copy] + made.last + 1
+        maker, reader = self.start[made.copy[at.pair_made]], self.start[read.copy[at.pair_read]]
+        good = is_read[at.pair_read] & is_made[at.pair_made] & (maker < reader)
+        latest = np.full(len(read), -1, dtype=np.int64)
+        np.maximum.at(latest, at.pair_read[good], maker[good])
+        lost = np.flatnonzero(is_read & (latest < 0))
+        if len(lost):
+            who = self.formulation.named(int(at.copy_node[read.copy[lost[0]]]))
+            raise ProblemError(f"the schedule runs {who} before what it reads is made for others", "not-made")
+        serves = good & (maker == latest[at.pair_read])
+        np.maximum.at(end, at.pair_made[serves], (reader + read.last[at.pair_read] + 1)[serves])
+        for step, tensors in self.runs.live.items():  # live throughout, so that they need not be made inside
+            start = self.start[self.copy[step]]
+            run = at.tables.run_first[self.runs.node[step]] + self.runs.place[step]
+            for tensor in tensors.tolist():
+                mine = np.flatnonzero(is_made & (made.tensor == tensor) & (self.start[made.copy] < start))
+                if len(mine):
+                    last = mine[np.argmax(self.start[made.copy[mine]])]
+                    end[last] = max(end[last], start + at.tables.run_segments[run])
+        kept = np.flatnonzero(at.tables.kept[made.tensor])
+        time = np.where(is_made[kept], self.start[made.copy[kept]], -1)
+        final = np.full(len(at.tables.size), -1, dtype=np.int64)
+        np.maximum.at(final, made.tensor[kept], time)
+        keeps = is_made[kept] & (time == final[made.tensor[kept]])
+        idle = ~self.active[made.copy[kept]]  # held as well: see "kept to the end"
+        end[kept[keeps | idle]] = at.horizon + 1
+        values[x.keep.index] = keeps[np.isin(kept, variables.kept)]
+        values[x.end.index] = end
+        if len(x.cover):
+            values[x.cover.index] = serves[variables.covered]
 
-    def _buffers(self) -> tuple[Int, Int]:
-        """Start and end of the one instance of each accumulation buffer."""
-        layout, arrays = self.layout, self.formulation.problem.graph.arrays
-        begins, ends = [], []
-        for tensor in layout.buffers.tolist():
-            first = self.start[layout.copy_first[arrays.producers[tensor]]]
-            mine = self.instances.tensor == tensor
-            use = self._end_event(self.instances.last_use[mine]) if mine.any() else first + 1
-            # Contributions after the last read are transient, unless they are first ones.
-            reads = self.instances.last_use[mine] > self.instances.step[mine]
-            begins.append(int(first.min()))
-            ends.append(max(int(first.max()) + 1, int(use[reads].max(initial=0))))
-        return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+    def _buffers(self, values: Values) -> None:
+        """The one instance of each accumulation buffer, and contributions of later copies."""
+        at, variables, x = self.layout, self.formulation.statement, self.formulation.statement.blocks
+        buffers = at.tables.buffers
+        begin = np.full(len(buffers), at.horizon, dtype=np.int64)
+        end = np.zeros(len(buffers), dtype=np.int64)
+        filled, used = at.filled, at.used
+        first = (at.copy_rank[filled.copy] == 0) & variables.holds(values, filled.copy, filled.runs)
+        place = np.searchsorted(buffers, filled.tensor)
+        np.minimum.at(begin, place[first], (self.start[filled.copy] + filled.begin)[first])
+        np.maximum.at(end, place[first], (self.start[filled.copy] + filled.last + 1)[first])
+        reads = self.active[used.copy] & variables.holds(values, used.copy, used.runs)
+        place = np.searchsorted(buffers, used.tensor)
+        np.maximum.at(end, place[reads], (self.start[used.copy] + used.last + 1)[reads])
+        end[at.tables.kept[buffers]] = at.horizon + 1
+        values[x.buffer_start.index] = begin
+        values[x.buffer_end.index] = end
+        again = variables.contributions
+        masked = self.start[again.copy] + again.last + 1 <= end[np.searchsorted(buffers, again.tensor)]
+        active = self.active[again.copy] & variables.holds(values, again.copy, again.runs)
+        values[x.masked.index] = masked
+        values[x.transient.index] = active & ~masked

@@ -1,16 +1,15 @@
-"""Variables and index arithmetic of the retention-interval formulation: copies, instances, reads and the time grid."""
+"""Copies, instances and reads of retention intervals, and the times at which they can be."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.formulations.sequence import standing_buffers
-from remat.modeling import Vars
+from remat.formulations.retention_intervals.tables import NodeTables, Touches
+from remat.graphs.arrays import Csr
 from remat.modeling.rows import expand
-from remat.problem import Problem
 from remat.schedule import OrderRule
 
 Int = NDArray[np.int64]
@@ -18,30 +17,15 @@ Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class RetentionBlocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    start: Vars
-    active: Vars
-    end: Vars
-    after: Vars
-    buffer_start: Vars
-    buffer_end: Vars
-    transient: Vars
-    masked: Vars
-    cover: Vars
-
-
-@dataclass(frozen=True)
 class StageGrid:
-    """Events of the fixed order: stage ``k`` (from 1) has ``k`` events, the ``j``-th of them for op ``j`` alone."""
+    """Events of the fixed order: stage ``k`` (from 1) has ``k`` events, the ``j``-th of them for node ``j`` alone."""
 
-    num_ops: int
+    num_nodes: int
 
     @property
     def horizon(self) -> int:
         """Number of events, n(n+1)/2."""
-        return self.num_ops * (self.num_ops + 1) // 2
+        return self.num_nodes * (self.num_nodes + 1) // 2
 
     @staticmethod
     def event(stage: Int, slot: Int) -> Int:
@@ -50,105 +34,164 @@ class StageGrid:
 
 
 @dataclass(frozen=True)
-class RetentionLayout:
-    """Which copies, instances and reads there are.
-
-    A *copy* is a possible compute of an op; an *instance* is an output of a copy; a *read* is an input of a copy.
-    Accumulation buffers have one instance for good and are kept apart. Graph inputs are always live and left out.
+class CopiedTouches:
+    """:class:`Touches` of every copy of the node, copy after copy.
 
     Attributes
     ----------
-    copy_op, copy_rank : int64 arrays, shape (copies,)
-        Copies of one op are adjacent; rank 0 is the first compute.
-    copy_first : int64 array, shape (ops,)
-        First copy of each op.
-    last_stage : int64 array, shape (ops,)
-        Last stage (from 1) in which a recomputation of the op can be of use.
-    instance_copy, instance_tensor : int64 arrays, shape (instances,)
-    read_copy, read_tensor : int64 arrays, shape (reads,)
-    pair_read, pair_instance : int64 arrays, shape (pairs,)
-        All instances that could serve each read; sorted by read.
-    buffers : int64 array
-        Accumulation buffers.
+    copy, tensor, begin, last, runs : int64 arrays of one shape
     """
 
-    copy_op: Int
-    copy_rank: Int
-    copy_first: Int
-    last_stage: Int
-    instance_copy: Int
-    instance_tensor: Int
-    read_copy: Int
-    read_tensor: Int
-    pair_read: Int
-    pair_instance: Int
-    buffers: Int
+    copy: Int
+    tensor: Int
+    begin: Int
+    last: Int
+    runs: Int
+
+    def __len__(self) -> int:
+        return len(self.copy)
 
     @classmethod
-    def of(cls, problem: Problem, copies: int) -> RetentionLayout:
-        """Layout with at most `copies` computes for ops that the problem does not limit."""
-        arrays = problem.graph.arrays
-        num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-        is_buffer, _ = standing_buffers(problem)
-        last_stage = last_useful_stage(problem)
-        limit = np.array([copies if c is None else c for c in problem.compute_limits], dtype=np.int64)
-        limit[last_stage <= 0] = 1
-        if problem.order is OrderRule.FIXED:  # at most once in each stage from its own to the last useful one
-            limit = np.minimum(limit, np.maximum(1, last_stage - arrays.position))
-        copy_op, copy_rank = expand(limit)
+    def of(cls, touches: Touches, copy_first: Int, copies: Int) -> CopiedTouches:
+        """Those of nodes with so many copies each."""
+        row, rank = expand(copies[touches.node])
+        copy = copy_first[touches.node[row]] + rank
+        order = np.argsort(copy, kind="stable")
+        row = row[order]
+        return cls(copy[order], touches.tensor[row], touches.begin[row], touches.last[row], touches.runs[row])
+
+    def only(self, which: Bool | Int) -> CopiedTouches:
+        """Return some of them."""
+        return CopiedTouches(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class IntervalsLayout:
+    """Which copies, instances and reads there are.
+
+    A *copy* is a possible run of a node; its *window* are the `width` units of time from its start. An *instance* is
+    what a copy makes; accumulation buffers have one instance for good and are kept apart. Graph inputs are always live
+    and left out.
+
+    Attributes
+    ----------
+    tables : NodeTables
+    width : int
+        Units of time of each event.
+    grid : StageGrid or None
+        The events of a fixed order, of nodes.
+    copy_node, copy_rank : int64 arrays, shape (copies,)
+        Copies of one node are adjacent; rank 0 is the first run.
+    copies, copy_first : int64 arrays, shape (nodes,)
+        Number of copies, and the first one.
+    last_stage : int64 array, shape (nodes,)
+        Last stage (from 1) in which another run of the node can be of use.
+    first, last : int64 arrays, shape (copies,)
+        Earliest and latest start.
+    made, read, filled, used : CopiedTouches
+        Instances of tensors with one writer and of phantoms, and their reads; contributions to accumulation buffers,
+        and their reads.
+    pair_read, pair_made : int64 arrays of one shape
+        Every read with each instance that can serve it, by read.
+    """
+
+    tables: NodeTables
+    width: int
+    grid: StageGrid | None
+    copy_node: Int
+    copy_rank: Int
+    copies: Int
+    copy_first: Int
+    last_stage: Int
+    first: Int
+    last: Int
+    made: CopiedTouches
+    read: CopiedTouches
+    filled: CopiedTouches
+    used: CopiedTouches
+    pair_read: Int
+    pair_made: Int
+
+    @property
+    def events(self) -> int:
+        """|D|, the number of events."""
+        return self.grid.horizon if self.grid else len(self.copy_node)
+
+    @property
+    def horizon(self) -> int:
+        """Units of time of all events."""
+        return self.events * self.width
+
+    @property
+    def slot(self) -> Int:
+        """Place of each copy's node in a stage, from 1; shape (copies,)."""
+        return self.tables.position[self.copy_node] + 1
+
+    @property
+    def contributions(self) -> CopiedTouches:
+        """Contributions of later copies, to buffers that are live or for themselves."""
+        return self.filled.only(self.copy_rank[self.filled.copy] > 0)
+
+    def time(self, event: Int) -> Int:
+        """Start of events, which count from 1."""
+        return (event - 1) * self.width + 1
+
+    @classmethod
+    def of(cls, tables: NodeTables, order: str, copies: int) -> IntervalsLayout:
+        """Layout with at most `copies` runs of nodes that the problem does not limit."""
+        nodes, width = len(tables.position), tables.width
+        fixed = order == OrderRule.FIXED
+        grid = StageGrid(nodes) if fixed else None
+        stage = last_useful_stage(tables, fixed=fixed)
+        limit = np.where(tables.limit < 0, copies, tables.limit)
+        limit[stage <= 0] = 1
+        if fixed:  # at most once in each stage from its own to the last useful one
+            limit = np.minimum(limit, np.maximum(1, stage - tables.position))
+        copy_node, copy_rank = expand(limit)
         copy_first = np.cumsum(limit) - limit
-
-        ordinary = arrays.producers.counts == 1
-        copy_outputs, _ = expand(arrays.op_outputs.counts[copy_op])
-        tensors = _gather(arrays.op_outputs.indptr, arrays.op_outputs.indices, copy_op)
-        instance_copy, instance_tensor = copy_outputs[ordinary[tensors]], tensors[ordinary[tensors]]
-
-        copy_inputs, _ = expand(arrays.op_inputs.counts[copy_op])
-        tensors = _gather(arrays.op_inputs.indptr, arrays.op_inputs.indices, copy_op)
-        wanted = ~arrays.is_input[tensors]
-        read_copy, read_tensor = copy_inputs[wanted], tensors[wanted]
-
-        by_tensor = np.argsort(instance_tensor, kind="stable")
-        counts = np.bincount(instance_tensor, minlength=num_tensors).astype(np.int64)
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        pair_read, _ = expand(counts[read_tensor])
-        pair_instance = _gather(indptr, by_tensor, read_tensor)
-        assert len(copy_first) == num_ops
+        first = last = np.ones(len(copy_node), dtype=np.int64)
+        if grid is None:
+            last = last * len(copy_node)
+        else:
+            slot = tables.position[copy_node] + 1
+            first = grid.event(slot + copy_rank, slot)
+            last = np.where(copy_rank > 0, grid.event(stage[copy_node], slot), first)
+        made, read, filled, used = (
+            CopiedTouches.of(touches, copy_first, limit)
+            for touches in (tables.makes, tables.reads, tables.fills, tables.uses)
+        )
+        instances = Csr.from_pairs(made.tensor, np.arange(len(made)), len(tables.size))
+        pair_read, place = instances.entries(read.tensor)
+        pair_made = instances.indices[place]
+        if not tables.is_plain:  # a run does not serve itself, nor one that is always before it
+            maker, reader = made.copy[pair_made], read.copy[pair_read]
+            possible = (maker != reader) & (first[maker] < last[reader])
+            pair_read, pair_made = pair_read[possible], pair_made[possible]
         return cls(
-            copy_op, copy_rank, copy_first, last_stage, instance_copy, instance_tensor, read_copy, read_tensor,
-            pair_read, pair_instance, np.flatnonzero(is_buffer),
+            tables, width, grid, copy_node, copy_rank, limit, copy_first, stage, (first - 1) * width + 1,
+            (last - 1) * width + 1, made, read, filled, used, pair_read, pair_made,
         )  # fmt: skip
 
 
-def last_useful_stage(problem: Problem) -> Int:
-    """Last stage, from 1, in which recomputing each op can be of use; 0 where it never is; shape (ops,).
+def last_useful_stage(tables: NodeTables, *, fixed: bool) -> Int:
+    """Last stage, from 1, in which running each node again can be of use; 0 where it never is; shape (nodes,).
 
-    A recomputation serves a reader in the same or a later stage, and a reader runs in its own stage or wherever its
-    own recomputation is of use. What must be alive at the end can be recomputed in the last stage. Regaining an
-    accumulation buffer is not expressed, so nothing is recomputed for its sake.
+    A run serves a reader in the same or a later stage, and a reader runs in its own stage or wherever its own runs are
+    of use. What must be alive at the end can be made in the last stage. Regaining an accumulation buffer is not
+    expressed, so nothing is run for its sake.
     """
-    arrays = problem.graph.arrays
-    num_ops = len(arrays.cost)
-    single = arrays.producers.counts == 1
-    once = np.array([limit == 1 for limit in problem.compute_limits])
-    last = np.zeros(num_ops, dtype=np.int64)
-    outputs, consumers = arrays.op_outputs.lists(), arrays.consumers.lists()
-    position = arrays.position.tolist()
-    for op in arrays.order[::-1].tolist():
-        for tensor in outputs[op]:
-            if not single[tensor]:
-                continue
-            if problem.kept[tensor]:
-                last[op] = num_ops
-            for reader in consumers[tensor]:
-                last[op] = max(last[op], position[reader] + 1, 0 if once[reader] else last[reader])
-    if problem.order is OrderRule.FIXED:
-        last[arrays.order[-1]] = 0  # nothing follows the last op
-    return last
-
-
-def _gather(indptr: Int, indices: Int, rows: Int) -> Int:
-    """The given rows of a compressed table, one after the other."""
-    counts = indptr[rows + 1] - indptr[rows]
-    owner, rank = expand(counts)
-    return indices[indptr[rows][owner] + rank]
+    nodes = len(tables.position)
+    makes = Csr.from_pairs(tables.makes.node, tables.makes.tensor, nodes).lists()
+    readers = Csr.from_pairs(tables.reads.tensor, tables.reads.node, len(tables.size)).lists()
+    position, once = tables.position.tolist(), (tables.limit == 1).tolist()
+    kept = tables.kept.tolist()
+    order = np.argsort(tables.position).tolist()
+    last, reach = [0] * nodes, [0] * nodes  # the latter with the stage of the first run
+    for node in reversed(order):
+        uses = [reach[reader] for tensor in makes[node] for reader in readers[tensor]]
+        uses += [nodes for tensor in makes[node] if kept[tensor]]
+        last[node] = max(uses, default=0)
+        reach[node] = position[node] + 1 if once[node] else max(position[node] + 1, last[node])
+    if fixed:
+        last[order[-1]] = 0  # nothing follows the last node
+    return np.array(last, dtype=np.int64)

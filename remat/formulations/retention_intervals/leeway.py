@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.base import Leeway, Part
-from remat.formulations.retention_intervals.encoder import Gap, RetentionEncoder
+from remat.formulations.retention_intervals.encoder import Gap, IntervalsEncoder
 from remat.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ def leeway(formulation: RetentionIntervals, schedule: Schedule, part: Part) -> L
     With the free order the idle copies of these ops take events inside of the stages, so that there is room for them
     between the copies that stay.
     """
-    layout, arrays = formulation.layout, formulation.problem.graph.arrays
-    model, x = formulation.statement
-    mine = part.ops[layout.copy_op]
-    encoder = RetentionEncoder(formulation, schedule, Gap(part.first, part.last, mine))
+    at, arrays = formulation.layout, formulation.problem.graph.arrays
+    variables = formulation.statement
+    model, x = variables.model, variables.blocks
+    mine = part.ops[at.copy_node]
+    encoder = IntervalsEncoder(formulation, formulation.runs_of(schedule), Gap(part.first, part.last, mine))
     values = encoder.values()
     touched = np.zeros(len(arrays.size), dtype=np.bool_)
     for table in (arrays.op_inputs, arrays.op_outputs):
@@ -42,17 +43,15 @@ def leeway(formulation: RetentionIntervals, schedule: Schedule, part: Part) -> L
     moves = mine & (low <= high)
     release(x.active.index, moves)
     lower[x.start.index[moves]], upper[x.start.index[moves]] = low[moves], high[moves]
-    release(x.end.index, touched[layout.instance_tensor])
-    release(x.after.index, moves[formulation.singles])
-    release(x.buffer_start.index, touched[layout.buffers])
-    release(x.buffer_end.index, touched[layout.buffers])
-    contributing, into = formulation.contributions
-    release(x.transient.index, moves[contributing] | touched[into])
-    release(x.masked.index, moves[contributing] | touched[into])
+    release(x.end.index, touched[at.made.tensor])
+    release(x.after.index, moves[np.nonzero(variables.after_table >= 0)[0]])
+    release(x.buffer_start.index, touched[at.tables.buffers])
+    release(x.buffer_end.index, touched[at.tables.buffers])
+    again = variables.contributions
+    release(x.transient.index, moves[again.copy] | touched[again.tensor])
+    release(x.masked.index, moves[again.copy] | touched[again.tensor])
     if len(x.cover):
-        pair = formulation.covered
-        reader = layout.read_copy[layout.pair_read[pair]]
-        release(
-            x.cover.index, moves[reader] | part.ops[layout.copy_op[layout.instance_copy[layout.pair_instance[pair]]]]
-        )
+        pair = variables.covered
+        reader, maker = at.read.copy[at.pair_read[pair]], at.made.copy[at.pair_made[pair]]
+        release(x.cover.index, moves[reader] | mine[maker])
     return Leeway(values, lower, upper)

@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.base import Values
 from remat.modeling.written import WrittenModel
 
 if TYPE_CHECKING:
     from remat.formulations.retention_intervals.formulation import RetentionIntervals
-    from remat.formulations.retention_intervals.layout import RetentionBlocks
 
-Int = NDArray[np.int64]
 TEXT = Path(__file__).with_name("retention_intervals.mzn")
 
 
-def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | None = None) -> WrittenModel:
-    """The model over blocks `x` as a text written by hand.
+def written(f: RetentionIntervals, *, highest_peak: int | None = None) -> WrittenModel:
+    """The model as a text written by hand.
 
     Parameters
     ----------
@@ -30,7 +27,7 @@ def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | No
     """
     first_phase = highest_peak is not None
     again = f.layout.copy_rank > 0
-    cost = f.problem.graph.arrays.cost[f.layout.copy_op]
+    cost = f.problem.graph.arrays.cost[f.layout.copy_node]
     unit = int(np.gcd.reduce(cost[again])) or 1
     data = {
         **_copies(f),
@@ -43,8 +40,8 @@ def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | No
     return WrittenModel(
         TEXT,
         data,
-        values=lambda output: _values(f, x, output, first_phase),
-        hint=lambda values: _hint(f, x, values),
+        values=lambda output: _values(f, output, first_phase),
+        hint=lambda values: _hint(f, values),
         cost_unit=1 if first_phase else unit,
         cost_offset=0 if first_phase else f.problem.graph.base_cost,
     )
@@ -52,85 +49,85 @@ def written(f: RetentionIntervals, x: RetentionBlocks, *, highest_peak: int | No
 
 def _copies(f: RetentionIntervals) -> dict[str, Any]:
     """Copies, instances and reads."""
-    layout, problem = f.layout, f.problem
-    reads = np.flatnonzero(~np.isin(layout.read_tensor, layout.buffers))
-    choices: list[set[int]] = [set() for _ in layout.read_copy]
-    for read, instance in zip(layout.pair_read.tolist(), layout.pair_instance.tolist(), strict=True):
+    at = f.layout
+    choices: list[set[int]] = [set() for _ in range(len(at.read))]
+    for read, instance in zip(at.pair_read.tolist(), at.pair_made.tolist(), strict=True):
         choices[read].add(instance + 1)
     return {
-        "horizon": f.horizon,
-        "fixed_order": f.grid is not None,
-        "op": layout.copy_op + 1,
-        "workspace": f.workspace[layout.copy_op] // f.unit,
+        "horizon": at.horizon,
+        "fixed_order": at.grid is not None,
+        "op": at.copy_node + 1,
+        "workspace": f.workspace[at.copy_node] // f.unit,
         "events": _events(f),
-        "instance_copy": layout.instance_copy + 1,
-        "instance_size": problem.graph.arrays.size[layout.instance_tensor] // f.unit,
-        "instance_kept": problem.kept[layout.instance_tensor],
-        "read_copy": layout.read_copy[reads] + 1,
-        "read_choices": [choices[read] for read in reads.tolist()],
+        "instance_copy": at.made.copy + 1,
+        "instance_size": at.tables.size[at.made.tensor] // f.unit,
+        "instance_kept": at.tables.kept[at.made.tensor],
+        "read_copy": at.read.copy + 1,
+        "read_choices": choices,
     }
 
 
 def _events(f: RetentionIntervals) -> list[set[int]] | list[range]:
     """Events at which each copy may start, (9) or (11)."""
-    layout = f.layout
-    if f.grid is None:
-        return [range(1, f.horizon + 1)] * len(layout.copy_op)
-    slot = f.problem.graph.arrays.position[layout.copy_op] + 1
-    least = slot + layout.copy_rank
-    most = np.where(layout.copy_rank > 0, layout.last_stage[layout.copy_op], slot)
+    at = f.layout
+    if at.grid is None:
+        return [range(1, at.horizon + 1)] * len(at.copy_node)
+    slot = at.slot
+    least = slot + at.copy_rank
+    most = np.where(at.copy_rank > 0, at.last_stage[at.copy_node], slot)
     return [
-        set(f.grid.event(np.arange(a, b + 1), j).tolist())
+        set(at.grid.event(np.arange(a, b + 1), j).tolist())
         for a, b, j in zip(least.tolist(), most.tolist(), slot, strict=True)
     ]
 
 
 def _buffers(f: RetentionIntervals) -> dict[str, Any]:
     """Accumulation buffers."""
-    layout, arrays = f.layout, f.problem.graph.arrays
-    copy, into = f.contributions
+    at, producers = f.layout, f.problem.graph.arrays.producers
+    buffers, again = at.tables.buffers, at.contributions
     return {
-        "buffer_size": arrays.size[layout.buffers] // f.unit,
-        "buffer_kept": f.problem.kept[layout.buffers],
-        "buffer_writers": [set((layout.copy_first[arrays.producers[b]] + 1).tolist()) for b in layout.buffers],
-        "buffer_readers": [set((layout.read_copy[layout.read_tensor == b] + 1).tolist()) for b in layout.buffers],
-        "again_copy": copy + 1,
-        "again_buffer": np.searchsorted(layout.buffers, into) + 1,
+        "buffer_size": at.tables.size[buffers] // f.unit,
+        "buffer_kept": at.tables.kept[buffers],
+        "buffer_writers": [set((at.copy_first[producers[b]] + 1).tolist()) for b in buffers],
+        "buffer_readers": [set((at.used.copy[at.used.tensor == b] + 1).tolist()) for b in buffers],
+        "again_copy": again.copy + 1,
+        "again_buffer": np.searchsorted(buffers, again.tensor) + 1,
     }
 
 
-def _hint(f: RetentionIntervals, x: RetentionBlocks, values: Values | None) -> Mapping[str, Any]:
+def _hint(f: RetentionIntervals, values: Values | None) -> Mapping[str, Any]:
     if values is None or not np.isfinite(values).all():
         return {"hint_active": [], "hint_start": [], "hint_held": []}
+    x, copy = f.statement.blocks, f.layout.made.copy
     active = values[x.active.index] > 0.5
     start, end = (np.rint(values[block.index]).astype(np.int64) for block in (x.start, x.end))
-    copy = f.layout.instance_copy
     return {"hint_active": active, "hint_start": start, "hint_held": np.where(active[copy], end - start[copy], 0)}
 
 
-def _values(f: RetentionIntervals, x: RetentionBlocks, output: Mapping[str, Any], first_phase: bool) -> Values:
+def _values(f: RetentionIntervals, output: Mapping[str, Any], first_phase: bool) -> Values:
     """Values of the model's variables from what the text puts out."""
-    layout = f.layout
+    at, variables = f.layout, f.statement
+    x, buffers = variables.blocks, at.tables.buffers
     active = np.array(output["active"], dtype=np.bool_)
     start, held, buffer_start, buffer_held = (
         np.array(output[name], dtype=np.int64) for name in ("start", "held", "buffer_start", "buffer_held")
     )
-    copy = layout.instance_copy
+    copy = at.made.copy
     # an instance that is not there may end anywhere, and where its tensor is kept it has to be at the end
-    end = np.where(active[copy], start[copy] + held, f.horizon + 1)
-    values = np.zeros(f.statement[0].num_vars + first_phase)
+    end = np.where(active[copy], start[copy] + held, at.horizon + 1)
+    values = np.zeros(variables.model.num_vars + first_phase)
     values[x.start.index] = start
     values[x.active.index] = active
     values[x.end.index] = end
-    values[x.after.index] = start[f.singles] + 1
+    values[x.after.index] = start[np.nonzero(variables.after_table >= 0)[0]] + 1
     values[x.buffer_start.index] = buffer_start
     values[x.buffer_end.index] = buffer_start + buffer_held
-    again, into = f.contributions
+    again = variables.contributions
     values[x.transient.index] = output["transient"]
-    values[x.masked.index] = start[again] < (buffer_start + buffer_held)[np.searchsorted(layout.buffers, into)]
+    values[x.masked.index] = start[again.copy] < (buffer_start + buffer_held)[np.searchsorted(buffers, again.tensor)]
     if len(x.cover):
-        instance = layout.pair_instance[f.covered]
-        reader = start[layout.read_copy[layout.pair_read[f.covered]]]
+        instance = at.pair_made[variables.covered]
+        reader = start[at.read.copy[at.pair_read[variables.covered]]]
         values[x.cover.index] = active[copy[instance]] & (start[copy[instance]] < reader) & (reader < end[instance])
     if first_phase:
         values[-1] = output["peak"]

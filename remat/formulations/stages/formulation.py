@@ -15,7 +15,7 @@ from remat.formulations.sequence import (
     MemoryScale,
     check_limits,
     op_sequence,
-    stages_of,
+    op_stages,
     standing_buffers,
     useful_schedule,
 )
@@ -362,7 +362,7 @@ class Stages(Formulation):
         cost = int(problem.graph.arrays.cost[sequence].sum())
         if self._limit is not None and cost > self._limit:
             raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}")
-        stage = stages_of(problem, sequence) - 1
+        stage = op_stages(problem, sequence) - 1
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)
         chosen = np.flatnonzero((op < stage) & (stage >= at.first_stage))

@@ -1,4 +1,4 @@
-"""Variables of the hierarchical retention intervals, and the literals and times that they stand for."""
+"""Variables of retention intervals, and the literals and times that they stand for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.intervals_layout import CopiedTouches, IntervalsLayout
-from remat.formulations.hierarchical.intervals_tables import EVERY
+from remat.formulations.retention_intervals.layout import IntervalsLayout
+from remat.formulations.retention_intervals.tables import EVERY
 from remat.modeling import ALWAYS, Model, Vars
 from remat.modeling.rows import expand
 
@@ -26,12 +26,12 @@ class IntervalBlocks:
     active: Vars
     option: Vars
     some: Vars
-    tick: Vars
     end: Vars
+    after: Vars
     buffer_start: Vars
     buffer_end: Vars
-    masked: Vars
     transient: Vars
+    masked: Vars
     keep: Vars
     cover: Vars
 
@@ -44,30 +44,33 @@ class IntervalVariables:
     layout : IntervalsLayout
     model : Model
         They are made in it.
+    covers : bool
+        Whether reads with a choice of instances have cover literals.
     """
 
-    def __init__(self, layout: IntervalsLayout, model: Model) -> None:
+    def __init__(self, layout: IntervalsLayout, model: Model, *, covers: bool) -> None:
         self.layout, self.model = layout, model
-        self.blocks = self._make(model)
+        self.contributions = layout.contributions
+        self.has_covers = covers
+        self.blocks = self._make(model, len(self.covered) if covers else 0)
 
-    def _make(self, model: Model) -> IntervalBlocks:
+    def _make(self, model: Model, covers: int) -> IntervalBlocks:
         at, horizon = self.layout, self.layout.horizon
-        copies = len(at.copy_node)
-        copy, tick = np.nonzero(self.tick_table >= 0)
-        buffers, again = len(at.tables.buffers), self.contributions
+        copies, buffers = len(at.copy_node), len(at.tables.buffers)
+        copy, units = np.nonzero(self.after_table >= 0)
         return IntervalBlocks(
             start=model.integers("start", copies, at.first, at.last),
-            active=model.booleans("active", copies, lower=(at.copy_rank == 0).astype(np.int64)),
+            active=model.booleans("active", copies, lower=(at.copy_rank == 0).astype(np.int64)),  # (7)
             option=model.booleans("option", int(self.choice_counts.sum())),
             some=model.booleans("some", int(self.set_counts.sum())),
-            tick=model.integers("tick", len(copy), at.first[copy] + tick, at.last[copy] + tick),
-            end=model.integers("end", len(at.made), at.first[at.made.copy] + at.made.begin, horizon + 1),
+            end=model.integers("end", len(at.made), at.first[at.made.copy] + at.made.last + 1, horizon + 1),
+            after=model.integers("after", len(copy), at.first[copy] + units, at.last[copy] + units),
             buffer_start=model.integers("buffer_start", buffers, 1, horizon),
             buffer_end=model.integers("buffer_end", buffers, 2, horizon + 1),
-            masked=model.booleans("masked", len(again)),
-            transient=model.booleans("transient", len(again)),
+            transient=model.booleans("transient", len(self.contributions)),
+            masked=model.booleans("masked", len(self.contributions)),
             keep=model.booleans("keep", len(self.kept)),
-            cover=model.booleans("cover", len(self.covered)),
+            cover=model.booleans("cover", covers),
         )
 
     @cached_property
@@ -89,16 +92,13 @@ class IntervalVariables:
         return np.bincount(self.layout.tables.set_node, minlength=nodes)[self.layout.copy_node].astype(np.int64)
 
     @cached_property
-    def tick_table(self) -> Int:
-        """Place among the ticks of each (copy, units after its start); -1: none. Shape (copies, width + 1)."""
-        at = self.layout
+    def after_table(self) -> Int:
+        """Place in `after` of each (copy, units after its start); -1: none. Shape (copies, width + 1)."""
+        at, tables, again = self.layout, self.layout.tables, self.contributions
         needed = np.zeros((len(at.copy_node), at.width + 1), dtype=np.bool_)
-        tables = at.tables
-        run, rank = expand(at.copies[tables.run_node[tables.piece_run]])
-        copy = at.copy_first[tables.run_node[tables.piece_run[run]]] + rank
-        needed[copy, tables.piece_begin[run]] = needed[copy, tables.piece_end[run]] = True
+        copy, piece = self.pieces
+        needed[copy, tables.piece_begin[piece]] = needed[copy, tables.piece_end[piece]] = True
         needed[at.made.copy, at.made.begin] = True
-        again = self.contributions
         needed[again.copy, again.begin] = needed[again.copy, again.last + 1] = True
         needed[:, 0] = False  # that is the start
         table = np.full(needed.shape, -1, dtype=np.int64)
@@ -106,44 +106,51 @@ class IntervalVariables:
         return table
 
     @cached_property
-    def contributions(self) -> CopiedTouches:
-        """Contributions of later copies, to buffers that are there already or for themselves."""
-        at = self.layout
-        return at.filled.only(at.copy_rank[at.filled.copy] > 0)
+    def pieces(self) -> tuple[Int, Int]:
+        """(copy, piece) for every piece of every copy's runs."""
+        at, tables = self.layout, self.layout.tables
+        node = tables.run_node[tables.piece_run]
+        piece, rank = expand(at.copies[node])
+        return at.copy_first[node[piece]] + rank, piece
 
     @cached_property
     def kept(self) -> Int:
-        """Instances that can be the one that is kept."""
+        """Instances that may be the kept one and are made in some runs of their node only."""
         at = self.layout
-        return np.flatnonzero(at.kept[at.made.tensor])
+        return np.flatnonzero(at.tables.kept[at.made.tensor] & (at.made.runs != EVERY))
 
     @cached_property
     def covered(self) -> Int:
         """Pairs of a read and an instance that need a literal: all but those of reads without a choice."""
         at = self.layout
         choices = np.bincount(at.pair_read, minlength=len(at.read))[at.pair_read]
-        maker = at.made.copy[at.pair_made]
-        sure = (at.copy_rank[maker] == 0) & (at.made.runs[at.pair_made] == EVERY)
+        sure = (at.copy_rank[at.made.copy[at.pair_made]] == 0) & (at.made.runs[at.pair_made] == EVERY)
         return np.flatnonzero((choices > 1) | ~sure)
+
+    @cached_property
+    def active(self) -> Int:
+        """The literal by which each copy runs; shape (copies,)."""
+        return np.where(self.layout.copy_rank == 0, ALWAYS, self.blocks.active.index)
 
     def literal(self, copy: Int, runs: Int) -> Int:
         """The literal by which a copy runs with one of a set of its options."""
-        x = self.blocks
-        active = np.where(self.layout.copy_rank[copy] == 0, ALWAYS, x.active.index[copy])
+        x, at = self.blocks, self.layout
+        if at.tables.is_plain:
+            return self.active[copy]
         own = self.choice_counts[copy]
         option = self.choice_first[copy] + runs
         some = (np.cumsum(self.set_counts) - self.set_counts)[copy] + runs - own
         one = (runs >= 0) & (runs < own)
         several = (runs >= own) & (runs >= 0)
-        result = active.copy()
+        result = self.active[copy]
         result[one] = x.option.index[option[one]]
         result[several] = x.some.index[some[several]]
         return result
 
     def time(self, copy: Int, units: Int) -> Int:
         """The variable of the time so many units after the start of a copy."""
-        x, place = self.blocks, self.tick_table[copy, units]
-        return np.where(units == 0, x.start.index[copy], x.tick.index[place] if len(x.tick) else x.start.index[copy])
+        x, place = self.blocks, self.after_table[copy, units]
+        return np.where(units == 0, x.start.index[copy], x.after.index[place] if len(x.after) else x.start.index[copy])
 
     def chosen(self, values: Values) -> Int:
         """The run of each copy (its place among all runs), or -1 where it does not run; shape (copies,)."""
