@@ -18,6 +18,7 @@ from remat import Schedule, validate  # noqa: E402
 from remat.errors import ProblemError, VerificationError  # noqa: E402
 from remat.torch import capture, rematerialize, track_storages  # noqa: E402
 from remat.torch.partition import split  # noqa: E402
+from remat.torch.rematerialized import entry  # noqa: E402
 from remat.torch.rematerialized.program import Program  # noqa: E402
 from remat.torch.rematerialized.verify import verify  # noqa: E402
 
@@ -263,7 +264,7 @@ def test_copies_have_their_own_parameters_and_nothing_is_pickled(state, tmp_path
         torch.save(model, tmp_path / "model.pt")
 
 
-def test_a_schedule_can_be_given(state, tmp_path) -> None:
+def test_a_schedule_can_be_given(state, tmp_path, monkeypatch) -> None:
     module, model = state
     model.save_schedule(tmp_path / "schedule.json")
     x, target = data()
@@ -271,11 +272,12 @@ def test_a_schedule_can_be_given(state, tmp_path) -> None:
     again = rematerialize(module, (x, target), schedule=tmp_path / "schedule.json", costs="flops")
     assert again.schedule == model.schedule and again.report.result is None
     assert again.report.predicted_peak == model.report.predicted_peak
+    monkeypatch.setattr(entry, "capture", lambda *_, **__: model.captured)
     with refused("schedule.step-over-budget", hide={f"{model.report.predicted_peak:,}": "<peak>"}):
         rematerialize(module, (x, target), 100, schedule=model.schedule)
 
 
-def test_what_cannot_be_is_refused(state) -> None:
+def test_what_cannot_be_is_refused(state, monkeypatch) -> None:
     module, model = state
     sample = data()
     for kind, given, options in (
@@ -286,6 +288,7 @@ def test_what_cannot_be_is_refused(state) -> None:
     ):
         with refused(kind):
             rematerialize(*given, **options)
+    monkeypatch.setattr(entry, "capture", lambda *_, **__: model.captured)
     with pytest.raises(ProblemError, match=r"bytes .* known to suffice"):
         rematerialize(module, sample, "1KiB", **QUICK)
 

@@ -31,7 +31,7 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
     if isinstance(error, CaptureError):
         return error
     if depends_on_data(error):
-        what = _first_line(error)
+        what = first_line(error)
         advice = "; call ctc_loss outside of the module" if "_ctc_loss" in what else ""
         return CaptureError(
             f"module {name!r} does what depends on the values of tensors, not only on their shapes"
@@ -42,9 +42,9 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
     if refused is not None:
         return RouteError(opaque(*refused.groups()), "opaque-output")
     if isinstance(error, TorchDynamoException):
-        return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {_first_line(error)}", "dynamo")
+        return RouteError(f"Dynamo cannot follow module {name!r}{_place(error)}: {first_line(error)}", "dynamo")
     return CaptureError(
-        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {_first_line(error)}",
+        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {first_line(error)}",
         "fails",
     )
 
@@ -52,7 +52,7 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
 def depends_on_data(error: BaseException | None) -> bool:
     """Whether control flow, or a size, depends on the values of tensors."""
     while error is not None:
-        if isinstance(error, _DEPENDS_ON_DATA) or "data-dependent" in _first_line(error).lower():
+        if isinstance(error, _DEPENDS_ON_DATA) or "data-dependent" in first_line(error).lower():
             return True
         error = error.__cause__
     return False
@@ -70,7 +70,8 @@ def quiet_torch() -> Iterator[None]:
         logger.disabled = before
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, its type where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

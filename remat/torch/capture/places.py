@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from os.path import commonprefix
 from pathlib import Path
 
 import torch
@@ -56,16 +57,7 @@ def module_paths(nodes: Iterable[torch.fx.Node], prefix: str = "") -> dict[torch
         path = module_path(node, prefix)
         if path is None and (node.meta.get("partitioner_tag") == "is_backward"):
             parts = [found[each].split(".") for each in node.all_input_nodes if each in found]
-            path = ".".join(_common(parts))
+            path = ".".join(commonprefix(parts))  # noqa: RUF071 (of lists)
         if path:
             found[node] = path
     return found
-
-
-def _common(paths: list[list[str]]) -> list[str]:
-    common: list[str] = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return common

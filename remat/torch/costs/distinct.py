@@ -74,6 +74,13 @@ class Distinct:
         finally:
             self.store.save()
 
+    def measure(self, function: Callable[[Call], int]) -> None:
+        """Measure all that is pending, one by one."""
+        with self.measuring():
+            for key, call in self.each():
+                if (found := self.attempt(call, function)) is not None:
+                    self.store[key] = found
+
     def each(self) -> Iterator[tuple[str, Call]]:
         """What is still to be measured, with a look at the clock before each.
 
@@ -105,7 +112,7 @@ class Distinct:
         except Exception as error:  # whatever a kernel refuses
             reason = str(error).partition("\n")[0]
             remark = f"node {call.name!r}: {call.target} cannot be measured ({self.what}): {reason}"
-            warnings.warn(CostRemark(remark), stacklevel=4)
+            warnings.warn(CostRemark(remark), stacklevel=5)
             return None
 
     def found(self, call: Call) -> int | None:

@@ -87,22 +87,17 @@ PER_INPUT = {
     ),
 }  # fmt: skip
 
-#: Per element of all tensors read and written together: a scatter walks through what it copies and what it adds.
+#: One per element of all tensors read and written together: a scatter walks through what it copies and what it adds.
 PER_TRAFFIC = {
-    **dict.fromkeys(
-        (
-            "embedding_dense_backward", "_unsafe_index_put", "index_put", "_index_put_impl", "index_add", "index_copy",
-            "index_fill", "index_reduce", "masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce",
-            "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
-            "adaptive_max_pool3d_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
-            "max_unpool2d", "max_unpool3d", "reflection_pad1d_backward", "reflection_pad2d_backward",
-            "reflection_pad3d_backward", "replication_pad1d_backward", "replication_pad2d_backward",
-            "replication_pad3d_backward", "nll_loss_forward", "nll_loss2d_forward", "_embedding_bag_backward",
-            "_embedding_bag_dense_backward", "embedding_renorm", "_chunk_cat", "_unsafe_masked_index_put_accumulate",
-            "value_selecting_reduction_backward", "masked_scatter_backward",
-        ),
-        1,
-    ),
+    "embedding_dense_backward", "_unsafe_index_put", "index_put", "_index_put_impl", "index_add", "index_copy",
+    "index_fill", "index_reduce", "masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce",
+    "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
+    "max_unpool2d", "max_unpool3d", "reflection_pad1d_backward", "reflection_pad2d_backward",
+    "reflection_pad3d_backward", "replication_pad1d_backward", "replication_pad2d_backward",
+    "replication_pad3d_backward", "nll_loss_forward", "nll_loss2d_forward", "_embedding_bag_backward",
+    "_embedding_bag_dense_backward", "embedding_renorm", "_chunk_cat", "_unsafe_masked_index_put_accumulate",
+    "value_selecting_reduction_backward", "masked_scatter_backward",
 }  # fmt: skip
 
 #: These make tensors without writing into them.

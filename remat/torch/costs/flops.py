@@ -83,7 +83,7 @@ def count_flops(call: Call) -> int | None:
     written = outputs[0].numel() if outputs else inputs[0].numel() if inputs else 1
     read = inputs[0].numel() if inputs else written
     if key in PER_TRAFFIC:
-        return _elements(call) * PER_TRAFFIC[key]
+        return _elements(call)
     if key in PER_INPUT:
         return read * PER_INPUT[key]
     if key in PER_OUTPUT:

@@ -125,61 +125,46 @@ def _cubic(factor: float) -> Formula:
     return count
 
 
-def _solve(call: Call) -> int:
-    return _last_contracted(call)
-
-
 #: What PyTorch's counters do not know, or count wrongly.
 OWN: dict[str, Formula] = {
-    "convolution_backward": _convolution_backward,
-    "convolution_backward_overrideable": _convolution_backward,
+    **dict.fromkeys(("convolution_backward", "convolution_backward_overrideable"), _convolution_backward),
     "mkldnn_convolution": _mkldnn_convolution,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_fused_attention_overrideable",
+            "_scaled_dot_product_attention_math", "_scaled_dot_product_attention_math_for_mps",
+            "scaled_dot_product_attention",
+        ),
+        _attention,
+    ),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
-    "_scaled_dot_product_attention_math": _attention,
-    "_scaled_dot_product_attention_math_for_mps": _attention,
-    "scaled_dot_product_attention": _attention,
-    "linear": _last_contracted,
+    **dict.fromkeys(
+        (
+            "linear", "mkldnn_linear", "matmul", "mv", "_int_mm", "_weight_int8pack_mm", "_grouped_mm",
+            "linalg_solve_triangular", "triangular_solve", "cholesky_solve",
+        ),
+        _last_contracted,
+    ),
     "linear_backward": _linear_backward,
-    "mkldnn_linear": _last_contracted,
-    "matmul": _last_contracted,
-    "mv": _last_contracted,
-    "addmv": _added,
-    "_addmm_activation": _added,
-    "_int_mm": _last_contracted,
-    "_weight_int8pack_mm": _last_contracted,
-    "_grouped_mm": _last_contracted,
+    **dict.fromkeys(("addmv", "_addmm_activation"), _added),
     "addbmm": _batch_reduced,
-    "dot": _dot,
-    "vdot": _dot,
-    "addr": _outer,
-    "ger": _outer,
+    **dict.fromkeys(("dot", "vdot"), _dot),
+    **dict.fromkeys(("addr", "ger"), _outer),
     "_trilinear": _trilinear,
-    "mkldnn_rnn_layer": _recurrent,
-    "mkldnn_rnn_layer_backward": _recurrent,
-    "_cudnn_rnn": _recurrent,
-    "_cudnn_rnn_backward": _recurrent,
-    "lstm": _recurrent,
-    "gru": _recurrent,
+    **dict.fromkeys(
+        ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru"),
+        _recurrent,
+    ),
     "_cdist_forward": _distances,
-    "_fft_c2c": _transform,
-    "_fft_c2r": _transform,
-    "_fft_r2c": _transform,
+    **dict.fromkeys(("_fft_c2c", "_fft_c2r", "_fft_r2c"), _transform),
     # Golub and Van Loan, Matrix Computations: orders of n cubed
     "linalg_cholesky_ex": _cubic(1 / 3),
-    "linalg_lu_factor_ex": _cubic(2 / 3),
-    "linalg_lu": _cubic(2 / 3),
-    "linalg_inv_ex": _cubic(2),
-    "linalg_qr": _cubic(2),
+    **dict.fromkeys(
+        ("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet", "_linalg_solve_ex"), _cubic(2 / 3)
+    ),
     "linalg_householder_product": _cubic(4 / 3),
-    "_linalg_det": _cubic(2 / 3),
-    "_linalg_slogdet": _cubic(2 / 3),
-    "_linalg_solve_ex": _cubic(2 / 3),
+    **dict.fromkeys(("linalg_inv_ex", "linalg_qr"), _cubic(2)),
     "_linalg_eigh": _cubic(9),
     "_linalg_svd": _cubic(20),
-    "linalg_solve_triangular": _solve,
-    "triangular_solve": _solve,
-    "cholesky_solve": _solve,
-}
+}  # fmt: skip

@@ -71,10 +71,7 @@ class Measured(CostModel):
     def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
         calls = [call_of(node) for node in nodes]
         distinct = Distinct("time", calls, self._deadline, self._on_progress, self._folder)
-        with distinct.measuring():
-            for key, call in distinct.each():
-                if (taken := distinct.attempt(call, _time)) is not None:
-                    distinct.store[key] = taken
+        distinct.measure(_time)
         roofline = Roofline()
         found = (distinct.found(call) for call in calls)
         return [

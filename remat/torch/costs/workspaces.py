@@ -46,12 +46,10 @@ def measured_workspaces(
     """
     calls = [call_of(node) for node in nodes]
     distinct = Distinct("workspace", calls, deadline, on_progress, folder)
-    with distinct.measuring():
-        if distinct.kind == "cuda":
-            for key, call in distinct.each():
-                if (size := distinct.attempt(call, _on_gpu)) is not None:
-                    distinct.store[key] = size
-        elif distinct.pending:
+    if distinct.kind == "cuda":
+        distinct.measure(_on_gpu)
+    elif distinct.pending:
+        with distinct.measuring():
             _on_cpu(distinct)
     return [0 if call.free else distinct.found(call) or 0 for call in calls]
 

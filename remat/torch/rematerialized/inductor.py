@@ -10,6 +10,7 @@ from torch import fx
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 
 from remat.errors import ExecutionError
+from remat.torch.capture.explaining import first_line
 from remat.torch.partition import Split
 
 #: Runs a graph: takes one list, which it empties.
@@ -71,7 +72,8 @@ def _compiled(split: Split, module: fx.GraphModule, *, backward: bool) -> Compil
         with tracing(TracingContext(mode)), config.patch(fallback_random=True):
             made = compile_fx_inner(lowered, values, is_backward=backward, cudagraphs=BoxedBool(False))
     except Exception as error:
-        first = str(error).strip().splitlines() or [""]
-        raise ExecutionError(f"TorchInductor cannot compile the step: {type(error).__name__}: {first[0]}") from error
+        raise ExecutionError(
+            f"TorchInductor cannot compile the step: {type(error).__name__}: {first_line(error)}"
+        ) from error
     run: Compiled = made
     return run

@@ -33,10 +33,8 @@ class Program:
         self.split = split
         self.forward: Boxed = split.forward.forward if forward is None else forward
         self.backward: Boxed = split.backward.forward if backward is None else backward
-        place = {
-            (captured.inputs[position].kind, captured.inputs[position].name): number
-            for number, position in enumerate(split.forward_inputs)
-        }
+        inputs = [captured.inputs[position] for position in split.forward_inputs]
+        place = {(each.kind, each.name): number for number, each in enumerate(inputs)}
         results = [captured.results[position] for position in split.forward_results]
         given = [i for i, each in enumerate(results) if each.kind == "output" and each.node is not None]
         tied = {each.output for each in captured.inputs_of("tangent")}
@@ -69,15 +67,12 @@ class Program:
         self.laid_out = tuple(_layout(each.node) for each in tangents)
         gradient_of = {captured.results[position].name: number for number, position in enumerate(split.gradients)}
         self.gradient_of = tuple(
-            gradient_of.get(captured.inputs[position].name)
-            if captured.inputs[position].kind in ("parameter", "input")
-            else None
-            for position in split.forward_inputs
+            gradient_of.get(each.name) if each.kind in ("parameter", "input") else None for each in inputs
         )
         """Per input: its gradient's position among the results of the backward graph."""
         self.needs = _dependence(captured, [captured.results[position] for position in split.gradients])
         """Per result of the backward graph: the tangents that it depends on, as bits."""
-        self.input_nodes = tuple(captured.inputs[position].node for position in split.forward_inputs)
+        self.input_nodes = tuple(each.node for each in inputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
         return self
