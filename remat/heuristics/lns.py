@@ -244,7 +244,7 @@ class _Search:
             except _SolverFailedError as failure:
                 failed += 1
                 if failed >= FAILURES and not solved:
-                    raise BackendError(str(failure)) from failure
+                    raise BackendError(str(failure), "failed") from failure
                 if failed >= FAILURES:
                     return
                 portfolio.learn(name, better=False, finished=False)

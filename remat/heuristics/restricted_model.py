@@ -122,7 +122,9 @@ def _fitting(formulation: Formulation, memory_limit: int | None) -> Formulation:
     size = formulation.estimate()
     why = "" if size is None else size.lacks_memory(available_memory(memory_limit), 2 * BUILT_BYTES)
     if why:
-        raise ProblemError(f"the model of {formulation.name} for neighbourhoods is not built: it has {size} and {why}")
+        raise ProblemError(
+            f"the model of {formulation.name} for neighbourhoods is not built: it has {size} and {why}", "memory"
+        )
     return formulation
 
 
@@ -138,12 +140,14 @@ def _made(
 def _with_options(kind: type[Formulation], options: Mapping[str, Any], problem: Problem) -> Formulation:
     if kind.options_type is None:
         if options:
-            raise ProblemError(f"formulation {kind.name!r} has no options, so there is no {next(iter(options))!r}")
+            raise ProblemError(
+                f"formulation {kind.name!r} has no options, so there is no {next(iter(options))!r}", "no-options"
+            )
         return kind(problem)
     try:
         made = kind.options_type(**options)
     except TypeError as error:
-        raise ProblemError(f"formulation {kind.name!r} does not take these options: {error}") from None
+        raise ProblemError(f"formulation {kind.name!r} does not take these options: {error}", "no-options") from None
     return kind(problem, made)  # type: ignore[call-arg]
 
 

@@ -79,12 +79,16 @@ def recomputation_for(problem: Problem, S: Bits, deadline: Deadline | None = Non
     """
     num_ops = len(problem.graph.ops)
     if S.shape != (num_ops, num_ops) or S.dtype != np.bool_:
-        raise ProblemError(f"S must be a boolean array of shape {(num_ops, num_ops)}, not {S.dtype} of {S.shape}")
+        raise ProblemError(
+            f"S must be a boolean array of shape {(num_ops, num_ops)}, not {S.dtype} of {S.shape}", "retention"
+        )
     early = np.argwhere(np.triu(S))
     if len(early):
         stage, op = early[0].tolist()
         name = problem.graph.op_names[problem.graph.arrays.order[op]]
-        raise ProblemError(f"S[{stage}, {op}] retains the value of op {name!r}, which is computed in stage {op} first")
+        raise ProblemError(
+            f"S[{stage}, {op}] retains the value of op {name!r}, which is computed in stage {op} first", "retention"
+        )
     inputs, kept = _regained(problem)
     order = problem.graph.arrays.order
     limits = np.array([num_ops if limit is None else limit for limit in problem.compute_limits])[order]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import RUN, judged
+from refusals import refused
 
 from remat import registry
 from remat.compiled import kernel
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo.gpt import gpt
@@ -167,7 +167,7 @@ def test_without_a_budget_the_reference_order_is_enough() -> None:
 
 
 def test_leanings_are_positive() -> None:
-    with pytest.raises(ProblemError, match="leanings"):
+    with refused("problem.option", culprit="leanings"):
         DropsOptions(leanings=(0.0,))
 
 

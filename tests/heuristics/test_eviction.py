@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from helpers import ONE, RUN
+from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, solve, validate
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
@@ -65,7 +65,7 @@ def test_it_gives_up() -> None:
     assert Eviction(EvictionOptions(most_computes=9)).run(problem, RUN) is not None
     assert Eviction().run(replace(problem, budget=2), RUN) is None
     assert Eviction().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1))) is None
-    with pytest.raises(ProblemError, match="most_computes must be a whole number from 1, not 0"):
+    with refused("problem.option", culprit="most_computes"):
         EvictionOptions(most_computes=0)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers import ONE, judged
+from refusals import refused
 
 from remat.backends.base import RawResult, SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
@@ -182,7 +183,7 @@ def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
         return solve(self, *arguments, **named) if len(calls) < 4 else failing()
 
     monkeypatch.setattr(CpSat, "solve", failing)
-    with pytest.raises(BackendError, match="in smoke"):
+    with refused("backend.failed", culprit="in smoke"):
         Lns().run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1)))
     monkeypatch.setattr(CpSat, "solve", fails_later)
     assert judged(
@@ -235,7 +236,7 @@ def test_sizes_and_choices_adapt():
 
 def test_bad_options_are_named():
     problem = Problem(unit_chain(8), 7)
-    with pytest.raises(ProblemError, match="seconds must be a number above 0"):
+    with refused("problem.option", culprit="seconds"):
         LnsOptions(seconds=0)
     for options, culprit in (
         (LnsOptions(formulation="retention"), "'retention'"),
@@ -256,8 +257,8 @@ def test_the_memory_limit_of_the_call_holds_for_the_models_of_neighbourhoods() -
     problem = Problem(unit_chain(30), "60%")
     schedule, stages = Schedule.reference(problem.graph), load("formulations", "stages")
     assert Statement.around(stages, {}, problem, schedule, memory_limit=2**40).model.num_vars > 0
-    with pytest.raises(ProblemError, match=r"for neighbourhoods is not built: .* of which 0 MiB are to be had"):
+    with refused("problem.memory"):
         Statement.around(stages, {}, problem, schedule, memory_limit=1)
     tight = SolveOptions(Deadline.after(5), threads=1, memory_limit=4096, isolate=True)
-    with pytest.raises(ProblemError, match="for neighbourhoods is not built"):
+    with refused("problem.memory"):
         Lns().run(problem, HeuristicRun(tight, start=schedule))

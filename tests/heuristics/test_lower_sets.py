@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from generators import training_graph
 from helpers import RUN, judged
+from refusals import refused
 
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
@@ -148,9 +148,9 @@ def test_what_is_limited_to_one_compute_is_stored():
 
 
 def test_refusals_and_the_clock():
-    with pytest.raises(ProblemError, match="no training graph"):
+    with refused("problem.no-training-graph"):
         LowerSets().run(Problem(plain(), 3), RUN)
-    with pytest.raises(ProblemError, match="sets must be a whole number from 3, not 2"):
+    with refused("problem.option", culprit="sets"):
         LowerSetsOptions(sets=2)
     graph = ForwardGraph(TrainingStep.of(Problem(unit_chain(30))))
     with pytest.raises(OverdueError):

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 from helpers import ONE, judged
+from refusals import refused
 
 from remat import Problem, read_graph, simulate, solve, validate
 from remat.backends.base import SolveOptions, StopReason
 from remat.backends.highs import Highs
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics import HeuristicRun
@@ -138,7 +138,7 @@ def test_it_ends_at_the_proof_the_deadline_and_the_listeners_word():
     ],
 )
 def test_options_out_of_range(options):
-    with pytest.raises(ProblemError, match=next(iter(options))):
+    with refused("problem.option", culprit=next(iter(options))):
         LpRoundingOptions(**options)
 
 

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from remat.errors import ProblemError
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.heuristics.retention import recomputation_for, schedule_for
@@ -152,14 +152,8 @@ def test_a_thousand_ops():
 
 
 @pytest.mark.parametrize(
-    ("S", "message"),
-    [
-        (np.zeros((4, 5), dtype=bool), r"shape \(5, 5\), not bool of \(4, 5\)"),
-        (np.zeros((5, 5)), "boolean array .* not float64"),
-        (np.eye(5, dtype=bool), r"S\[0, 0\] retains the value of op 'f0', which is computed in stage 0 first"),
-        (np.eye(5, k=2, dtype=bool), r"S\[0, 2\] .* 'loss'"),
-    ],
+    "S", [np.zeros((4, 5), bool), np.zeros((5, 5)), np.eye(5, dtype=bool), np.eye(5, k=2, dtype=bool)]
 )
-def test_wrong_retention_is_refused(S, message):
-    with pytest.raises(ProblemError, match=message):
+def test_wrong_retention_is_refused(S):
+    with refused("problem.retention"):
         recomputation_for(Problem(unit_chain(2)), S)

@@ -6,9 +6,9 @@ import networkx as nx
 import pytest
 from helpers import RUN, judged
 from networkx.algorithms.approximation import treewidth
+from refusals import refused
 
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ProblemError
 from remat.graphs.families import pyramid, unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo import ZOO
@@ -113,10 +113,10 @@ def test_a_wide_graph_ends_with_the_least_peak_and_soon():
 
 
 def test_refusals_and_the_clock(monkeypatch):
-    with pytest.raises(ProblemError, match="most_computes must be a whole number from 1, not 0"):
+    with refused("problem.option", culprit="most_computes"):
         TreeWidthOptions(most_computes=0)
     monkeypatch.setitem(MOST_OPS, by_degree, 20)
-    with pytest.raises(ProblemError, match=r"graphs of at most 20 ops, not of 21"):
+    with refused("problem.many-ops"):
         TreeWidth().run(Problem(unit_chain(10), 9), RUN)
     neighbours = Ops(Problem(layered(100))).neighbours
     with pytest.raises(OverdueError):

@@ -82,7 +82,8 @@ class Checkpointing(Heuristic):
         if (needed := self.table_bytes * num_ops**2) > available:
             raise ProblemError(
                 f"{self.name} needs about {needed / 2**30:.1f} GiB for {num_ops:,} ops, of which "
-                f"{available / 2**30:.1f} GiB are to be had"
+                f"{available / 2**30:.1f} GiB are to be had",
+                "memory",
             )
         best = Best(problem, run)
         # a small graph's first schedule is there at once, however late it is
@@ -106,9 +107,11 @@ class Checkpointing(Heuristic):
         if not self.options.dead_retention:
             return schedule_for(problem, S, self.name, self.deadline)
         if any(limit is not None for limit in problem.compute_limits):
-            raise ProblemError(f"{self.name} with dead retention knows no ops that are limited in their computes")
+            raise ProblemError(
+                f"{self.name} with dead retention knows no ops that are limited in their computes", "dead-retention"
+            )
         try:
             schedule = schedule_from_matrices(problem.graph, recomputation_for(problem, S, self.deadline), S)
         except FormatError as error:
-            raise ProblemError(f"{self.name} with dead retention: {error}") from None
+            raise ProblemError(f"{self.name} with dead retention: {error}", "dead-retention") from None
         return replace(schedule, source=self.name)

@@ -62,7 +62,8 @@ class TrainingStep:
         if not min(ends):
             missing = "forward" if "backward" in phases else "backward"
             raise ProblemError(
-                f"graph {graph.name!r} is no training graph: no op of phase {missing} where it should be"
+                f"graph {graph.name!r} is no training graph: no op of phase {missing} where it should be",
+                "no-training-graph",
             )
         return cls(problem, ends[0], ends[1])
 
@@ -166,7 +167,8 @@ class TrainingStep:
                 name = self.problem.graph.op_names[self.problem.graph.arrays.order[k]]
                 raise ProblemError(
                     f"{method} is for chains, but forward op {name!r} of graph {self.problem.graph.name!r} does not "
-                    "read the one before it alone; take a linearized or articulation point method"
+                    "read the one before it alone; take a linearized or articulation point method",
+                    "no-chain",
                 )
 
     @cached_property

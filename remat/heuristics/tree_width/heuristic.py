@@ -66,7 +66,7 @@ class TreeWidth(Checkpointing):
         num_ops = len(ops.inputs)
         if num_ops > MOST_OPS[by_degree]:
             raise ProblemError(
-                f"{self.name} decomposes graphs of at most {MOST_OPS[by_degree]:,} ops, not of {num_ops:,}"
+                f"{self.name} decomposes graphs of at most {MOST_OPS[by_degree]:,} ops, not of {num_ops:,}", "many-ops"
             )
         yield Schedule.of_computes(problem.graph, problem.graph.arrays.order, source=self.name)
         if self.fitted:
