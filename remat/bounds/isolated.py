@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from remat import errors
+from remat.backends.base import StopReason
 from remat.backends.highs import Highs
-from remat.backends.processes import children, guard, guard_process, wire
-from remat.backends.processes.families import LOOK, cap, memory_of, too_large
+from remat.backends.processes import guard, wire
+from remat.backends.processes.families import cap
+from remat.backends.processes.supervised import Supervised
 from remat.bounds.base import Bound, Measure
-from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError, RematError
-from remat.interruption import interrupted
+from remat.deadline import Deadline
+from remat.errors import RematError
 from remat.problem import Problem
 from remat.scope import EVERY_SCHEDULE, Scope
 
-#: Seconds between two looks at the clock and at Ctrl-C.
-TICK = 0.05
 #: Seconds that the process has after its deadline.
 GRACE = 1.0
 #: What the server of processes imports once for all of them: of solvers, and of compiled code.
 PRELOAD = (*Highs.preload, "remat.bounds.report", "numba")
 #: Fields of a bound that JSON can say.
 PLAIN = ("value", "kind", "base_cost", "infeasible", "relaxed", "seconds", "measure", "cause", "note")
-_FAILURES: dict[str, type[RematError]] = {
-    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RematError)
-}
 
 
 def isolated_bounds(problem: Problem, deadline: Deadline, memory_limit: int | None, **more: Any) -> Iterator[Bound]:
@@ -53,52 +45,25 @@ def isolated_bounds(problem: Problem, deadline: Deadline, memory_limit: int | No
     RematError
         What the bounds raise there.
     """
-    here, there = multiprocessing.Pipe(duplex=False)
-    given = (there, problem, deadline, {"memory_limit": memory_limit, **more}, dict(os.environ))
-    process = children.child(_serve, given, PRELOAD, deadline)
-    try:
-        process.start()
-    except OverdueError:
-        here.close()
-        there.close()
-        if not interrupted():
-            yield _unfinished(problem, "was not ready at the deadline")
-        return
-    guard.watch(process.pid)
-    there.close()
-    if memory_limit is not None:
-        cap(process.pid, memory_limit)
-    try:
-        looked = 0.0
-        while not interrupted():
-            if here.poll(TICK):
-                message = wire.read(here)
-                if message is None:
-                    process.join(GRACE)
-                    yield _unfinished(problem, f"ended with exit code {process.exitcode}")
-                    return
-                if message.kind == "done":
-                    return
-                if message.kind == "failure":
-                    raise _FAILURES.get(message.head["type"], BackendError)(message.head["text"])
-                if message.kind == "memory":
-                    yield _unfinished(problem, "ran out of memory")
-                    return
-                yield _bound(message)
-            elif deadline.elapsed > deadline.seconds + GRACE:
-                yield _unfinished(problem, "did not stop at the deadline and was killed")
+    given = (problem, deadline, {"memory_limit": memory_limit, **more}, dict(os.environ))
+    child = Supervised(_serve, given, PRELOAD, deadline, memory_limit, grace=GRACE, passes_interrupt=False)
+    with child:
+        for message in child.messages():
+            if message.kind == "done":
                 return
-            elif memory_limit is not None and time.monotonic() > looked + LOOK:
-                looked = time.monotonic()
-                if memory_of(process.pid) > memory_limit:
-                    yield _unfinished(problem, f"was killed: {too_large(memory_limit)}")
-                    return
-    finally:
-        guard_process.kill([process.pid])
-        process.kill()
-        process.join(GRACE)
-        guard.forget(process.pid)
-        here.close()
+            if message.kind == "failure":
+                raise wire.error_of(message)
+            if message.kind == "memory":
+                yield _unfinished(problem, "ran out of memory")
+                return
+            yield _bound(message)
+        if child.failure is not None:
+            raise child.failure
+        if child.ending is None:
+            child.process.join(GRACE)
+            yield _unfinished(problem, f"ended with exit code {child.process.exitcode}")
+        elif child.ending.stop is not StopReason.INTERRUPTED:
+            yield _unfinished(problem, child.ending.reason)
 
 
 def _unfinished(problem: Problem, why: str) -> Bound:
@@ -126,12 +91,10 @@ def _serve(
     """In the child: send each bound as it is found; the process ends here."""
     from remat.bounds.report import bounds_in_turn
 
-    with contextlib.suppress(OSError):  # the leader of a session already
-        os.setsid()
-    guard.end_with_parent()
+    guard.enter_child(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
-    os.environ.clear()
-    os.environ.update(environment)
+    if more["memory_limit"] is not None:
+        cap(os.getpid(), more["memory_limit"])
     try:
         try:
             for bound in bounds_in_turn(problem, deadline, **more):
@@ -140,7 +103,7 @@ def _serve(
         except MemoryError:
             wire.write(connection, wire.Message("memory"))
         except RematError as error:
-            wire.write(connection, wire.Message("failure", {"type": type(error).__name__, "text": str(error)}))
+            wire.write(connection, wire.Message("failure", wire.error_head(error)))
     except BrokenPipeError:  # nobody asks for more
         pass
     finally:

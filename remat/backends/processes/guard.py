@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -172,6 +172,21 @@ def _remove_abandoned(entry: os.DirEntry[str]) -> None:
     with path.open("rb+") as file:
         if _locked(file):
             shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def enter_child(environment: Mapping[str, str]) -> None:
+    """Begin a child of :class:`remat.backends.processes.supervised.Supervised`: a session and environment of its own.
+
+    Parameters
+    ----------
+    environment : mapping
+        Variables of the parent's environment when it starts the child; the server that forks it may be older.
+    """
+    with contextlib.suppress(OSError):  # the leader of a session already
+        os.setsid()
+    end_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def end_with_parent() -> None:

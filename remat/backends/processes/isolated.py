@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import multiprocessing
 import os
-import queue
 import signal
-import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -29,18 +25,15 @@ from remat.backends.base import (
     StopReason,
     Values,
 )
-from remat.backends.processes import children, guard, guard_process, isolated_worker, wire
-from remat.backends.processes.families import LOOK, memory_of, too_large
-from remat.errors import BackendError, ModelError
-from remat.interruption import interrupted, interrupts, since
+from remat.backends.processes import guard, isolated_worker, wire
+from remat.backends.processes.families import too_large
+from remat.backends.processes.supervised import Ending, Supervised
+from remat.errors import BackendError
+from remat.interruption import interrupts
 from remat.modeling import Model, violations
 
 #: Seconds after the deadline at which the process is killed.
 GRACE = 0.6
-#: Seconds that it may take to end after a callback's wish, and after Ctrl-C.
-PATIENCE, INTERRUPTED_PATIENCE = 10.0, 1.0
-#: Seconds between two looks at it.
-TICK = 0.02
 
 
 class Isolated(Backend):
@@ -173,110 +166,26 @@ class _Child:
         self.bound: float | None = None
         self.result: RawResult | None = None
         self.failure: Exception | None = None
-        self.asked: float | None = None  # when it was asked to stop
-        self.killed: tuple[StopReason, str] | None = None
-        self.killed_at = self.memory_seen = 0.0
-        self.most_memory = 0
-        self.started, self.sent, self.over = threading.Event(), threading.Event(), threading.Event()
-        self.inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
 
     def run(self, job: wire.Message) -> RawResult:
         began = time.monotonic()
         with interrupts(), guard.temporary_folder() as folder, (folder / "output").open("w+b") as output:
-            here, there = multiprocessing.Pipe()
             printed = Connection(os.dup(output.fileno()), readable=False)
-            given = (there, printed, self.limit or 0, dict(os.environ), str(folder))
-            self.process = children.child(isolated_worker.serve, given, self.modules)
-            threads = [
-                threading.Thread(target=work, args=arguments, daemon=True, name=f"remat-{work.__name__.strip('_')}")
-                for work, arguments in ((self._start, (job, here, (there, printed))), (self._listen, (here,)))
-            ]
-            try:
-                for thread in threads:
-                    thread.start()
-                self._attend()
-            except KeyboardInterrupt:
-                self._kill(StopReason.INTERRUPTED, "was killed after a second Ctrl-C")
-            finally:
-                self.over.set()
-                self._kill()
-                if self.started.is_set():  # otherwise the threads see to it that it ends at once when it has begun
-                    for thread in threads:
-                        thread.join(1)
-                    self.process.join(1)
-                    guard.forget(self.process.pid)
+            given = (printed, self.limit or 0, dict(os.environ), str(folder))
+            self.child = Supervised(
+                isolated_worker.serve, given, self.modules, self.options.deadline, self.limit, grace=GRACE
+            )
+            with self.child:
+                try:
+                    for message in self.child.messages(job):
+                        self._take(message)
+                        if self.result is not None or self.failure is not None:
+                            break
+                except KeyboardInterrupt:
+                    self.child.kill(StopReason.INTERRUPTED, "was killed after a second Ctrl-C")
+            self.failure = self.failure or self.child.failure
             last_words = _last_line(output)
         return self._conclude(last_words, time.monotonic() - began)
-
-    # -- in threads of their own, which end when the child does ------------------------------------------------------
-
-    def _start(self, job: wire.Message, here: Connection, theirs: tuple[Connection, ...]) -> None:
-        """Start the child (its server may be importing for seconds), guard it until its end, and send it the job."""
-        try:
-            self.process.start()
-        except Exception as error:
-            self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
-            self.inbox.put(None)
-            self.sent.set()
-            return
-        finally:
-            for end in theirs:
-                end.close()
-        guard.watch(self.process.pid)
-        self.started.set()
-        if self.over.is_set():
-            self._kill()
-        try:
-            with contextlib.suppress(OSError, ValueError):  # it died; the reader sees the same
-                wire.write(here, job)
-        finally:
-            self.sent.set()
-
-    def _listen(self, here: Connection) -> None:
-        while (message := wire.read(here)) is not None:
-            self.inbox.put(message)
-        self.inbox.put(None)
-        self.sent.wait()  # closed while the other thread writes, its number might be another file's by then
-        here.close()
-
-    # -- while it lives --------------------------------------------------------------------------------------------
-
-    def _attend(self) -> None:
-        while self.result is None and self.failure is None:
-            with contextlib.suppress(queue.Empty):
-                message = self.inbox.get(timeout=TICK)
-                if message is None:
-                    return
-                self._take(message)
-                if not self.inbox.empty():
-                    continue
-            if self.killed:
-                # until the pipe is empty, since what was on its way counts; somebody who escaped may hold it open
-                if not self.started.is_set() or time.monotonic() > self.killed_at + GRACE:
-                    return
-                continue
-            if interrupted() and self.asked is None:
-                self._ask_to_stop()
-            self._watch()
-
-    def _watch(self) -> None:
-        """Kill it if it is too late or too large."""
-        deadline = self.options.deadline
-        if deadline.elapsed > deadline.seconds + GRACE:
-            self._kill(StopReason.DEADLINE, "did not stop at the deadline and was killed")
-        elif since() > INTERRUPTED_PATIENCE:
-            self._kill(StopReason.INTERRUPTED, "did not stop after Ctrl-C and was killed")
-        elif self.asked is not None and time.monotonic() > self.asked + PATIENCE:
-            self._kill(StopReason.INTERRUPTED, f"did not stop within {PATIENCE:g} seconds when asked to and was killed")
-        elif self.limit is not None and self.started.is_set() and time.monotonic() > self.memory_seen + LOOK:
-            self.memory_seen = time.monotonic()
-            self.most_memory = max(self.most_memory, memory_of(self.process.pid))
-            if self.most_memory > self.limit:
-                self._kill(StopReason.OTHER, f"was killed: {self._over()}")
-
-    def _over(self) -> str:
-        assert self.limit is not None
-        return too_large(self.limit)
 
     def _take(self, message: wire.Message) -> None:
         head = message.head
@@ -284,7 +193,7 @@ class _Child:
             incumbent = Incumbent(head["time"], head["objective"], head["bound"], message.arrays["values"])
             self.incumbents.append(incumbent)
             if self.on_incumbent and self.on_incumbent(incumbent):
-                self._ask_to_stop()
+                self.child.ask_to_stop()
         elif message.kind == "bound":
             self.bound = head["bound"]
             if self.on_bound:
@@ -299,24 +208,7 @@ class _Child:
                 head["message"],
             )  # fmt: skip
         else:
-            kinds: dict[str, Callable[[str], Exception]] = {"ModelError": ModelError, "BackendError": BackendError}
-            self.failure = kinds.get(head["type"], BackendError)(head["text"])
-
-    def _ask_to_stop(self) -> None:
-        """Pass Ctrl-C on."""
-        self.asked = self.asked or time.monotonic()
-        if self.started.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGINT)
-
-    def _kill(self, stop: StopReason | None = None, reason: str = "") -> None:
-        """Kill the child and all that descends from it; `reason` is kept."""
-        if stop is not None:
-            self.killed_at = time.monotonic() if self.killed is None else self.killed_at
-            self.killed = self.killed or (stop, reason)
-        if self.started.is_set():
-            guard_process.kill([self.process.pid])  # first, while it is known who descends from it
-            self.process.kill()
+            self.failure = wire.error_of(message)
 
     # -- after -----------------------------------------------------------------------------------------------------
 
@@ -327,18 +219,18 @@ class _Child:
             return self._finished(self.result, seconds, short)
         if self.failure is not None and best is None and not short:
             raise self.failure
-        stop, what = self.killed or (StopReason.OTHER, self._death(last_words))
-        status = Status.FEASIBLE if best else Status.UNKNOWN if self.killed or short else Status.ERROR
+        ending = self.child.ending or Ending(StopReason.OTHER, self._death(last_words))
+        status = Status.FEASIBLE if best else Status.UNKNOWN if self.child.ending or short else Status.ERROR
         kept = "; the best solution before that is kept" if best else ""
         return RawResult(
             status,
-            stop,
+            ending.stop,
             best.objective if best else None,
             self.bound if best is None or self.bound is None else min(self.bound, best.objective),
             best.values if best else None,
             tuple(self.incumbents),
             solve_seconds=seconds,
-            message=f"the process of backend {self.name!r} {what}{kept}",
+            message=f"the process of backend {self.name!r} {ending.reason}{kept}",
         )
 
     def _finished(self, result: RawResult, seconds: float, short: bool) -> RawResult:
@@ -352,12 +244,12 @@ class _Child:
             best = self.incumbents[-1]
             changes |= {"status": Status.FEASIBLE, "objective": best.objective, "values": best.values}
         if short and result.stop is StopReason.OTHER and not result.message:
-            changes["message"] = f"backend {self.name!r} gave up: {self._over()}"
+            changes["message"] = f"backend {self.name!r} gave up: {too_large(self.limit or 0)}"
         return dataclasses.replace(result, **changes)
 
     def _death(self, last_words: str) -> str:
         """How it died by itself."""
-        code = self.process.exitcode or 0
+        code = self.child.process.exitcode or 0
         if self.failure is not None:
             what = f"failed: {self.failure}"
         elif code >= 0:
@@ -365,7 +257,7 @@ class _Child:
         else:
             what = f"was killed by signal {_signal_name(-code)}"
         if self._out_of_memory(last_words):
-            what += f", as {self._over()}"
+            what += f", as {too_large(self.limit or 0)}"
         elif -code == signal.SIGKILL:
             what += " (somebody's, or the system's for want of memory)"
         return what + (f": {last_words}" if last_words else "")
@@ -373,7 +265,7 @@ class _Child:
     def _out_of_memory(self, last_words: str) -> bool:
         """Whether it very likely died of its limit."""
         words = f"{self.failure} {last_words}"
-        near = self.limit is not None and self.most_memory > 0.8 * self.limit
+        near = self.limit is not None and self.child.most_memory > 0.8 * self.limit
         return self.limit is not None and (near or "bad_alloc" in words or "MemoryError" in words)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat.backends.base import Incumbent, RawResult
+    from remat.errors import RematError
 
 
 def serve(connection: Connection, errors: Connection, limit: int, environment: Mapping[str, str], folder: str) -> None:
@@ -31,16 +32,12 @@ def serve(connection: Connection, errors: Connection, limit: int, environment: M
         Where temporary files go; removed by the parent.
     """
     from remat.backends.processes import wire
-    from remat.backends.processes.guard import end_with_parent
+    from remat.backends.processes.guard import enter_child
 
-    with contextlib.suppress(OSError):  # the leader of a session already
-        os.setsid()
-    end_with_parent()
+    enter_child({**environment, "TMPDIR": folder})
     for number in (1, 2):  # solvers print, and the way to the parent is known here alone
         os.dup2(errors.fileno(), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.clear()
-    os.environ.update(environment, TMPDIR=folder)
     tempfile.tempdir = folder
     if limit:
         import resource
@@ -99,19 +96,23 @@ class _Worker:
 
     def serve(self, job: Any) -> None:
         from remat.backends.base import RawResult, Status, StopReason
-        from remat.errors import RematError
+        from remat.errors import BackendError, RematError
 
         try:
             self.report(self.solve(job))
         except KeyboardInterrupt:  # while building
             self.report(RawResult(Status.UNKNOWN, StopReason.INTERRUPTED))
         except MemoryError:
-            self.say("failure", {"type": "BackendError", "text": "out of memory (MemoryError)"})
+            self.fail(BackendError("out of memory (MemoryError)"))
         except RematError as error:
-            self.say("failure", {"type": type(error).__name__, "text": str(error)})
+            self.fail(error)
         except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            self.say("failure", {"type": "BackendError", "text": text})
+            self.fail(BackendError(" ".join(f"{type(error).__name__}: {error}".split())))
+
+    def fail(self, error: RematError) -> None:
+        from remat.backends.processes import wire
+
+        self.say("failure", wire.error_head(error))
 
     def solve(self, job: Any) -> RawResult:
         from remat.backends.base import SolveOptions

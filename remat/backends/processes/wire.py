@@ -12,7 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.errors import ModelError
+from remat import errors
+from remat.errors import BackendError, ModelError, RematError
 from remat.modeling import Kind, Model, Record, Vars
 from remat.modeling.model import Objective
 
@@ -72,6 +73,23 @@ def read(connection: Connection) -> Message | None:
     except (EOFError, OSError):
         return None
     return Message(kind, content, arrays)
+
+
+_ERRORS: dict[str, type[RematError]] = {
+    kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RematError)
+}
+
+
+def error_head(error: RematError) -> dict[str, str]:
+    """The head of a message of kind ``failure``."""
+    kind = error.kind.removeprefix(f"{error.area}.")
+    return {"type": type(error).__name__, "text": str(error), "kind": kind, "culprit": error.culprit}
+
+
+def error_of(message: Message) -> RematError:
+    """The error that a message of kind ``failure`` reports."""
+    head = message.head
+    return _ERRORS.get(head["type"], BackendError)(head["text"], head["kind"], head["culprit"])
 
 
 def path_of(kind: type[Any]) -> str:
