@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
+import psutil
 import pytest
 
 from remat.backends.base import Backend, SolveOptions, Status
@@ -55,6 +58,23 @@ def solved(formulation: Formulation, backend: Backend | None = None) -> int | No
     assert violations(model, again) == []
     assert judged(problem, formulation.decode(again)).cost <= certificate.cost
     return certificate.cost
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process runs: it has neither ended nor become a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for_end(pids: Iterable[int], seconds: float = 5.0) -> None:
+    """Require that processes end in time."""
+    until, left = time.monotonic() + seconds, [pid for pid in pids if runs(pid)]
+    while left and time.monotonic() < until:
+        time.sleep(0.02)
+        left = [pid for pid in left if runs(pid)]
+    assert not left
 
 
 def some_slow(seeds: range, quick: int) -> list[Any]:

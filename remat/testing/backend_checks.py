@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -116,6 +119,9 @@ def takes_options(backend: Backend, effort: Effort = USUAL) -> None:
     require(all(isinstance(line, str) for line in lines), f"{backend.full_name} logs what is no text")
     raw = answer(backend, knapsack(12), options(effort.patience, relative_gap=0.5))
     require(raw.status in (Status.OPTIMAL, Status.FEASIBLE), f"{backend.full_name}: {raw.status} with a wanted gap")
+    require(raw.stop in (StopReason.FINISHED, StopReason.GAP), f"{backend.full_name}: the gap stops it by {raw.stop}")
+    if raw.bound is not None and raw.objective is not None:
+        require(raw.objective - raw.bound <= 0.5 * abs(raw.objective), f"{backend.full_name}: stops above the gap")
 
 
 def takes_hints(backend: Backend, effort: Effort = USUAL) -> None:
@@ -149,7 +155,7 @@ def knapsack(size: int) -> Model:
 
 
 def deadline_keeps_the_incumbent(backend: Backend, effort: Effort = USUAL) -> None:
-    """A model too large to finish ends in time, not worse than the hint; without time there is no answer at all."""
+    """A model too large to finish ends in time, not worse than the hint."""
     for size in (60, 120, 240, 480):
         model = knapsack(size)
         hint = _packed(model)
@@ -162,8 +168,16 @@ def deadline_keeps_the_incumbent(backend: Backend, effort: Effort = USUAL) -> No
             break
     else:
         raise SkipTest(f"{backend.full_name} solves the largest model within {effort.deadline} s")
-    raw = answer_in_time(backend, lambda: model, 0.0, effort)
-    require(raw.status in (Status.UNKNOWN, Status.FEASIBLE), f"{backend.full_name}: {raw.status} in no time")
+
+
+def expired_deadline(backend: Backend, effort: Effort = USUAL) -> None:
+    """Without time nothing is known but a hint that is a solution."""
+    model = knapsack(60)
+    for hint, status in ((None, Status.UNKNOWN), (_packed(model), Status.FEASIBLE)):
+        raw = answer_in_time(backend, lambda: model, 0.0, effort, hint)
+        said = (raw.status, raw.stop, raw.objective)
+        expected = (status, StopReason.DEADLINE, None if hint is None else model.objective.value(hint))
+        require(said == expected, f"{backend.full_name}: {said} in no time, not {expected}")
 
 
 def _packed(model: Model) -> np.ndarray:
@@ -195,6 +209,42 @@ def stops_when_asked(backend: Backend, effort: Effort = USUAL) -> None:
     require(raw.objective is not None and raw.objective <= asked[0][1], f"{backend.full_name} lost its incumbent")
 
 
+def raises_errors_of_callbacks(backend: Backend, effort: Effort = USUAL) -> None:
+    """What `on_incumbent` raises ends the search, and is raised by `solve`."""
+
+    def broken(incumbent: Incumbent) -> bool:
+        raise ZeroDivisionError(incumbent.objective)
+
+    began = time.monotonic()
+    try:
+        backend.solve(knapsack(30), options(effort.patience), None, broken)
+    except ZeroDivisionError:
+        took = time.monotonic() - began
+        require(took < effort.patience, f"{backend.full_name} goes on for {took:.1f} s after an error in a callback")
+        return
+    fail(f"{backend.full_name} swallows the error of a callback")
+
+
+def prints_nothing(backend: Backend, effort: Effort = USUAL) -> None:
+    """Nothing is written to standard output and standard error, with a log and without."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    with tempfile.TemporaryFile() as output:
+        try:
+            for number in (1, 2):
+                os.dup2(output.fileno(), number)
+            for log in (None, lambda _: None):
+                backend.solve(knapsack(6), options(effort.patience, log=log))
+        finally:
+            for number, before in zip((1, 2), kept, strict=True):
+                os.dup2(before, number)
+                os.close(before)
+        output.seek(0)
+        printed = output.read()
+    require(not printed, f"{backend.full_name} prints {printed[:200]!r}")
+
+
 #: All checks of a backend; each is called with a backend, and an :class:`Effort` where the default does not suit.
 BACKEND_CHECKS: tuple[BackendCheck, ...] = (
     says_whether_it_is_ready,
@@ -206,5 +256,8 @@ BACKEND_CHECKS: tuple[BackendCheck, ...] = (
     takes_options,
     takes_hints,
     deadline_keeps_the_incumbent,
+    expired_deadline,
     stops_when_asked,
+    raises_errors_of_callbacks,
+    prints_nothing,
 )

@@ -10,8 +10,10 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from fragile_backend import Sown
+from helpers import wait_for_end
 from test_isolated import small
 
 from remat.backends.base import SolveOptions, Status, StopReason
@@ -141,7 +143,7 @@ def test_nothing_is_left_and_the_program_runs_once(how, tmp_path):
     assert program.stdout.count("program") == 1
     assert len(set(pids)) == (2 if how in {"fork", "daemon"} else 1), program.stderr
     assert program.stderr == ""
-    wait_for_the_end_of(map(int, pids))
+    wait_for_end(map(int, pids))
     until = time.monotonic() + 5
     while len(list(tmp_path.iterdir())) > 1 and time.monotonic() < until:
         time.sleep(0.05)
@@ -173,22 +175,7 @@ def test_children_end_without_a_guard_too(tmp_path):
     os.kill(guardian, signal.SIGKILL)
     program.kill()
     program.wait()
-    wait_for_the_end_of([child, forking])
-
-
-def wait_for_the_end_of(pids, seconds=5):
-    pids = list(pids)
-    until = time.monotonic() + seconds
-    while any(map(runs, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(runs, pids))
-
-
-def runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_for_end([child, forking])
 
 
 def test_a_server_that_is_not_ready_is_not_waited_for_beyond_the_deadline():
@@ -205,11 +192,4 @@ def test_a_server_that_is_not_ready_is_not_waited_for_beyond_the_deadline():
     assert late not in multiprocessing.active_children()
     assert run("exit").objective == 9.0
     assert server() == stopped
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(stopped)], capture_output=True, text=True, check=False)
-    limit = Deadline.after(20)
-    while listed.stdout.split() and not limit.expired:
-        time.sleep(0.1)
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(stopped)], capture_output=True, text=True, check=False
-        )
-    assert not listed.stdout.split()
+    wait_for_end([child.pid for child in psutil.Process(stopped).children()], 20)

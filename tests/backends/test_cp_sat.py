@@ -94,35 +94,6 @@ def knapsack(size=120, rows=80, seed=0):
     return model
 
 
-def test_deadline_keeps_the_incumbent():
-    seen = []
-    call = options(2.0)
-    raw = CpSat().solve(knapsack(), call, on_incumbent=seen.append)
-    assert call.deadline.elapsed < 3
-    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
-    assert raw.objective == seen[-1].objective < 1e6
-    assert raw.bound <= raw.objective
-    assert [i.objective for i in seen] == sorted((i.objective for i in seen), reverse=True)
-    assert violations(knapsack(), raw.values) == []
-
-
-def test_expired_deadline():
-    raw = CpSat().solve(knapsack(), options(1e-9))
-    assert (raw.status, raw.stop, raw.values, raw.bound) == (Status.UNKNOWN, StopReason.DEADLINE, None, None)
-
-
-def test_callback_stops_and_its_error_is_raised():
-    raw = CpSat().solve(knapsack(), options(), on_incumbent=lambda incumbent: True)
-    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
-    assert len(raw.incumbents) >= 1
-
-    def fail(incumbent):
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        CpSat().solve(knapsack(), options(), on_incumbent=fail)
-
-
 def test_relative_gap_stops_early():
     raw = CpSat().solve(knapsack(), options(relative_gap=0.5))
     assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.GAP)
@@ -142,13 +113,6 @@ def test_complete_hint_is_taken():
     raw = CpSat().solve(model, options(log=lines.append), hint=hint)
     assert raw.status is Status.OPTIMAL
     assert any("The solution hint is complete and is feasible" in line for line in lines)
-
-
-def test_partial_hint_leaves_out_what_is_unknown():
-    model = knapsack(20, 5)
-    hint = np.full(model.num_vars, np.nan)
-    hint[0] = 1
-    assert CpSat().solve(model, options(), hint=hint).status is Status.OPTIMAL
 
 
 def test_refusals():

@@ -12,7 +12,7 @@ import pytest
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.highs import Highs
 from remat.deadline import Deadline
-from remat.errors import BackendError, ModelError
+from remat.errors import BackendError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Linear, Model, violations
 
 
@@ -106,23 +106,6 @@ def test_implied_variables_are_continuous_and_still_sharpen_the_bound():
     assert result.bound == np.rint(result.bound)
 
 
-def test_empty_models():
-    model = Model("empty")
-    model.minimize([], [], 5)
-    result = Highs().solve(model, options())
-    assert (result.status, result.objective, result.bound, len(result.values)) == (Status.OPTIMAL, 5, 5, 0)
-    model.add(Linear.rows("never", [], [], [], lower=[1]))
-    assert Highs().solve(model, options()).status is Status.INFEASIBLE
-
-
-def test_variables_without_rows():
-    model = Model("free")
-    x = model.integers("x", 3, -2, 2)
-    model.minimize(x.index, [1, 0, -1])
-    result = Highs().solve(model, options())
-    assert (result.status, result.objective, result.bound) == (Status.OPTIMAL, -4, -4)
-
-
 @pytest.mark.parametrize("integers", [False, True])
 def test_unbounded_is_an_error_and_infeasible_is_not(integers):
     model = Model("open")
@@ -168,21 +151,6 @@ def test_incumbents_and_bounds_are_streamed_in_order():
     assert clock.elapsed < 3
 
 
-def test_a_callback_can_stop():
-    result = Highs().solve(hard(), options(60), on_incumbent=lambda incumbent: incumbent.objective < -1000)
-    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
-    assert result.objective < -1000
-    assert result.solve_seconds < 30
-
-
-def test_an_error_in_a_callback_is_raised_when_the_solver_has_ended():
-    def fail(_):
-        raise RuntimeError("in the callback")
-
-    with pytest.raises(RuntimeError, match="in the callback"):
-        Highs().solve(hard(), options(30), on_incumbent=fail)
-
-
 def test_a_feasible_hint_starts_the_search_and_survives_an_expired_clock():
     model, log = hard(), []
     hint = np.zeros(model.num_vars)
@@ -215,25 +183,6 @@ def test_a_hint_is_extended_to_the_variables_of_bridges():
     assert any("MIP start solution is feasible" in line for line in log)
     assert result.status is Status.OPTIMAL
     assert violations(model, result.values) == []
-
-
-def test_a_bad_hint_does_no_harm():
-    model = tiny(9)
-    wanted = best_by_hand(9)
-    for hint in (np.full(model.num_vars, 99.0), np.full(model.num_vars, np.nan), np.ones(model.num_vars)):
-        result = Highs().solve(model, options(), hint=hint)
-        assert (result.status, result.objective) == (Status.OPTIMAL, wanted)
-
-
-def test_a_hint_of_the_wrong_length_is_an_error():
-    with pytest.raises(ModelError, match=r"the hint has shape \(2,\), but model 'tiny' has 5 variables"):
-        Highs().solve(tiny(9), options(), hint=np.zeros(2))
-
-
-def test_an_expired_deadline():
-    result = Highs().solve(hard(), options(0))
-    assert (result.status, result.stop) == (Status.UNKNOWN, StopReason.DEADLINE)
-    assert result.values is result.bound is None
 
 
 def test_handing_a_large_model_over_does_not_outlast_the_deadline(monkeypatch):
@@ -318,12 +267,6 @@ def test_wrong_options_of_the_solver(solver, message):
 def test_limits_of_the_solver_are_another_reason():
     result = Highs().solve(hard(), options(60, solver={"mip_max_nodes": 1}))
     assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.OTHER)
-
-
-def test_nothing_is_printed(capfd):
-    Highs().solve(tiny(9), options())
-    Highs().solve(tiny(9), options(log=lambda line: None))
-    assert capfd.readouterr() == ("", "")
 
 
 def test_availability(monkeypatch):

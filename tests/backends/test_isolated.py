@@ -1,5 +1,6 @@
 """Backends in a process of their own: the same answers, and what is left when they die."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,8 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from fragile_backend import Fragile
+from helpers import wait_for_end
 from test_highs import best_by_hand, hard, tiny
 
 from remat.backends.base import SolveOptions, Status, StopReason
@@ -43,25 +46,15 @@ def small():
 
 def children():
     """Without those that stay: the guard, and the processes of the standard library that fork others."""
-    stay = (b"guard_process.py", b"multiprocessing.forkserver import main", b"multiprocessing.resource_tracker")
-    command = {pid: _command(pid) for pid in family(os.getpid())[1:]}
-    return {pid for pid, line in command.items() if not any(word in line for word in stay) or _forked(pid)}
-
-
-def _command(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _forked(pid):
-    """Whether it has the command line of the process that forked it."""
-    try:
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return False
-    return parent != os.getpid() and _command(parent) == _command(pid)
+    stay = ("guard_process.py", "multiprocessing.forkserver import main", "multiprocessing.resource_tracker")
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            command, parent = process.cmdline(), process.parent()
+            forked = parent is not None and parent.pid != os.getpid() and parent.cmdline() == command
+            if forked or not any(word in " ".join(command) for word in stay):
+                found.add(process.pid)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -245,7 +238,7 @@ PARENT = textwrap.dedent(
 
 
 def parent(variant):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, variant], stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -315,17 +308,7 @@ def test_the_child_ends_when_its_parent_is_killed():
         assert descendants
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 5
-        while any(Path(f"/proc/{pid}").exists() for pid in descendants) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(_runs(pid) for pid in descendants)
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+        wait_for_end(descendants)
 
 
 def test_a_child_that_ends_before_it_says_anything_costs_no_hint():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_children import runs, wait_for_the_end_of
+from helpers import runs, wait_for_end
 
 from remat.backends.minizinc import MiniZinc
 from remat.backends.processes import guard
@@ -103,7 +103,7 @@ def test_nothing_survives_the_program(program, tmp_path, number):
     assert ours(tmp_path)
     os.kill(program.pid, number)
     program.wait()
-    wait_for_the_end_of(members)
+    wait_for_end(members)
     assert not ours(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_a_process_that_the_guard_has_not_heard_of_ends_too(tmp_path):
         env=os.environ | {"TMPDIR": str(tmp_path)},
         check=False,
     )
-    wait_for_the_end_of([int(done.stdout)])
+    wait_for_end([int(done.stdout)])
     until = time.monotonic() + 5
     while ours(tmp_path) and time.monotonic() < until:
         time.sleep(0.05)

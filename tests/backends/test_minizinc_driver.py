@@ -3,10 +3,10 @@
 import json
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import wait_for_end
 
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.minizinc import MiniZinc, driver
@@ -171,10 +171,7 @@ while :; do sleep 1; done""")
     raw = solve(1.5)
     assert time.monotonic() - began < 2.5
     assert (raw.status, raw.stop, raw.objective) == (Status.FEASIBLE, StopReason.DEADLINE, 116)
-    child = int((folder / "child").read_text())
-    time.sleep(0.1)
-    stat = Path(f"/proc/{child}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_for_end([int((folder / "child").read_text())], 0.5)
 
 
 def test_the_memory_limit_holds_for_driver_and_solver_together(stand_in):

@@ -78,15 +78,6 @@ def test_a_linear_programme(name):
     assert raw.values == pytest.approx([2, 0.5])
 
 
-def test_models_that_need_no_solver():
-    assert PyomoRun("cbc").solve(Model("empty"), options(60)).status is Status.OPTIMAL
-    model = Model("contradiction")
-    model.booleans("x", 1)
-    model.add(Linear.rows("none", [], [], [], lower=[1]))
-    raw = PyomoRun("cbc").solve(model, options(60))
-    assert (raw.status, raw.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
-
-
 @pytest.mark.parametrize("name", ["cbc", "highs", "glpk"])
 def test_variables_without_rows_and_costs(name):
     model = Model("loose")
@@ -110,7 +101,7 @@ def test_rows_that_cbc_finds_to_be_implied():
 
 
 def test_the_deadline_keeps_the_best_of_cbc():
-    for seconds in (3, 12, 48):  # a busy machine needs more to find something
+    for seconds in (1.5, 12, 48):  # a busy machine needs more to find something
         raw = Pyomo("cbc").solve(hard(), options(seconds))
         if raw.objective is not None and raw.objective <= -1500:
             break
@@ -124,7 +115,7 @@ def test_the_deadline_keeps_the_best_of_cbc():
 def test_a_hint_is_handed_to_cbc_and_survives():
     """It says in its log that it starts from it."""
     start = Highs().solve(hard(), options(0.5), np.zeros(60)).values
-    for seconds in (2, 12):  # a busy machine needs more to begin
+    for seconds in (1, 12):  # a busy machine needs more to begin
         lines = []
         raw = Pyomo("cbc").solve(hard(), options(seconds, log=lines.append), start)
         if any("mip" in line.lower() for line in lines):
@@ -132,12 +123,6 @@ def test_a_hint_is_handed_to_cbc_and_survives():
     assert raw.objective <= hard().objective.value(start)
     assert raw.incumbents[0].values.tolist() == start.tolist()
     assert any(re.search(r"(?i)mip ?start", line) for line in lines)
-
-
-@pytest.mark.parametrize("name", ["cbc", "highs"])
-def test_an_expired_clock_leaves_the_hint(name):
-    raw = PyomoRun(name).solve(hard(), options(0), np.zeros(60))
-    assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.FEASIBLE, StopReason.DEADLINE, 0, None)
 
 
 @pytest.mark.parametrize("name", ["cbc", "highs"])
@@ -205,11 +190,6 @@ def test_a_solver_that_is_missing(monkeypatch):
     assert Pyomo("highs").ready().state is AvailabilityState.NOT_INSTALLED
     monkeypatch.setattr(module, "find_program", lambda name: f"/opt/{name}")
     assert "/opt/cbc" in Pyomo("cbc").ready().reason
-
-
-def test_a_hint_of_the_wrong_length():
-    with pytest.raises(ModelError, match=re.escape("the hint has shape (2,), but model 'tiny' has 5 variables")):
-        Pyomo("cbc").solve(tiny(1), options(5), np.zeros(2))
 
 
 @pytest.mark.filterwarnings("error")
