@@ -75,7 +75,10 @@ class Registered(Mapping[str, type[Any]]):
         parts = PARTS.get(self.group, ())
         lacking = [part for part in parts if not any(hasattr(found, name) for name in part.split(" or "))]
         if lacking:
-            raise self._error(f"{_label(entry, f'remat.{self.group}')} has no {' and no '.join(lacking)}")
+            label = _label(entry, f"remat.{self.group}")
+            raise _error(
+                f"remat.{self.group}", f"{label} has no {' and no '.join(lacking)}", "incomplete-plug-in", name
+            )
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -102,10 +105,9 @@ class Registered(Mapping[str, type[Any]]):
         near = difflib.get_close_matches(name, self._entries, n=len(self._entries) or 1, cutoff=0.6)
         names = [*near, *(other for other in self._entries if other not in near)]
         known = f"known are {', '.join(names)}" if names else "none is installed"
-        return self._error(f"there is no {GROUPS[self.group]} {name!r}; {known}")
-
-    def _error(self, message: str) -> RematError:
-        return _error(f"remat.{self.group}", message)
+        return _error(
+            f"remat.{self.group}", f"there is no {GROUPS[self.group]} {name!r}; {known}", "unknown-name", name
+        )
 
 
 def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
@@ -120,7 +122,7 @@ def load_entry(entry: EntryPoint, group: str, kind: type[T]) -> T:
     found = attempt(entry.load, f"{_label(entry, group)} cannot be loaded", group)
     if not isinstance(found, kind):
         wanted = "class" if kind is type else kind.__name__
-        raise _error(group, f"{_label(entry, group)} is not a {wanted}")
+        raise _error(group, f"{_label(entry, group)} is not a {wanted}", "wrong-kind")
     return found
 
 
@@ -137,7 +139,7 @@ def attempt(call: Callable[[], T], fault: str, group: str = "") -> T:
     except RematError:
         raise
     except (Exception, SystemExit) as error:
-        raise _error(group, f"{fault}: {type(error).__name__}: {error}") from error
+        raise _error(group, f"{fault}: {type(error).__name__}: {error}", "plug-in-fails") from error
 
 
 def import_class(text: str, group: str) -> type[Any]:
@@ -165,10 +167,12 @@ def import_class(text: str, group: str) -> type[Any]:
     module, _, name = text.partition(":")
     kind, group_name = GROUPS[group], f"remat.{group}"
     if not all(part.isidentifier() for path in (module, name) for part in path.split(".")):
-        raise _error(group_name, f"{kind} {text!r} is neither a name that is registered nor MODULE:CLASS")
+        raise _error(
+            group_name, f"{kind} {text!r} is neither a name that is registered nor MODULE:CLASS", "no-class-name", text
+        )
     found = attempt(EntryPoint(text, text, group_name).load, f"{kind} {text!r} cannot be loaded", group_name)
     if not isinstance(found, type):
-        raise _error(group_name, f"{kind} {text!r} is not a class")
+        raise _error(group_name, f"{kind} {text!r} is not a class", "wrong-kind", text)
     return found
 
 
@@ -187,9 +191,9 @@ def _label(entry: EntryPoint, group: str) -> str:
     return f"{kind} {entry.name!r} ({entry.value})"
 
 
-def _error(group: str, message: str) -> RematError:
+def _error(group: str, message: str, kind: str, culprit: str = "") -> RematError:
     kinds = {"remat.backends": BackendError, "remat.graph_formats": FormatError, "remat.schedule_formats": FormatError}
-    return kinds.get(group, RematError)(" ".join(message.split()))
+    return kinds.get(group, RematError)(" ".join(message.split()), kind, culprit)
 
 
 def _is_ours(entry: EntryPoint) -> bool:
@@ -247,7 +251,9 @@ def load(group: str, name: str) -> type[Any]:
     remat.errors.BackendError: there is no backend 'higs'; known are highs, ...
     """
     if group not in GROUPS:
-        raise RematError(f"there is no group {group!r} of plug-ins; known are {', '.join(GROUPS)}")
+        raise RematError(
+            f"there is no group {group!r} of plug-ins; known are {', '.join(GROUPS)}", "unknown-group", group
+        )
     registered = Registered(group)
     if name not in registered:
         raise registered.unknown(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from refusals import check_text, refused
 
 from remat import registry
 from remat.backends.base import SolveOptions
@@ -163,96 +164,87 @@ def test_a_configuration_is_immutable(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    "more",
     [
-        ("[solve]\nbacknd = 'highs'", "unknown key 'solve.backnd'; did you mean 'backend'?"),
-        ("[slove]\nbackend = 'highs'", "unknown key 'slove'; did you mean 'solve'?"),
-        ("[solve]\nxyzzy = 1", "unknown key 'solve.xyzzy'; known are method, backend, "),
-        ("[output]\njsn = true", "unknown key 'output.jsn'; did you mean 'json'?"),
-        ("[formulations.retention-intervals]\ncopis = 3", "unknown key 'formulations.retention-intervals.copis'; "
-         "did you mean 'copies'?"),
-        ("[formulations.retention-intervals]\ncopies = '3'", "'formulations.retention-intervals.copies' should be a "
-         "whole number, not '3'"),
-        ("[formulations.retention-intervals]\ncopies = 0", "formulations.retention-intervals: copies must be"),
-        ("[formulations.retention-intervals]\nprecedence = 'covr'", "'formulations.retention-intervals.precedence' "
-         "should be 'cover' or 'reservoir', not 'covr'"),
-        ("[formulations.chekmate]\na = 1", "unknown key 'formulations.chekmate'; did you mean 'checkmate'?"),
-        ("[formulations.greedy]\na = 1", "unknown key 'formulations.greedy'; known are"),
-        ("[formulations.greedy]\na = 1", "known are heuristics.greedy, "),
-        ("[methods.gredy]\na = 1", "known are heuristics.greedy, "),
-        ("[solve]\nmethod = 'gredy'", "there is no method 'gredy'; known are greedy, "),
-        ("[backends.cpsat]\na = 1", "unknown key 'backends.cpsat'; did you mean 'cp-sat'?"),
-        ("[solve]\nthreads = 0", "'solve.threads' should be greater than or equal to 1, not 0"),
-        ("[solve]\nthreads = 'all'", "'solve.threads' should be a whole number, not 'all'"),
-        ("[solve]\nthreads = true", "'solve.threads' should be a whole number, not True"),
-        ("[solve]\nseed = -1", "'solve.seed' should be greater than or equal to 0"),
-        ("[solve]\ngap = 1.0", "'solve.gap' should be less than 1"),
-        ("[solve]\ntime_limit = inf", "'solve.time_limit' should be a finite number"),
-        ("[solve]\ntime_limit = 0", "'solve.time_limit' should be greater than 0"),
-        ("[solve]\nisolate = 1", "'solve.isolate' should be true or false"),
-        ("[solve]\nmethod = 3", "'solve.method' should be a string"),
-        ("[solve]\nwarm_start = 1979-05-27", "'solve.warm_start' should be a string"),
-        ("[output]\nplot = ['a.png']", "'output.plot' should be a string"),
-        ("solve = 3", "'solve' must be a table"),
-        ("backends = 3", "'backends' must be a table"),
-        ("[backends]\ncp-sat = 3", "'backends.cp-sat' must be a table"),
+        "[solve]\nbacknd = 'highs'",
+        "[slove]\nbackend = 'highs'",
+        "[solve]\nxyzzy = 1",
+        "[output]\njsn = true",
+        "[formulations.retention-intervals]\ncopis = 3",
+        "[formulations.retention-intervals]\ncopies = '3'",
+        "[formulations.retention-intervals]\ncopies = 0",
+        "[formulations.retention-intervals]\nprecedence = 'covr'",
+        "[formulations.chekmate]\na = 1",
+        "[formulations.greedy]\na = 1",
+        "[methods.gredy]\na = 1",
+        "[solve]\nmethod = 'gredy'",
+        "[backends.cpsat]\na = 1",
+        "[solve]\nthreads = 0",
+        "[solve]\nthreads = 'all'",
+        "[solve]\nthreads = true",
+        "[solve]\nseed = -1",
+        "[solve]\ngap = 1.0",
+        "[solve]\ntime_limit = inf",
+        "[solve]\ntime_limit = 0",
+        "[solve]\nisolate = 1",
+        "[solve]\nmethod = 3",
+        "[solve]\nwarm_start = 1979-05-27",
+        "[output]\nplot = ['a.png']",
+        "solve = 3",
+        "backends = 3",
+        "[backends]\ncp-sat = 3",
     ],
-)  # fmt: skip
-def test_a_wrong_key_is_named(more: str, message: str, tmp_path: Path) -> None:
+)
+def test_a_wrong_key_is_named(more: str, tmp_path: Path) -> None:
     top, _, rest = more.partition("\n") if "=" in more.partition("\n")[0] else ("", "", more)
     path = tmp_path / "run.toml"
     path.write_text(f'{top}\n[problem]\ngraph = "vgg16"\n{rest}\n', encoding="utf-8")
-    with pytest.raises(RematError) as refused:
+    with pytest.raises(RematError) as caught:
         Config.from_file(path)
-    assert str(refused.value).startswith(f"{path}: ")
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and message.isprintable() and caught.value.culprit in message
+    check_text("configuration.keys", f"{more!r} -> {message}", {f"{path}: ": ""})
 
 
 @pytest.mark.parametrize(
-    ("problem", "message"),
+    "problem",
     [
-        ({}, "'problem.graph' is missing"),
-        ({"graph": 3}, "'problem.graph' should be a string, not 3"),
-        ({"graph": "g", "order": "any"}, "'problem.order' should be 'fixed' or 'free', not 'any'"),
-        ({"graph": "g", "budget": []}, "'problem.budget' should be a string or a whole number or a number, not []"),
-        ({"graph": "g", "keep": "t"}, "'problem.keep' should be a list, not 't'"),
-        ({"graph": "g", "keep": ["t", 3]}, "'problem.keep.1' should be a string, not 3"),
-        ({"graph": "g", "max_computes": {"a": 0}}, "'problem.max_computes.a' should be greater than or equal to 1"),
-        ({"graph": "g", "bugdet": "80%"}, "unknown key 'problem.bugdet'; did you mean 'budget'?"),
+        {},
+        {"graph": 3},
+        {"graph": "g", "order": "any"},
+        {"graph": "g", "objective": "peak"},
+        {"graph": "g", "budget": []},
+        {"graph": "g", "keep": "t"},
+        {"graph": "g", "keep": ["t", 3]},
+        {"graph": "g", "max_computes": {"a": 0}},
+        {"graph": "g", "bugdet": "80%"},
+        None,
     ],
 )
-def test_a_wrong_problem_is_named(problem: dict[str, object], message: str) -> None:
-    with pytest.raises(FormatError, match=f"^configuration: {re.escape(message)}"):
-        Config.from_mapping({"problem": problem})
-
-
-def test_a_mapping_without_a_problem() -> None:
-    with pytest.raises(FormatError, match="'problem' is missing"):
-        Config.from_mapping({})
+def test_a_wrong_problem_is_named(problem: dict[str, object] | None) -> None:
+    with pytest.raises(FormatError) as caught:
+        Config.from_mapping({} if problem is None else {"problem": problem})
+    check_text("configuration.problem", f"{problem} -> {caught.value}")
 
 
 def test_an_option_of_the_shell_is_named_as_one(run: Path) -> None:
-    with pytest.raises(FormatError, match=r"^option --time-limit should be greater than 0, not 0$"):
+    with refused("format.wrong-option", culprit="--time-limit"):
         Config.from_file(run, {"solve": {"time_limit": 0}})
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"[problem\n", "not TOML: .*line 1"),
-        (b"a = 1\na = 2\n", "not TOML: .*line 2"),
-        (b"\xff\xfe", "not UTF-8 text"),
-        (b"a = " + b"[" * 100_000, "nested too deeply|not TOML"),
-        (b"a = " + b"9" * 10_000, "not TOML"),
-        (b"#" * (MAX_CONFIG_BYTES + 1), "larger than"),
+        b"[problem\n", b"a = 1\na = 2\n", b"\xff\xfe", b"a = " + b"[" * 100_000, b"a = " + b"9" * 10_000,
+        b"#" * (MAX_CONFIG_BYTES + 1),
     ],
-)
-def test_a_file_that_is_no_configuration(content: bytes, message: str, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_a_file_that_is_no_configuration(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(content)
-    with pytest.raises(FormatError, match=message) as refused:
+    with pytest.raises(FormatError) as caught:
         Config.from_file(tmp_path / "run.toml")
-    assert str(refused.value).startswith(f"{tmp_path / 'run.toml'}: ")
+    assert str(caught.value).startswith(f"{tmp_path / 'run.toml'}: ")
+    check_text("configuration.file", f"{content[:20]!r} -> {caught.value}")
 
 
 def test_files_are_checked_before_the_solve(run: Path) -> None:
@@ -274,7 +266,7 @@ def test_files_are_checked_before_the_solve(run: Path) -> None:
 def test_options_of_a_formulation_without_any() -> None:
     bare = [name for name, kind in registry.formulations().items() if kind.options_type is None]
     for name in bare:
-        with pytest.raises(FormatError, match="has no options"):
+        with refused("format.no-options", culprit=name):
             make_options(name, {"a": 1})
 
 
@@ -370,14 +362,12 @@ def test_a_configuration_imports_nothing_unless_it_is_allowed(tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine_of_test_config.py").write_text(MINE)
     tables = {"problem": {"graph": "vgg16", "budget": "90%"}, "solve": {"method": "mine_of_test_config:Mine"}}
-    with pytest.raises(
-        FormatError, match=r"configuration: solve.method 'mine_\w+:Mine' is to be imported.*--allow-imports"
-    ):
+    with refused("format.import-not-allowed", culprit="mine_of_test_config:Mine"):
         Config.from_mapping(tables)
-    with pytest.raises(FormatError, match="is to be imported"):
+    with refused("format.import-not-allowed"):
         Config.model_validate(tables).run(write=False)
     solver = {"method": "checkmate", "backend": "mine_of_test_config:MySolver"}
-    with pytest.raises(FormatError, match=r"solve\.backend 'mine_"):
+    with refused("format.import-not-allowed", culprit="mine_of_test_config:MySolver"):
         Config.from_mapping({**tables, "solve": solver})
     assert not (tmp_path / "imported").exists()
     assert Config.from_mapping(tables, allow_imports=True).run(write=False).method == "mine"
@@ -394,29 +384,22 @@ def test_options_of_a_class_stand_under_its_name_where_it_is_the_method() -> Non
     }  # fmt: skip
     config = Config.from_mapping(tables, allow_imports=True)
     assert config.options_of(word).leanings == (2.0,)
-    with pytest.raises(FormatError, match=f"'methods.{word}.leaning'.*leanings"):
+    with refused("format.wrong-key", culprit="leaning"):
         Config.from_mapping({**tables, "heuristics": {word: {"leaning": [2.0]}}}, allow_imports=True)
-    with pytest.raises(FormatError, match=r"is to be imported"):
+    with refused("format.import-not-allowed", culprit=word):
         Config.from_mapping(tables)
-    with pytest.raises(FormatError, match=f"'heuristics.{word}' has options of a class, which solve.method .'auto'."):
+    with refused("format.options-of-other-class", culprit=word):
         Config.from_mapping({**tables, "solve": {}}, allow_imports=True)
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("nowhere.at_all:Mine", "method 'nowhere.at_all:Mine' cannot be loaded: ModuleNotFoundError"),
-        ("remat.errors:Mine", "method 'remat.errors:Mine' cannot be loaded: AttributeError"),
-        ("remat.deadline:time", "method 'remat.deadline:time' is not a class"),
-        ("remat.errors:RematError", "a method is a name or a class of Method"),
-        ("x y:z", "is neither a name that is registered nor MODULE:CLASS"),
-    ],
+    "word", ["nowhere.at_all:Mine", "remat.errors:Mine", "remat.deadline:time", "remat.errors:RematError", "x y:z"]
 )
-def test_a_class_that_is_none(word: str, message: str) -> None:
-    with pytest.raises(RematError, match=message):
-        Config.from_mapping(
-            {"problem": {"graph": "vgg16", "budget": "90%"}}, overrides={"solve": {"method": word}}
-        ).run()
+def test_a_class_that_is_none(word: str) -> None:
+    problem = {"problem": {"graph": "vgg16", "budget": "90%"}}
+    with pytest.raises(RematError) as caught:
+        Config.from_mapping(problem, overrides={"solve": {"method": word}}).run()
+    check_text("configuration.class", f"{word} -> {caught.value}")
 
 
 def test_the_objective(tmp_path: Path) -> None:
@@ -424,5 +407,3 @@ def test_the_objective(tmp_path: Path) -> None:
     tables = {"problem": {"graph": str(tmp_path / "chain.json"), "objective": "least-peak"}, "solve": {"threads": 1}}
     found = Config.from_mapping(tables).run(write=False)
     assert (found.peak, found.proved) == (3, True)
-    with pytest.raises(FormatError, match=r"'problem\.objective' should be 'least-cost' or 'least-peak', not 'peak'"):
-        Config.from_mapping({"problem": {"graph": "vgg16", "objective": "peak"}})

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 #: Most seconds for each solve of a page, whatever limit the page names.
-LIMIT = 5
+LIMIT = 2
 
 
 @dataclass(frozen=True)

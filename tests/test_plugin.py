@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shell import shell
 
 PLUGIN = Path(__file__).resolve().parent.parent / "examples" / "plugin"
 
@@ -22,36 +23,20 @@ def installed(tmp_path_factory):
     return source, {**os.environ, "PYTHONPATH": str(target)}
 
 
-def python(installed, *arguments, given=""):
-    """What a Python program prints that runs beside, not in, the sources of the plug-in."""
-    source, environment = installed
-    run = subprocess.run(
-        [sys.executable, *arguments], cwd=source.parent, env=environment, input=given, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
-    return run.stdout
-
-
-#: Runs command lines one after the other: with the imports of one process, since importing is most of the time.
-SHELL = """
-import sys
-from remat.cli import main
-for line in sys.stdin:
-    if main(line.split()):
-        sys.exit(f"failed: {line}")
-"""
-
-
-def test_entry_points_are_enough(installed):
+def test_entry_points_are_enough(installed, tmp_path, monkeypatch):
     """The shell lists both and solves with both, and nothing of the package names them."""
-    lines = [
+    monkeypatch.syspath_prepend(installed[1]["PYTHONPATH"])
+    monkeypatch.chdir(tmp_path)
+    printed = ""
+    for line in (
         "backends",
         "generate layered -n 12 --seed 1 -o graph.json",
         "solve graph.json --budget 90% --formulation live-sets --backend scipy-milp --time-limit 60 -o schedule.json",
         "validate graph.json schedule.json --budget 90% --order fixed",
-    ]
-    printed = python(installed, "-c", SHELL, given="\n".join(lines))
+    ):
+        ran = shell(*line.split())
+        assert ran.code == 0, ran
+        printed += ran.out
     assert re.search(r"^ +scipy-milp ", printed, re.MULTILINE)
     assert re.search(r"^ +live-sets ", printed, re.MULTILINE)
     assert re.search(r"^method +live-sets by scipy-milp", printed, re.MULTILINE)
@@ -64,6 +49,9 @@ def test_the_formulation_is_one_small_file():
 
 @pytest.mark.slow
 def test_the_kit_accepts_the_plug_in(installed):
-    source, _ = installed
-    report = python(installed, "-m", "pytest", "-p", "no:cacheprovider", str(source / "tests"))
+    source, environment = installed
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(source / "tests")]
+    run = subprocess.run(tests, cwd=source.parent, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    report = run.stdout
     assert " passed" in report

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import check_text
 
 from remat.allocation.by_model import ModelOptions
 from remat.allocation.canonical import CanonicalOptions
 from remat.allocation.fits import FitOptions
 from remat.bounds import bounds
-from remat.errors import FormatError, GraphError, ProblemError, RematError, ScheduleError
+from remat.errors import FormatError, GraphError, ProblemError, RematError
 from remat.experiments.compare import table_csv
 from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, read_graph
 from remat.graphs.families import unit_chain
@@ -28,55 +29,51 @@ def built(**op: Any) -> Any:
     return GraphBuilder("g").op("a", size=1, **op)
 
 
-CALLS: dict[str, tuple[Callable[[], object], type[RematError], str]] = {
-    "read_graph of a graph": (lambda: read_graph(CHAIN), FormatError, "named by its path, not by ComputeGraph"),
-    "read_graph of a number": (lambda: read_graph(3), FormatError, "named by its path, not by 3"),
-    "read_schedule of a graph": (lambda: read_schedule(CHAIN), FormatError, "named by its path"),
-    "read_schedule, name": (lambda: read_schedule("x", "unet"), FormatError, "graph: a ComputeGraph is needed, not 'u"),
-    "write_schedule of a graph": (lambda: write_schedule(CHAIN, "x"), FormatError, "schedule: a Schedule is needed"),
-    "write_graph of a schedule": (lambda: write_graph(PLAN, "x.json"), FormatError, "graph: a ComputeGraph is needed"),
-    "validate, swapped": (lambda: validate(PLAN, CHAIN), ScheduleError, "graph: a ComputeGraph is needed"),
-    "validate, a path": (lambda: validate(CHAIN, "s.json"), ScheduleError, "a Schedule is needed, not 's.json'"),
-    "validate, a problem": (lambda: validate(CHAIN, PLAN, Problem(CHAIN)), ScheduleError, "rules: a Rules is"),
-    "validate, a budget": (lambda: validate(CHAIN, PLAN, 80), ScheduleError, "a Rules is needed, not 80"),
-    "simulate, a list": (lambda: simulate(CHAIN, ["a"]), ScheduleError, "a Schedule is needed, not a list"),
-    "simulate, keep a name": (lambda: simulate(CHAIN, PLAN, keep="loss"), ProblemError, "not the single name 'loss'"),
-    "problem, keep a name": (lambda: Problem(CHAIN, keep="f0"), ProblemError, "not the single name 'f0'"),
-    "problem, keep a number": (lambda: Problem(CHAIN, keep=5), ProblemError, "a list of tensor names, not 5"),
-    "problem, keep bytes": (lambda: Problem(CHAIN, keep=b"f0"), ProblemError, "keep must be names of tensors, not 102"),
-    "problem, keep a list in a list": (lambda: Problem(CHAIN, keep=[["f0"]]), ProblemError, "keep must be names of te"),
-    "problem, limits for a list": (lambda: Problem(CHAIN, max_computes=["f0"]), ProblemError, "from 1, not a list"),
-    "bounds, relaxations a name": (
-        lambda: bounds(Problem(CHAIN, 4), relaxations="stages"), ProblemError, "not the single name 'stages'",
-    ),
-    "allocators, one order": (lambda: CanonicalOptions(orders="TWA"), ProblemError, "orders must be several str"),
-    "allocators, a yes": (lambda: CanonicalOptions(random_orders="yes"), ProblemError, "random_orders must be true or"),
-    "allocators, a number": (lambda: FitOptions(order=3), ProblemError, "order must be str, not 3"),
-    "allocators, a solver": (lambda: ModelOptions(backend=None), ProblemError, "backend must be str, not None"),
-    "rules, keep a name": (
-        lambda: validate(CHAIN, PLAN, Rules(keep="loss")), ProblemError, "not the single name 'loss'",
-    ),
-    "op, inputs a name": (lambda: built(inputs="ab"), GraphError, "inputs of op 'a' .* not the single name 'ab'"),
-    "op, inputs a number": (lambda: built(inputs=3), GraphError, "inputs of op 'a' must be a list of names, not 3"),
-    "op, outputs a name": (
-        lambda: GraphBuilder("g").op("a", outputs="ab"), GraphError, "outputs of op 'a' .* not the single name 'ab'",
-    ),
-    "op, a number": (lambda: GraphBuilder("g").op(3, size=1), GraphError, "printable, non-empty name, not 3"),
-    "tensor, a list": (lambda: GraphBuilder("g").tensor(["a"], 1), GraphError, "name, not a list"),
-    "outputs, a list": (lambda: GraphBuilder("g").output(["a"]), GraphError, "outputs must be names, not a list"),
-    "order, a name": (lambda: GraphBuilder("g").build("a"), GraphError, "the order must be a list of names"),
-    "graph of names": (lambda: ComputeGraph("g", ["x"], [Op("a")]), GraphError, "tensors: a Tensor is needed, not 'x'"),
-    "graph of no ops": (lambda: ComputeGraph("g", [], ["a"]), GraphError, "ops: a Op is needed, not 'a'"),
-    "tensors a name": (lambda: ComputeGraph("g", "x", [Op("a")]), GraphError, "tensors must be a list, not 'x'"),
-    "budget a list": (lambda: parse_budget([80], 1), ProblemError, r"budget a list is not a number of bytes"),
+CALLS: dict[str, Callable[[], object]] = {
+    "read_graph of a graph": lambda: read_graph(CHAIN),
+    "read_graph of a number": lambda: read_graph(3),
+    "read_schedule of a graph": lambda: read_schedule(CHAIN),
+    "read_schedule, name": lambda: read_schedule("x", "unet"),
+    "write_schedule of a graph": lambda: write_schedule(CHAIN, "x"),
+    "write_graph of a schedule": lambda: write_graph(PLAN, "x.json"),
+    "validate, swapped": lambda: validate(PLAN, CHAIN),
+    "validate, a path": lambda: validate(CHAIN, "s.json"),
+    "validate, a problem": lambda: validate(CHAIN, PLAN, Problem(CHAIN)),
+    "validate, a budget": lambda: validate(CHAIN, PLAN, 80),
+    "simulate, a list": lambda: simulate(CHAIN, ["a"]),
+    "simulate, keep a name": lambda: simulate(CHAIN, PLAN, keep="loss"),
+    "problem, keep a name": lambda: Problem(CHAIN, keep="f0"),
+    "problem, keep a number": lambda: Problem(CHAIN, keep=5),
+    "problem, keep bytes": lambda: Problem(CHAIN, keep=b"f0"),
+    "problem, keep a list in a list": lambda: Problem(CHAIN, keep=[["f0"]]),
+    "problem, limits for a list": lambda: Problem(CHAIN, max_computes=["f0"]),
+    "bounds, relaxations a name": lambda: bounds(Problem(CHAIN, 4), relaxations="stages"),
+    "allocators, one order": lambda: CanonicalOptions(orders="TWA"),
+    "allocators, a yes": lambda: CanonicalOptions(random_orders="yes"),
+    "allocators, a number": lambda: FitOptions(order=3),
+    "allocators, a solver": lambda: ModelOptions(backend=None),
+    "rules, keep a name": lambda: validate(CHAIN, PLAN, Rules(keep="loss")),
+    "op, inputs a name": lambda: built(inputs="ab"),
+    "op, inputs a number": lambda: built(inputs=3),
+    "op, outputs a name": lambda: GraphBuilder("g").op("a", outputs="ab"),
+    "op, a number": lambda: GraphBuilder("g").op(3, size=1),
+    "tensor, a list": lambda: GraphBuilder("g").tensor(["a"], 1),
+    "outputs, a list": lambda: GraphBuilder("g").output(["a"]),
+    "order, a name": lambda: GraphBuilder("g").build("a"),
+    "graph of names": lambda: ComputeGraph("g", ["x"], [Op("a")]),
+    "graph of no ops": lambda: ComputeGraph("g", [], ["a"]),
+    "tensors a name": lambda: ComputeGraph("g", "x", [Op("a")]),
+    "budget a list": lambda: parse_budget([80], 1),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "error", "message"), CALLS.values(), ids=CALLS)
-def test_one_clear_line(call: Callable[[], object], error: type[RematError], message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        call()
-    assert str(caught.value).isprintable()
+@pytest.mark.parametrize("name", CALLS)
+def test_one_clear_line(name: str) -> None:
+    with pytest.raises(RematError) as caught:
+        CALLS[name]()
+    message = str(caught.value)
+    assert message.isprintable()
+    check_text("arguments.wrong", f"{name} -> {caught.typename}: {message}")
 
 
 def test_a_tensor_read_twice_is_found_in_time() -> None:

@@ -128,15 +128,16 @@ class Config(Section):
         except ValidationError as error:
             place, fault = first_fault(error, merged)
             if len(place) > 1 and place[1] in (overrides or {}).get(place[0], {}):
-                raise FormatError(f"option --{place[1].replace('_', '-')} {fault}") from None
-            raise FormatError(f"{name}: {shown(cls, place, fault)}") from None
+                option = f"--{place[1].replace('_', '-')}"
+                raise FormatError(f"option {option} {fault}", "wrong-option", option) from None
+            raise FormatError(f"{name}: {shown(cls, place, fault)}", "wrong-key", ".".join(place)) from None
         _check_tables(config, name)
         typed = (overrides or {}).get("solve", {})
         for key, group in (("method", "methods"), ("backend", "backends")):
             word, where = getattr(config.solve, key), "" if key in typed else f"{name}: "
             if registry.names_class(word, group):
                 if not (allow_imports or key in typed):
-                    raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}")
+                    raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}", "import-not-allowed", word)
                 config._imported[word] = registry.import_class(word, group)
             elif key == "method":
                 _check_method(word, where)
@@ -163,7 +164,7 @@ class Config(Section):
         if word in self._imported:
             return self._imported[word]
         if registry.names_class(word, group):
-            raise FormatError(f"{registry.GROUPS[group]} {word!r} {IMPORTED}")
+            raise FormatError(f"{registry.GROUPS[group]} {word!r} {IMPORTED}", "import-not-allowed", word)
         return word
 
     def options_of(self, method: str) -> Any:
@@ -268,17 +269,19 @@ def _check_tables(config: Config, name: str) -> None:
                     continue
                 raise FormatError(
                     f"{name}: {f'{group}.{word}'!r} has options of a class, which solve.method "
-                    f"({config.solve.method!r}) does not name"
+                    f"({config.solve.method!r}) does not name",
+                    "options-of-other-class",
+                    word,
                 )
             others = methods if group in METHODS else known
-            raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, known, others)}")
+            raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, known, others)}", "wrong-key", word)
 
 
 def _check_method(word: str, where: str) -> None:
     from remat.solving.method import known_methods, unknown_method
 
     if word not in known_methods():
-        raise FormatError(f"{where}{unknown_method(word)}")
+        raise FormatError(f"{where}{unknown_method(word)}", "unknown-method", word)
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -47,15 +47,16 @@ def make_options(method: str, given: Mapping[str, Any], where: str = "", kind: t
         kind = registry.load(group := next(names, "formulations"), method)
     options_type: Any = getattr(kind, "options_type", None)
     if options_type is None:
-        raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options")
+        raise FormatError(f"{where}{registry.GROUPS[group]} {method!r} has no options", "no-options", method)
     known = [field.name for field in dataclasses.fields(options_type)]
     for key in given:
         if key not in known:
-            raise FormatError(where + unknown(f"{group}.{method}.{key}", key, known))
+            raise FormatError(where + unknown(f"{group}.{method}.{key}", key, known), "wrong-key", key)
     try:  # by way of JSON, whose strict reading takes lists for tuples and words for enums, but "3" not for 3
         return TypeAdapter(options_type).validate_json(json.dumps(given, default=str), strict=True)
     except ValidationError as error:
         place, fault = first_fault(error, given)
-        raise FormatError(f"{where}{'.'.join([group, method, *place])!r} {fault}") from None
+        key = ".".join([group, method, *place])
+        raise FormatError(f"{where}{key!r} {fault}", "wrong-key", key) from None
     except ProblemError as error:
-        raise ProblemError(f"{where}{group}.{method}: {error}") from None
+        raise ProblemError(f"{where}{group}.{method}: {error}", "bad-options", method) from None

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat import registry
 from remat.backends.choice import BackendLike, as_backend
 from remat.errors import ProblemError
-from remat.heuristics.base import Heuristic
 from remat.solving.auto import AUTO
 from remat.solving.method import HeuristicMethod, MethodLike, make_method, method_class
 
@@ -64,11 +62,7 @@ class Contestant:
     @property
     def is_heuristic(self) -> bool:
         """Whether it is a heuristic, whose answers prove nothing."""
-        if isinstance(self.method, str):
-            return self.method in registry.heuristics()
-        return isinstance(self.method, Heuristic | HeuristicMethod) or (
-            isinstance(self.method, type) and issubclass(self.method, Heuristic)
-        )
+        return isinstance(make_method(self.method), HeuristicMethod)
 
     @property
     def source(self) -> str:
@@ -107,7 +101,7 @@ class Contestant:
         name, slash, solver = text.strip().partition("/")
         method_class(name)  # an unknown name is an error before anything else
         if slash and not solver:
-            raise ProblemError(f"method {text!r} names no backend after the slash")
+            raise ProblemError(f"method {text!r} names no backend after the slash", "no-backend-named")
         return cls.of(name, solver if slash else None, backend, text.strip())
 
     @classmethod
@@ -130,7 +124,9 @@ class Contestant:
         if not made.needs_backend:
             if backend is not None:
                 kind = "heuristic" if isinstance(made, HeuristicMethod) else "method"
-                raise ProblemError(f"method {text or made.name!r}: {kind} {made.name!r} works without a backend")
+                raise ProblemError(
+                    f"method {text or made.name!r}: {kind} {made.name!r} works without a backend", "needs-no-backend"
+                )
             return cls(method)
         if backend is None and isinstance(made, HeuristicMethod):
             return cls(method)  # its models are solved by whatever solve() takes

@@ -169,13 +169,14 @@ def frontier(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> found = frontier(Problem(unit_chain(8)), [4, 5, 6], ["checkmate/highs", "greedy"], stop=60)
+    >>> found = frontier(Problem(unit_chain(6)), [4, 5, 6], ["checkmate/highs", "greedy"], stop=60)
     >>> [(cell.budget, cell.status, cell.cost) for cell in found.of("checkmate/highs")]
-    [(4, 'optimal', 26), (5, 'optimal', 22), (6, 'optimal', 21)]
+    [(4, 'optimal', 18), (5, 'optimal', 16), (6, 'optimal', 15)]
     """
     if problem.objective is not Objective.LEAST_COST:
         raise ProblemError(
-            "a frontier is the least cost at each budget, and the least peak has no budgets: compare() takes it"
+            "a frontier is the least cost at each budget, and the least peak has no budgets: compare() takes it",
+            "frontier-of-peaks",
         )
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
@@ -346,7 +347,7 @@ def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[in
     sizes = []
     for one in asked:
         if one.budget_bytes is None:
-            raise ProblemError("a frontier needs budgets; 'no budget' has no place on its axis")
+            raise ProblemError("a frontier needs budgets; 'no budget' has no place on its axis", "no-budget")
         sizes.append(one.budget_bytes)
     check_names("budget", [f"{size:,} bytes" for size in sizes])
     return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))
@@ -360,7 +361,9 @@ def _answer(job: Future[Cell], method: Contestant) -> Cell:
         raise KeyboardInterrupt from None
     except Exception as error:  # solve_cell() reports failures of methods itself; this is one of the executor
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BackendError(f"the executor lost a run of {method.label}: {line}; what was done before is kept") from None
+        raise BackendError(
+            f"the executor lost a run of {method.label}: {line}; what was done before is kept", "run-lost"
+        ) from None
 
 
 def _check(small: Cell, large: Cell) -> None:
@@ -372,8 +375,11 @@ def _check(small: Cell, large: Cell) -> None:
         return
     place = f"of {large.method}: at budget {small.budget:,} bytes it has a schedule that costs {small.cost:,}"
     if large.status == "infeasible":
-        raise BackendError(f"the frontier {place}, and at {large.budget:,} bytes it claims that there is none")
+        raise BackendError(
+            f"the frontier {place}, and at {large.budget:,} bytes it claims that there is none", "contradiction"
+        )
     if large.bound is not None and large.bound > small.cost:
         raise BackendError(
-            f"the frontier {place}, and at {large.budget:,} bytes it claims that none costs less than {large.bound:,}"
+            f"the frontier {place}, and at {large.budget:,} bytes it claims that none costs less than {large.bound:,}",
+            "contradiction",
         )

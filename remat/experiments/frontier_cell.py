@@ -134,17 +134,21 @@ class Folder:
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+            raise FormatError(f"{path}: cannot be written: {error.strerror}", "not-written") from None
         if not file.exists():
             # What begins with a dot is of no account: files that others are writing, or left when they were killed.
             strange = any(not other.name.startswith(".") for other in folder.path.iterdir())
             if strange and not file.exists():  # nobody else has begun in the meantime
-                raise FormatError(f"{path}: is neither empty nor the state of a frontier (there is no question.json)")
+                raise FormatError(
+                    f"{path}: is neither empty nor the state of a frontier (there is no question.json)",
+                    "no-state-folder",
+                )
             write_new(file, _text(asked))
         difference = _difference(read_json(file), asked)
         if difference:
             raise FormatError(
-                f"{path}: answers another question ({difference}); name another folder or remove this one"
+                f"{path}: answers another question ({difference}); name another folder or remove this one",
+                "other-question",
             )
         return folder
 
@@ -166,7 +170,7 @@ class Folder:
             cell = _cell(document, method, problem)
         except (ScheduleError, FormatError, KeyError, TypeError, ValueError) as error:
             why = str(error) if isinstance(error, RematError) else "it is not what this program writes"
-            raise FormatError(f"{file}: {why}; remove the file to have it done again") from None
+            raise FormatError(f"{file}: {why}; remove the file to have it done again", "unusable-cell") from None
         return cell
 
     def write(self, method: Contestant, cell: Cell) -> None:

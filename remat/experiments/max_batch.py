@@ -97,22 +97,26 @@ def max_batch(
     Examples
     --------
     >>> from remat.graphs.families import unit_chain
-    >>> chain = AffineGraph.scaled(unit_chain(8), 1)
-    >>> answer = max_batch(chain, 50, "checkmate/highs")
+    >>> chain = AffineGraph.scaled(unit_chain(6), 1)
+    >>> answer = max_batch(chain, 40, "checkmate/highs")
     >>> answer.batch, answer.plain, answer.proved, answer.certificate.cost, str(answer.reason.verdict)
-    (10, 5, True, 220, 'too expensive')
+    (10, 5, True, 180, 'too expensive')
     """
     chosen = as_contestant(method)
     size = read_memory(memory)
     if not family.grows:
-        raise ProblemError(f"no memory of {family.name} grows with the batch size")
+        raise ProblemError(f"no memory of {family.name} grows with the batch size", "no-growth")
     if not any(op.phase == "forward" for op in family.pattern.ops):
-        raise ProblemError(f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known")
+        raise ProblemError(
+            f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known", "no-forward"
+        )
     uneven = family.uneven_op()
     if uneven is not None:
         raise ProblemError(
             f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
-            "use the costs of one batch size"
+            "use the costs of one batch size",
+            "uneven-costs",
+            uneven,
         )
     limits = Limits(stop, options)
 
@@ -136,7 +140,7 @@ def read_memory(memory: int | str) -> int:
         If it is not ``123456`` or ``"16GiB"``.
     """
     if isinstance(memory, float) or (isinstance(memory, str) and "%" in memory):
-        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)")
+        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)", "bad-memory")
     return parse_budget(memory, 0)
 
 

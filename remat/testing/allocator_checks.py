@@ -16,7 +16,7 @@ from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.schedule import Addresses, Buffers, Memory, check_addresses
-from remat.testing.kit import TRIES, USUAL, Effort, require
+from remat.testing.kit import USUAL, Effort, in_time, require
 
 #: A class of allocators, or any callable that gives one: ``lambda: MyAllocator(MyOptions(3))``.
 MakeAllocator = Callable[[], Allocator]
@@ -139,14 +139,13 @@ def ends_at_its_deadline(make: MakeAllocator, effort: Effort = USUAL) -> None:
     allocator = _ready(make)
     problem = AllocationProblem(random_buffers(3, 400, steps=60, size=5000))
     start = FirstFit().allocate(problem).addresses
-    late = 0.0
-    for _ in range(TRIES):
+
+    def attempt() -> tuple[None, float]:
         began = time.monotonic()
         _right(allocator.allocate(problem, _call(effort.deadline), start), allocator.name)
-        late = time.monotonic() - began - effort.deadline
-        if late <= effort.grace + 1:
-            return
-    require(False, f"{allocator.name} answers {late:.1f} s after its deadline")
+        return None, time.monotonic() - began
+
+    in_time(allocator.name, effort.deadline, effort.grace + 1, attempt)
 
 
 def several_memories(make: MakeAllocator, effort: Effort = USUAL) -> None:

@@ -107,7 +107,7 @@ class _Search:
 
     def __init__(self, problem: Problem, scope: Scope) -> None:
         if problem.constant_bytes:
-            raise ProblemError("the exhaustive search does not count constant memory")
+            raise ProblemError("the exhaustive search does not count constant memory", "constant-memory")
         self.graph, self.scope = problem.graph, scope
         ops = [self.graph.ops[op] for op in self.graph.arrays.order.tolist()]
         held = frozenset(self.graph.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from unittest import SkipTest
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
-from remat.errors import ProblemError, RematError
+from remat.errors import ProblemError
 from remat.graphs.layered import layered
 from remat.heuristics.base import Heuristic, HeuristicRun, OnSchedule
 from remat.heuristics.greedy import Greedy
@@ -22,7 +22,7 @@ from remat.schedule import Certificate, OrderRule, Schedule, Verdict, validate
 from remat.scope import Scope, covers
 from remat.testing.exhaustive import Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
-from remat.testing.kit import TRIES, USUAL, Effort, fail, require
+from remat.testing.kit import USUAL, Effort, check_options_type, fail, in_time, refusal, require
 from remat.testing.problems import COST_FAMILIES, Family
 
 #: A class of heuristics, or any callable that gives one: ``lambda: MyHeuristic(MyOptions(3))``.
@@ -37,16 +37,7 @@ def says_what_it_is(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     """It has a name, and its options are a frozen dataclass with defaults, or there are none."""
     heuristic = make()
     require(isinstance(heuristic, Heuristic) and heuristic.name, f"{heuristic!r} is no heuristic with a name")
-    kind = heuristic.options_type
-    if kind is None:
-        return
-    require(dataclasses.is_dataclass(kind), f"{heuristic.name}: options_type is no dataclass")
-    try:
-        defaults = kind()
-    except Exception as error:
-        fail(f"{heuristic.name}: its options lack defaults: {error}")
-    frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009  (mypy does not know it)
-    require(frozen, f"{heuristic.name}: its options {defaults} can be changed")
+    check_options_type(heuristic.name, heuristic.options_type)
 
 
 class _Nonsense:
@@ -59,25 +50,13 @@ class _Nonsense:
 def refuses_options(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     """Options of another kind are refused, and so is nonsense for each of its own, by name and in one line."""
     heuristic = make()
-    kind, cls = heuristic.options_type, type(heuristic)
+    kind: Any = heuristic.options_type
     for wrong in ({"moves": 3}, "fast"):
-        _refused(cls, (wrong,), {}, f"{heuristic.name} takes {wrong!r} for its options")
+        refusal(f"{heuristic.name} takes {wrong!r} for its options", partial(type(heuristic), wrong))
     for field in () if kind is None else dataclasses.fields(kind):
         what = f"{heuristic.name} takes nonsense for its option {field.name!r}"
-        said = _refused(cls.options_type, (), {field.name: _Nonsense()}, what)
+        said = refusal(what, partial(kind, **{field.name: _Nonsense()}))
         require(field.name in said, f"{what}: the message does not name it: {said}")
-
-
-def _refused(kind: Any, given: tuple[object, ...], named: dict[str, object], what: str) -> str:
-    """The message of the error, which must be there."""
-    try:
-        kind(*given, **named)
-    except RematError as error:
-        require("\n" not in str(error), f"{what}: the message has several lines")
-        return str(error)
-    except Exception as error:
-        fail(f"{what}, or fails on it: {type(error).__name__}: {error}")
-    return fail(what)
 
 
 def _problems(make: MakeHeuristic, family: Family, effort: Effort) -> Iterator[tuple[str, Problem, int]]:
@@ -278,22 +257,19 @@ def ends_in_time(make: MakeHeuristic, effort: Effort = USUAL) -> None:
     for order in OrderRule:
         problem = Problem(graph, "80%", order)
         for seconds in (0.0, effort.deadline):
-            late = []
-            for _ in range(TRIES):
+
+            def attempt(problem: Problem = problem, seconds: float = seconds) -> tuple[None, float]:
                 heuristic, begun = make(), time.monotonic()
                 try:
                     schedule = heuristic.run(problem, _run(seconds))
                 except ProblemError:
-                    late.append(0.0)
-                    break
-                late.append(time.monotonic() - begun - seconds)
+                    return None, 0.0
+                took = time.monotonic() - begun
                 if schedule is not None:
                     _valid(f"{heuristic.name} with {seconds:g} s on {graph.name!r}", problem, schedule)
-                if late[-1] <= effort.grace:
-                    break
-            require(
-                late[-1] <= effort.grace, f"{make().name}: {min(late):.1f} s late for {seconds:g} s in {TRIES} runs"
-            )
+                return None, took
+
+            in_time(make().name, seconds, effort.grace, attempt)
 
 
 def stops_when_asked(make: MakeHeuristic, effort: Effort = USUAL) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from remat.backends.base import Backend, Incumbent, OnIncumbent, RawResult, SolveOptions, Status, Values
 from remat.deadline import Deadline
+from remat.errors import RematError
 from remat.formulations.base import Formulation
 from remat.modeling import Model, violations
 from remat.problem import Problem
+
+T = TypeVar("T")
 
 #: A class of formulations, or any callable that gives one: ``lambda problem: MyFormulation(problem, MyOptions(3))``.
 MakeFormulation = Callable[[Problem], Formulation]
@@ -77,6 +81,54 @@ def options(seconds: float, **other: object) -> SolveOptions:
     return SolveOptions(deadline=Deadline.after(seconds), **settings)  # type: ignore[arg-type]
 
 
+def in_time(who: str, seconds: float, grace: float, attempt: Callable[[], tuple[T, float]]) -> T:
+    """Return the first answer that `attempt` gives in time.
+
+    A busy machine is no fault of `who`: it is late if it is late in each of :data:`TRIES` runs.
+
+    Parameters
+    ----------
+    attempt : callable
+        Returns an answer and the seconds that it took.
+
+    Raises
+    ------
+    ConformanceError
+        If every answer comes later than `grace` seconds after the deadline of `seconds`.
+    """
+    late = []
+    for _ in range(TRIES):
+        found, took = attempt()
+        late.append(took - seconds)
+        if late[-1] <= grace:
+            return found
+    fail(f"{who}: {min(late):.1f} s late for a deadline of {seconds:g} s, or more, in {TRIES} runs")
+
+
+def check_options_type(who: str, kind: Any) -> None:
+    """Require that options are a frozen dataclass with defaults, or that there are none."""
+    if kind is None:
+        return
+    require(dataclasses.is_dataclass(kind), f"{who}: options_type is no dataclass")
+    try:
+        defaults = kind()
+    except Exception as error:
+        fail(f"{who}: its options lack defaults: {error}")
+    require(kind.__dataclass_params__.frozen, f"{who}: its options {defaults} can be changed")
+
+
+def refusal(what: str, call: Callable[[], object]) -> str:
+    """Return the message of a call that must be refused in one line; `what` says what it does otherwise."""
+    try:
+        call()
+    except RematError as error:
+        require("\n" not in str(error), f"{what}: the message has several lines")
+        return str(error)
+    except Exception as error:
+        fail(f"{what}, or fails on it: {type(error).__name__}: {error}")
+    fail(what)
+
+
 def answer(
     backend: Backend,
     model: Model,
@@ -100,22 +152,14 @@ def answer_in_time(
 ) -> RawResult:
     """What the backend says of the model of `build`, which it is to say `seconds` after the building began.
 
-    What these checks themselves do afterwards does not count. A machine that is busy with something else is no fault
-    of the backend: it is late if it is late in each of :data:`TRIES` runs.
+    What these checks themselves do afterwards does not count.
 
     Raises
     ------
     ConformanceError
         As :func:`answer`; and if the answer comes later than ``effort.grace`` seconds after the deadline.
     """
-    late = []
-    for _ in range(TRIES):
-        call = options(seconds)
-        raw, took = _asked(backend, build(), call, hint)
-        late.append(took - seconds)
-        if late[-1] <= effort.grace:
-            return raw
-    fail(f"{backend.full_name}: {min(late):.1f} s late for a deadline of {seconds:g} s, or more, in {TRIES} runs")
+    return in_time(backend.full_name, seconds, effort.grace, lambda: _asked(backend, build(), options(seconds), hint))
 
 
 def _asked(

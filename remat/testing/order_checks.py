@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.errors import RematError
 from remat.graphs.layered import layered
 from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
@@ -19,7 +18,7 @@ from remat.schedule import OrderRule, validate
 from remat.scope import Scope
 from remat.testing.exhaustive import least_peak
 from remat.testing.graphs import random_graph
-from remat.testing.kit import TRIES, USUAL, Effort, fail, require
+from remat.testing.kit import USUAL, Effort, check_options_type, in_time, refusal, require
 
 #: A class of searches, or any callable that gives one: ``lambda: MySearch(MyOptions(3))``.
 MakeSearch = Callable[[], OrderSearch]
@@ -30,18 +29,9 @@ def says_what_it_is(make: MakeSearch, effort: Effort = USUAL) -> None:
     """It has a name; its options are a frozen dataclass with defaults, or there are none, and others are refused."""
     search = make()
     require(isinstance(search, OrderSearch) and search.name, f"{search!r} is no search for an order with a name")
-    kind = search.options_type
-    if kind is not None:
-        require(dataclasses.is_dataclass(kind), f"{search.name}: options_type is no dataclass")
-        frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009  (mypy does not know it)
-        require(frozen, f"{search.name}: its options {kind()} can be changed")
+    check_options_type(search.name, search.options_type)
     for wrong in ({"moves": 3}, "fast"):
-        try:
-            type(search)(wrong)
-        except RematError as error:
-            require("\n" not in str(error), f"{search.name}: the message on wrong options has several lines")
-        else:
-            fail(f"{search.name} takes {wrong!r} for its options")
+        refusal(f"{search.name} takes {wrong!r} for its options", partial(type(search), wrong))
 
 
 def finds_orders(make: MakeSearch, effort: Effort = USUAL) -> None:
@@ -99,15 +89,15 @@ def ends_in_time(make: MakeSearch, effort: Effort = USUAL) -> None:
     instance = OrderInstance.of(problem)
     make().prepared()
     for seconds in (0.0, effort.deadline):
-        late = []
-        for _ in range(TRIES):
+
+        def attempt(seconds: float = seconds) -> tuple[None, float]:
             search, began = make(), time.monotonic()
             found = search.search(instance, deadline=Deadline.after(seconds), seed=1)
-            late.append(time.monotonic() - began - seconds)
+            took = time.monotonic() - began
             _check(f"{search.name} with {seconds:g} s", problem, instance, found)
-            if late[-1] <= effort.grace:
-                break
-        require(late[-1] <= effort.grace, f"{make().name}: {min(late):.1f} s late for {seconds:g} s in {TRIES} runs")
+            return None, took
+
+        in_time(make().name, seconds, effort.grace, attempt)
 
 
 def _problem(graph: object) -> Problem:

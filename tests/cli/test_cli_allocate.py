@@ -2,12 +2,10 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
+from shell import interrupt, start
 
 from remat.cli import main
 from remat.schedule.buffer_tables import table_text
@@ -45,36 +43,6 @@ def test_what_cannot_be_is_said(table, capsys) -> None:
     assert "none: step 1: 6 bytes are held, but there are 5 (memory)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--method", "tightest"], "there is no allocator 'tightest'"),
-        (["--capacity", "much"], "--capacity: memory limit 'much' is not a number of bytes"),
-        (["--memory", "x=much"], "--memory x: memory limit 'much' is not a number of bytes"),
-        (["--memory", "x", "--memory", "x"], "two memories have the name 'x'"),
-        (["--capacity", "1KiB", "--memory", "x"], "--capacity is for one memory"),
-        (["--memory", "=4"], "has no name"),
-        (["--alignment", "0"], "greater than or equal to 1"),
-        (["--backend", "highs"], "--backend is for the method model"),
-        (["-o", "here.xyz", "--to", "xyz"], "not as 'xyz'"),
-        (["-o", "here.bin"], "TFLite plan is for the tensors of a graph"),
-        (["--plot", "here.txt"], "the suffix must be one of"),
-    ],
-)
-def test_wrong_words_are_one_line(table, capsys, monkeypatch, words, said) -> None:
-    monkeypatch.chdir(table.parent)
-    assert main(["allocate", str(table), "-q", *words]) == 2
-    err = capsys.readouterr().err
-    assert said in err.splitlines()[-1]
-    assert not (table.parent / "here.bin").exists()
-
-
-def test_a_wrong_table_is_refused_with_its_row(tmp_path, capsys) -> None:
-    (tmp_path / "t.csv").write_text(TABLE + "a,0,1,3\n")
-    assert main(["allocate", str(tmp_path / "t.csv")]) == 2
-    assert "t.csv, row 5: id 'a' stands in row 2, too" in capsys.readouterr().err
-
-
 @pytest.mark.shared
 def test_a_schedule_in_two_memories_and_as_json(shared, tmp_path, capsys) -> None:
     graph = str(shared / "data/graphs/swiftnet_hpd_cell_c.json")
@@ -102,18 +70,10 @@ def test_a_schedule_in_two_memories_and_as_json(shared, tmp_path, capsys) -> Non
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals as POSIX has them")
 def test_ctrl_c_keeps_the_best(tmp_path) -> None:
     (tmp_path / "t.csv").write_text(table_text(jagged(3, 500, 30)))
-    command = [sys.executable, "-c", "import sys; from remat.cli import main; sys.exit(main())"]
-    run = subprocess.Popen(
-        [*command, "allocate", "t.csv", "-o", "o.csv"], cwd=tmp_path, stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert run.stderr is not None
-    assert run.stderr.readline().startswith("arena ")
-    time.sleep(0.5)
-    run.send_signal(signal.SIGINT)
-    out, _ = run.communicate(timeout=60)
-    assert run.returncode == 0
-    assert "addresses     valid" in out
+    process = start("allocate", "t.csv", "-o", "o.csv", cwd=tmp_path)
+    done = interrupt(process, lambda line: line.startswith("arena ") and not time.sleep(0.5))
+    assert done.code == 0
+    assert "addresses     valid" in done.out
     assert main(["allocate", str(tmp_path / "t.csv"), "--check", str(tmp_path / "o.csv")]) == 0
 
 

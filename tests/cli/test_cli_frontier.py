@@ -2,13 +2,10 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shell import interrupt, start
 
 from remat.cli import main
 from remat.graphs.batch_scaling import AffineGraph
@@ -30,14 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_graph(family.at(batch), f"chain-{batch}.json")
     write_graph(unit_chain(6), "chain.json")
     return tmp_path
-
-
-def fault(capsys: Capture, *words: str) -> str:
-    assert main(list(words)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    return line
 
 
 # -- frontier ----------------------------------------------------------------------------------------------------------
@@ -70,44 +59,13 @@ def test_a_frontier_without_schedules(folder: Path, capsys: Capture) -> None:
     assert "infeasible" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "Missing option '--budgets'"),
-        (["-b", "5:2:1%"], "are none"),
-        (["-b", "1:5%:1GiB"], "several units"),
-        (["-b", "1:x:1%"], "are not LOW:HIGH:STEP"),
-        (["-b", "0:100:0.001%"], "more than 1,000"),
-        (["-b", "1:2:0%"], "are none"),
-        (["-b", "4", "-o", "table.txt"], "the suffix must be one of .csv, .json"),
-        (["-b", "4", "--plot", "chain.json"], "suffix"),
-        (["-b", "4", "-m", "gredy"], "gredy"),
-        (["-b", "4", "--workers", "0"], "--workers"),
-        (["-b", "4", "--state", "chain.json"], "chain.json: cannot be written"),
-    ],
-)
-def test_what_is_wrong_with_a_frontier(folder: Path, capsys: Capture, words: list[str], message: str) -> None:
-    assert message in fault(capsys, "frontier", "chain.json", "--threads", "1", *words)
-
-
 @pytest.mark.slow
 def test_ctrl_c_with_workers_keeps_what_is_done(folder: Path) -> None:
     """Greedy is done with U-Net in a moment, Checkmate's programme is not."""
-    command = [sys.executable, "-c", "import sys; from remat.cli import main; sys.exit(main())"]
-    command += ["frontier", "unet", "-b", "50%,90%", "-m", "checkmate/highs,greedy"]
-    command += ["--threads", "1", "--workers", "2", "--state", "state"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("[2/4] greedy"):
-                break
-        os.kill(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "interrupted: the table is not complete" in said
+    words = ["frontier", "unet", "-b", "50%,90%", "-m", "checkmate/highs,greedy", "--threads", 1, "--workers", 2]
+    done = interrupt(start(*words, "--state", "state"), lambda line: line.startswith("[2/4] greedy"), 120)
+    assert done.code == 130
+    assert "interrupted: the table is not complete" in done.out
     assert sorted(path.name.rpartition("-")[0] for path in Path("state").glob("greedy*")) == ["greedy-370aed69"] * 2
     assert not list(Path("state").glob("checkmate*"))
 
@@ -146,24 +104,6 @@ def test_batches_of_two_files_are_those_of_one(folder: Path, capsys: Capture) ->
 def test_no_batch_at_all(folder: Path, capsys: Capture) -> None:
     assert main(["batch", "chain-1.json", "--memory", "2", "-m", "greedy", "-q"]) == 1
     assert "at 1 no schedule exists" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["chain.json", "--memory", "40"], "do not say of which batch size it is"),
-        (["chain-1.json", "--memory", "80%"], "memory '80%' is not bytes"),
-        (["chain-1.json"], "Missing option '--memory'"),
-        (["chain-1.json", "--memory", "40", "--with", "chain-1.json"], "batch size 1 already"),
-        (["chain-1.json", "--memory", "40", "--with", "absent.json"], "absent.json: no such file"),
-        (["chain.json", "--memory", "40", "--batch-size", "2"], "is 1, which is no multiple of the batch size 2"),
-        (["chain-1.json", "--memory", "40", "--independent", "x"], "no tensor or op 'x'"),
-        (["nonsense", "--memory", "40"], "nonsense: no such file"),
-        (["--memory", "40"], "GRAPH"),
-    ],
-)
-def test_what_is_wrong_with_a_batch(folder: Path, capsys: Capture, words: list[str], message: str) -> None:
-    assert message in fault(capsys, "batch", "-m", "greedy", *words)
 
 
 # -- what a configuration and a profile say ----------------------------------------------------------------------------

@@ -1,18 +1,16 @@
 """Ctrl-C: what was found is reported and written; before that the exit code is 130."""
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shell import Ran, interrupt, shell, start
 
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 
 #: A backend that finds what the hint says and then broods until it is told to stop, as a native solver does.
-PROGRAM = """
+BROODING = """
 import sys, threading
 import remat.solving.solve as unused
 from remat.backends.base import *
@@ -45,25 +43,12 @@ sys.exit(main())
 """
 
 
-def interrupted(tmp_path: Path, budget: str, finds: bool, *more: str) -> tuple[int, str, str]:
+def interrupted(tmp_path: Path, budget: str, finds: bool, *more: str) -> Ran:
     graph = tmp_path / "chain.json"
     write_graph(unit_chain(4), graph)
-    command = [sys.executable, "-c", PROGRAM, "finds" if finds else "nothing", "solve", str(graph), "-b", budget]
-    command += ["--method", "retention-intervals", "--backend", "brooding", "-o", str(tmp_path / "s.json"), *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        seen = ""
-        for line in process.stderr:
-            seen += line
-            if line == "brooding\n":
-                break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, seen + err
+    words = ["finds" if finds else "nothing", "solve", graph, "-b", budget]
+    words += ["--method", "retention-intervals", "--backend", "brooding", "-o", tmp_path / "s.json", *more]
+    return interrupt(start(*words, code=BROODING), lambda line: line == "brooding\n")
 
 
 def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
@@ -77,21 +62,19 @@ def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
     steps = ["f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "f0", "g0"]
     warm = Schedule.of_computes(graph, [graph.op_index[op] for op in steps])
     write_schedule(warm, tmp_path / "warm.json")
-    code, out, err = interrupted(tmp_path, "5", True, "--warm-start", str(tmp_path / "warm.json"), "--json")
-    assert code == 0, err
-    facts = json.loads(out)
+    done = interrupted(tmp_path, "5", True, "--warm-start", str(tmp_path / "warm.json"), "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
     assert (facts["status"], facts["stop"], facts["objective"]) == ("feasible", "interrupted", 10)
     written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert [step[1] for step in written["steps"] if step[0] == "compute"] == steps
-    assert "Traceback" not in err
 
 
 def test_ctrl_c_before_anything_is_found(tmp_path: Path) -> None:
-    code, out, err = interrupted(tmp_path, "5", False)
-    assert code == 130
-    assert "no schedule was found before the interruption" in out
-    assert "6 bytes (100 %) are known to suffice" in out
-    assert "Traceback" not in err
+    done = interrupted(tmp_path, "5", False)
+    assert done.code == 130
+    assert "no schedule was found before the interruption" in done.out
+    assert "6 bytes (100 %) are known to suffice" in done.out
     assert not (tmp_path / "s.json").exists()
 
 
@@ -105,49 +88,30 @@ def test_ctrl_c_outside_a_solve_leaves_no_traceback(monkeypatch: pytest.MonkeyPa
     assert main(["show", "x.json"]) == 130
 
 
+def solves(line: str) -> bool:
+    """Whether a line of the progress shows a schedule while a solver runs."""
+    return "  solve  " in line and "overhead" in line
+
+
 def test_ctrl_c_in_a_real_solver(tmp_path: Path) -> None:
     """CP-SAT needs minutes to prove this one; what the heuristic or the solver has by then is written."""
-    from remat.cli import main
-
-    graph, out = str(tmp_path / "chain.json"), str(tmp_path / "s.json")
+    graph, out = tmp_path / "chain.json", tmp_path / "s.json"
     write_graph(unit_chain(60), graph)
-    program = "import sys, remat.cli; sys.exit(remat.cli.main())"
-    command = [sys.executable, "-c", program, "solve", graph, "-b", "45%", "--threads", "1", "-o", out]
-    command += ["--method", "retention-intervals"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        assert any("  solve  " in line and "overhead" in line for line in process.stderr)
-        process.send_signal(signal.SIGINT)
-        shown, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0, err
-    assert shown.startswith("status    feasible (stopped: interrupted)\n")
-    assert "Traceback" not in err
-    assert main(["validate", graph, out, "--budget", "45%", "--order", "fixed"]) == 0
+    words = ["solve", graph, "-b", "45%", "--threads", 1, "-o", out, "--method", "retention-intervals"]
+    done = interrupt(start(*words), solves)
+    assert done.code == 0, done.err
+    assert done.out.startswith("status    feasible (stopped: interrupted)\n")
+    assert shell("validate", graph, out, "--budget", "45%", "--order", "fixed").code == 0
 
 
 def test_ctrl_c_in_a_comparison_keeps_what_is_done(tmp_path: Path) -> None:
     """The first run is over, the second needs minutes: both are in the files, and the third never begins."""
-    graph, out = str(tmp_path / "chain.json"), tmp_path / "c.json"
+    graph, out = tmp_path / "chain.json", tmp_path / "c.json"
     write_graph(unit_chain(60), graph)
-    program = "import sys, remat.cli; sys.exit(remat.cli.main())"
-    command = [sys.executable, "-c", program, "compare", graph, "-b", "45%", "--threads", "1", "--json", str(out)]
-    command += ["-m", "greedy,retention-intervals/cp-sat,checkmate/highs"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        assert any("  solve  " in line and "overhead" in line for line in process.stderr)
-        process.send_signal(signal.SIGINT)
-        shown, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "interrupted: the matrix is not complete" in shown
+    words = ["compare", graph, "-b", "45%", "--threads", 1, "--json", out]
+    done = interrupt(start(*words, "-m", "greedy,retention-intervals/cp-sat,checkmate/highs"), solves)
+    assert done.code == 130, done.err
+    assert "interrupted: the matrix is not complete" in done.out
     facts = json.loads(out.read_text(encoding="utf-8"))
     assert [(run["method"], run["stop"]) for run in facts["runs"]] == [
         ("greedy", "exhausted"),

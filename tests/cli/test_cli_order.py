@@ -2,12 +2,11 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from shell import start
 from small_graphs import PUBLISHED_PEAKS
 
 from remat import layered
@@ -66,40 +65,12 @@ def test_budget_json_and_auto(branches: str, capsys: Capture) -> None:
     assert "no schedule exists (by serenity); 12 bytes (60 %) are known to suffice" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["none.json"], "none.json: no such file, and no zoo graph of that name either ("),
-        (["{graph}", "--method", "serenety"], "there is no method 'serenety'; known are serenity"),
-        (["{graph}", "--method", "checkmate"], "cannot be asked for the least peak"),
-        (["{graph}", "--budget", "1 parsec"], "unit 'parsec' of budget"),
-        (["{graph}", "--keep", "x"], "tensor 'x' to keep is not in graph"),
-        (["{graph}", "--method", "serenity", "--option", "divide"], "option 'divide' is not NAME=VALUE"),
-        (["{graph}", "--method", "serenity", "--option", "devide=true"], "devide"),
-        (["{graph}", "--method", "serenity", "--option", "step_seconds=no"], "step_seconds"),
-        (["{graph}", "--method", "kahn", "--option", "divide=true"], "has no options"),
-        (["{graph}", "-t", "-1"], "stop must be a positive number of seconds"),
-        (["{graph}", "-o", "nowhere/x.json"], "nowhere/x.json: cannot be written"),
-        (["{graph}", "-o", "{graph}"], "would overwrite the input"),
-        (["{graph}", "--plot-samples", "x.txt"], "the suffix must be one of"),
-    ],
-)
-def test_one_line_for_every_mistake(words: list[str], message: str, branches: str, capsys: Capture) -> None:
-    assert main(["order", *(word.replace("{graph}", branches) for word in words)]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert len(shown.err.splitlines()) == 1
-    assert not shown.out
-
-
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
     """Serenity alone has no end on this graph; what it began with is there, and a bound."""
     graph, out = tmp_path / "graph.json", tmp_path / "lean.json"
     write_graph(layered(400, 0.9, 2), graph)
-    program = "import sys, remat.cli; sys.exit(remat.cli.main())"
-    words = ["order", str(graph), "--method", "serenity", "-o", str(out), "-q"]
-    run = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True)
+    run = start("order", graph, "--method", "serenity", "-o", out, "-q")
     try:
         time.sleep(15)
         assert run.poll() is None

@@ -50,38 +50,3 @@ def test_nothing_to_rewrite(tmp_path: Path, capsys: Capture) -> None:
     assert main(["rewrite", str(tmp_path / "chain.json"), "-o", str(tmp_path / "o.json")]) == 0
     assert "rewrites    none is possible; the graph has no shapes\n" in capsys.readouterr().out
     assert read_graph(tmp_path / "o.json").reference_peak == 6
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--rules", "magic"], "there is no rewriting rule 'magic'; there are zero-copy-concat, "),
-        (["--min-parts", "1"], "min_parts must be a whole number from 2, not 1"),
-        (["--parts", "0"], "parts must be a whole number from 2, not 0"),
-        (["--accumulator-bytes", "-4"], "accumulator_bytes must be a whole number from 1, not -4"),
-        (["--time-limit", "-1"], "Invalid value for '--time-limit'"),
-    ],
-)
-def test_wrong_options_are_one_line(words: list[str], message: str, tmp_path: Path, capsys: Capture) -> None:
-    out = tmp_path / "o.json"
-    assert main(["rewrite", "swiftnet-c", "-o", str(out), *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("remat: error: ")
-    assert message in error
-    assert error.count("\n") == 1
-    assert not out.exists()
-
-
-def test_wrong_shapes_and_wrong_results_are_one_line(tmp_path: Path, capsys: Capture) -> None:
-    graph = tmp_path / "g.json"
-    write_graph(ZOO["swiftnet-c-folded"](), graph)
-    document = json.loads(graph.read_text())
-    shapes = document["meta"]["shapes"]
-    for wrong in ([1, -7, 7, 64], "no", [1, 7, 7], [1, 7, 7, 65]):
-        document["meta"]["shapes"] = {**shapes, "cell_c/conv_67": wrong}
-        graph.write_text(json.dumps(document))
-        assert main(["rewrite", str(graph), "-o", str(tmp_path / "o.json"), "--check"]) == 2, wrong
-        error = capsys.readouterr().err
-        assert "cell_c/conv_" in error
-        assert error.count("\n") == 1
-        assert not (tmp_path / "o.json").exists()

@@ -173,8 +173,15 @@ def test_compare_with_schedules_of_files(folder: Path, capsys: Capture) -> None:
     facts = json.loads(Path("s.json").read_text(encoding="utf-8"))
     assert (facts["schedules"][0]["cost"], facts["runs"][0]["cost"]) == (12, 10)
     ok("compare", "chain.json", "wrong.json", code=1)
-    ok("compare", "chain.json", "missing.json", code=2)
-    ok("compare", "chain.json", "dear.json", "--trade-off", "dear.json", code=2)
+
+
+def test_auto_in_comparisons(folder: Path, capsys: Capture) -> None:
+    limits = ["-b", "90%", "--time-limit", 20, "--threads", 1, "-q"]
+    ok("compare", "chain.json", "-m", "auto", "-m", "auto/highs", *limits)
+    said = capsys.readouterr().out
+    assert "auto/highs" in said and said.count("11.11 %") >= 2
+    ok("frontier", "chain.json", "--methods", "auto", *limits)
+    assert "11.11 %" in capsys.readouterr().out
 
 
 def test_compare_without_any_schedule(folder: Path, capsys: Capture) -> None:
@@ -220,60 +227,3 @@ def test_improve_what_is_over_the_budget(folder: Path, capsys: Capture) -> None:
     assert f"improved  {expected}\n" in capsys.readouterr().out
     ok("improve", "chain.json", "plain.json", "-b", 2, "-q", code=1)
     assert "over the budget (peak 6 bytes), and none within it was found" in capsys.readouterr().out
-
-
-# -- bad input ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "culprit"),
-    [
-        (["solve", "-c", "wrong.toml"], "wrong.toml: unknown key 'solve.backnd'; did you mean 'backend'?"),
-        (["solve", "-c", "missing.toml"], "missing.toml: no such file"),
-        (["solve", "-c", "chain.json"], "chain.json: not TOML"),
-        (["solve", "-c", "run.toml", "--threads", "0"], "option --threads should be"),
-        (["solve", "-c", "run.toml", "--backend", "hihgs"], "no backend 'hihgs'"),
-        (["solve", "-c", "run.toml", "-o", "chain.json"], "overwrite"),
-        (["solve", "-b", "5"], "'GRAPH'"),
-        (["solve", "chain.json"], "'--budget'"),
-        (["solve", "chain.json", "-b", "5", "--memory-limit", "a lot"], "a lot"),
-        (["config"], "--schema"),
-        (["config", "--schema", "--example"], "--schema"),
-        (["compare", "chain.json", "-m", "greedy"], "--budget"),
-        (["compare", "-b", "5", "-m", "greedy"], "'GRAPH'"),
-        (["compare", "chain.json", "-b", "much", "-m", "greedy"], "'much'"),
-        (["compare", "chain.json", "-b", "5,", "-m", "greedy"], "budget ''"),
-        (["compare", "chain.json", "-b", "5", "-m", "checkmate/hihgs"], "no backend 'hihgs'"),
-        (["compare", "chain.json", "-b", "5", "-m", "chekmate"], "no method 'chekmate'; known are checkmate"),
-        (["compare", "chain.json", "-b", "5,5", "-m", "greedy"], "stands twice"),
-        (["compare", "chain.json", "-b", "5", "-m", "greedy", "--csv", "no/such/c.csv"], "no/such"),
-        (["compare", "chain.json", "-b", "5", "-m", "greedy", "--json", "chain.json"], "overwrite"),
-        (["compare", "chain.json", "-b", "5", "-m", "greedy", "--plot", "c.bmp"], ".png"),
-        (["compare", "chain.json", "-b", "5", "-m", "greedy", "-t", "0"], "--time-limit"),
-        (["compare", "missing.json", "-b", "5", "-m", "greedy"], "missing.json"),
-        (["improve", "chain.json", "missing.json", "-b", "5"], "missing.json"),
-        (["improve", "chain.json", "chain.json", "-b", "5"], "chain.json: not a schedule"),
-        (["improve", "chain.json", "broken.txt", "-b", "5"], "'g0' reads tensor 'f0', which was never produced"),
-        (["improve", "chain.json", "strange.txt", "-b", "5"], "computes op 'nobody'"),
-        (["improve", "two.json", "swapped.txt", "-b", "100%"], "(--order free allows it)"),
-        (["improve", "chain.json", "broken.txt"], "--budget"),
-        (["improve", "chain.json", "broken.txt", "-b", "5", "-o", "broken.txt"], "broken.txt"),
-    ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
-)
-def test_bad_input(arguments: list[str], culprit: str, folder: Path, capsys: Capture) -> None:
-    b = GraphBuilder("two")
-    b.op("x", size=1, cost=1)
-    b.op("y", size=1, cost=1)
-    write_graph(b.build(), "two.json")
-    Path("swapped.txt").write_text("y\nx\n", encoding="utf-8")
-    Path("broken.txt").write_text("g0\nf0\n", encoding="utf-8")
-    Path("strange.txt").write_text("nobody\n", encoding="utf-8")
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("remat: error: ")
-    assert err.count("\n") == 1
-    assert culprit in err
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before, "an error leaves no file behind"

@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from shell import start
 
 from remat.cli import main
 from remat.graphs.families import unit_chain
@@ -27,10 +27,9 @@ sys.exit(main())
 LISTENING = 1 << (signal.SIGTERM - 1)
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def listening(*words: object) -> subprocess.Popen[str]:
     """A command that listens to signals already."""
-    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start(*words, code=PROGRAM)
     for _ in range(2000):
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
         if int(status.partition("SigCgt:")[2].split()[0], 16) & LISTENING:
@@ -73,7 +72,7 @@ def test_what_was_found_is_written_and_the_code_says_that_it_was_cut_short(
     tmp_path: Path, number: int, code: int
 ) -> None:
     graph, out = open_problem(tmp_path)
-    process = start("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out, "--json")
+    process = listening("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out, "--json")
     appears(out)
     found, shown, err, seconds = end(process, number)
     assert found == code
@@ -88,7 +87,7 @@ def test_what_was_found_is_written_and_the_code_says_that_it_was_cut_short(
 
 def test_a_killed_process_loses_seconds(tmp_path: Path) -> None:
     graph, out = open_problem(tmp_path)
-    process = start("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out)
+    process = listening("solve", graph, "-b", "80%", "--order", "free", "-t", "60", "-q", "-o", out)
     appears(out)
     assert end(process, signal.SIGKILL)[0] == -signal.SIGKILL
     assert main(["validate", str(graph), str(out), "--budget", "80%"]) == 0
@@ -96,7 +95,7 @@ def test_a_killed_process_loses_seconds(tmp_path: Path) -> None:
 
 def test_a_least_peak_is_on_disk_before_the_end(tmp_path: Path) -> None:
     graph, out = open_problem(tmp_path)
-    process = start("minimize", graph, "--order", "free", "-t", "60", "-q", "-o", out)
+    process = listening("minimize", graph, "--order", "free", "-t", "60", "-q", "-o", out)
     appears(out)
     assert end(process, signal.SIGTERM)[0] == 143
     assert main(["validate", str(graph), str(out)]) == 0
@@ -109,19 +108,17 @@ import sys, time
 from remat.cli import main
 from remat.heuristics.eviction import Eviction
 def run(self, problem, run):
+    print("here", flush=True)
     while True:
         time.sleep(0.05)
 Eviction.run = run
-print("here", flush=True)
 sys.exit(main())
 """
     write_graph(unit_chain(4), tmp_path / "g.json")
     for signals, most in (((signal.SIGINT, signal.SIGINT), 1.4), ((signal.SIGINT,), 2.0)):
-        command = [sys.executable, "-c", program, "solve", str(tmp_path / "g.json"), "-b", "5", "-q", "-f", "eviction"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = start("solve", tmp_path / "g.json", "-b", 5, "-q", "-f", "eviction", code=program)
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
-        time.sleep(1.5)
         code, _, _, seconds = end(process, *signals)
         assert code == 130
         assert seconds < most + 4  # the last for a busy machine
@@ -129,8 +126,8 @@ sys.exit(main())
 
 def test_nothing_is_lost_where_nothing_is_searched(tmp_path: Path) -> None:
     write_graph(layered(2000, seed=1), tmp_path / "g.json")
-    assert end(start("show", tmp_path / "g.json"), signal.SIGINT)[:3] == (130, "", "")
-    assert end(start("show", tmp_path / "g.json"), signal.SIGTERM)[:3] == (143, "", "")
+    assert end(listening("show", tmp_path / "g.json"), signal.SIGINT)[:3] == (130, "", "")
+    assert end(listening("show", tmp_path / "g.json"), signal.SIGTERM)[:3] == (143, "", "")
 
 
 # -- files that cannot be written --------------------------------------------------------------------------------------
@@ -226,5 +223,5 @@ def test_frontiers_that_start_together_all_work(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / ".remat.0123456789abcdef.part").write_text("{", encoding="utf-8")
     command = ["frontier", tmp_path / "g.json", "-b", "5,6", "-m", "greedy", "-q", "--state", tmp_path / "state"]
-    processes = [start(*command) for _ in range(3)]
+    processes = [listening(*command) for _ in range(3)]
     assert [end(process)[:3:2] for process in processes] == [(0, "")] * 3

@@ -62,18 +62,3 @@ def test_layers_on_the_terminal_and_in_files(step: list[str], tmp_path: Path, ca
     assert table.read_text().splitlines()[-1].split(",")[5] == str(facts["total"]["recomputed"]) != "0"
     assert main(["layers", step[0], "--by", "type"]) == 0  # of the reference order
     assert "softmax_backward" in capsys.readouterr().out
-
-
-def test_what_is_wrong_is_one_line(step: list[str], tmp_path: Path, capsys: Capture) -> None:
-    for words, culprit in (
-        (["trace", *step, "-o", str(tmp_path / "t.txt")], "t.txt"),
-        (["trace", *step, "-o", step[1]], "s.json"),
-        (["trace", *step, "-o", str(tmp_path / "t.json"), "--addresses", step[0]], "--addresses"),
-        (["trace", *step, "-o", str(tmp_path / "t.pickle"), "--addresses", step[0]], "g.json"),
-        (["layers", *step, "--by", "colour"], "colour"),
-        (["layers", *step, "-o", str(tmp_path / "t.html")], "t.html"),
-    ):
-        assert main(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert culprit in line
-    assert not (tmp_path / "t.json").exists()

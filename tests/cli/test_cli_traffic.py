@@ -61,22 +61,3 @@ def test_json_and_block(cell: list[str], capsys: Capture) -> None:
     assert main(["traffic", *cell, "--on-chip", "200kB", "--block", "4KiB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["on_chip"], row["block"]) == (200_000, 4096)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--on-chip", "some"], "--on-chip: memory limit 'some' is not a number of bytes"),
-        (["--on-chip", "1MiB,"], "--on-chip: memory limit '' is not"),
-        (["--on-chip", "100"], "an on-chip memory of 100 bytes has no room for a block of 512"),
-        (["--on-chip", "1MiB", "--block", "0"], "--block: memory limit '0' is not a number of bytes above 0"),
-        (["--on-chip", "1MiB", "-o", "t.txt"], "t.txt"),
-        (["--on-chip", "1MiB", "--plot", "t.csv"], "t.csv"),
-        ([], "--on-chip"),
-    ],
-)
-def test_wrong_words(cell: list[str], words: list[str], message: str, capsys: Capture) -> None:
-    assert main(["traffic", *cell, *words]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert len(shown.err.splitlines()) == 1

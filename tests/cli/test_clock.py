@@ -2,20 +2,21 @@
 
 import math
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from shell import program
 
 from remat.cli import clock
 from remat.deadline import Deadline
 
 
-def run(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A program with these arguments, to its end, in a process of its own."""
-    words = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd=folder)
+    return subprocess.run(
+        program(*words, code=code), capture_output=True, text=True, check=False, timeout=60, cwd=folder
+    )
 
 
 def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:

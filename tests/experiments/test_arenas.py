@@ -1,9 +1,9 @@
 """Arena against order."""
 
 import pytest
+from refusals import refused
 
 from remat.cli import main
-from remat.errors import RematError
 from remat.experiments.arenas import Arena, arenas, arenas_table, plot_arenas
 from remat.graphs.families import in_tree
 from remat.schedule import Schedule
@@ -23,7 +23,7 @@ def test_orders_and_allocators_are_crossed() -> None:
     assert len(lines) == 5
     own = arenas(graph, {"mine": Schedule.reference(graph)}, ("first-fit",))
     assert own[0].order == "mine"
-    with pytest.raises(RematError, match="no allocator 'frist-fit'"):
+    with refused("remat.unknown-name", culprit="frist-fit"):
         arenas(graph, ("reference",), ("frist-fit",))
 
 

@@ -484,15 +484,6 @@ def test_modules_that_are_none():
         program_from_text(module("ROOT y = f32[] parameter(0)"))
 
 
-def test_the_shell_says_it_in_one_line(tmp_path, capsys):
-    from remat.cli import main
-
-    path = tmp_path / "bad.hlo"
-    path.write_text(module("ROOT y = f32[4] negate(x)"))
-    assert main(["show", str(path)]) == 2
-    assert capsys.readouterr().err.strip().endswith("line 5: y: operand 'x' is no instruction above it")
-
-
 def test_a_schedule_must_be_one(tmp_path):
     path = tmp_path / "m.hlo"
     path.write_text(REMAT.replace(", is_scheduled=true", ""))

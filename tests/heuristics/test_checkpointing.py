@@ -11,11 +11,10 @@ from refusals import refused
 
 from remat import registry
 from remat.backends.base import SolveOptions
-from remat.cli import main
 from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
-from remat.graphs.io import read_graph, write_graph
+from remat.graphs.io import read_graph
 from remat.graphs.zoo import TRAINING, ZOO
 from remat.heuristics import HeuristicRun
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
@@ -404,23 +403,3 @@ def test_a_reference_order_that_is_not_the_listing():
 def test_classes_are_those_registered():
     assert registry.load("heuristics", "chen-sqrt") is ChenSqrt
     assert registry.load("heuristics", "linearized-sqrt") is LinearizedSqrt
-
-
-# -- the shell ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_solve_by_the_shell(method, tmp_path, capsys):
-    write_graph(unit_chain(9), tmp_path / "chain.json")
-    code = main(["solve", str(tmp_path / "chain.json"), "--method", method, "--budget", "8", "--quiet"])
-    out = capsys.readouterr().out
-    assert code == (1 if method == "checkpoint-all" else 0)
-    assert method in out
-
-
-def test_the_shell_refuses_in_one_line(tmp_path, capsys):
-    write_graph(ZOO["unet"](), tmp_path / "unet.json")
-    assert main(["solve", str(tmp_path / "unet.json"), "--method", "chen-sqrt", "--budget", "80%", "--quiet"]) == 2
-    err = capsys.readouterr().err
-    assert "chen-sqrt is for chains, but forward op 'concatenate'" in err.replace("\n", " ")
-    assert "Traceback" not in err

@@ -271,7 +271,7 @@ def test_formats_that_cannot_say_it(tmp_path):
             write_schedule(schedule, out, name)  # fmt: skip
 
 
-def test_the_shell(tmp_path, capsys):
+def test_the_shell(tmp_path):
     from remat.cli import main
 
     graph, schedule = example()
@@ -290,11 +290,6 @@ def test_the_shell(tmp_path, capsys):
     assert main(["validate", paths["g.json"], paths["q.json"]]) == 0
     assert convert(paths["q.json"], paths["l.json"], "--to", "plain-list", "--frees", "implied") == 0
     assert read_schedule(paths["l.json"]).computes() == schedule.computes()
-    capsys.readouterr()
-    assert convert(paths["s.json"], paths["l.json"], "--to", "plans") == 2
-    assert main(["convert", paths["g.json"], paths["l.json"], "--to", "plan"]) == 2
-    first, second = capsys.readouterr().err.splitlines()
-    assert "'plans'" in first and "need --graph" in second
 
 
 def test_damaged_files(tmp_path):

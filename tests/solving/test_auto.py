@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,7 @@ import remat.solving.chain_starts
 import remat.solving.session
 from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
 from remat.bounds.base import Bound
-from remat.cli import main
 from remat.errors import BackendError
-from remat.graphs import write_graph
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing
@@ -391,17 +388,3 @@ def test_a_warm_start_is_used() -> None:
 
 
 # -- the shell ---------------------------------------------------------------------------------------------------------
-
-
-def test_auto_in_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_graph(CHAIN.graph, "chain.json")
-    words = ["-b", "50%", "--time-limit", "20", "--threads", "1", "-q"]
-    assert main(["compare", "chain.json", "-m", "auto", "-m", "auto/highs", *words]) == 0
-    said = capsys.readouterr().out
-    assert "auto/highs" in said
-    assert said.count("29.4") >= 2
-    assert main(["frontier", "chain.json", "--methods", "auto", *words]) == 0
-    assert "29.4" in capsys.readouterr().out
-    assert main(["compare", "chain.json", "-m", "auto/nobody", *words]) == 2
-    assert "'nobody'" in capsys.readouterr().err
