@@ -78,7 +78,8 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
     if memory.max(initial=0) > max(given.peak, budget):
         raise ProblemError(
             f"the schedule frees accumulation buffer {graph.tensors[refilled[0]].name!r} and fills it again, "
-            "the formulation fills it once"
+            "the formulation fills it once",
+            "refilled-buffer",
         )
 
 

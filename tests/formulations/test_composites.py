@@ -5,8 +5,9 @@ import random
 import numpy as np
 import pytest
 from helpers import judged
+from refusals import refused
 
-from remat.errors import ProblemError, RematError
+from remat.errors import RematError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option, Step, expand
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
@@ -19,42 +20,34 @@ SAVE, FORGET, AHEAD = Option([1, 2], [6, 7]), Option([1, 2], [1, 2, 6, 7]), Opti
 
 
 @pytest.mark.parametrize(
-    ("composite", "said"),
+    "composite",
     [
-        (Composite("m", [1, 2], [6, 7]), "composite 'm' has no options"),
-        (Composite("m", [1, 99], [6, 7], [SAVE]), "composite 'm' has an op outside 0..8"),
-        (Composite("m", [], [6, 7], [SAVE]), "composite 'm' has no forward ops"),
-        (Composite("m", [1, 2], [2, 6], [SAVE]), "op 'f2' is in composite 'm' and in 'm'"),
-        (Composite("m", [1, 2], [6, 7], [AHEAD]), "no option of composite 'm' has a backward part"),
-        (Composite("m", [1, 2], [], [SAVE]), "has a backward part, the composite has none"),
-        (
-            Composite("m", [1, 2], [6, 7], [SAVE, Option([2])]),
-            "option 1 of composite 'm' computes op 'f2'",
-        ),
-        (Composite("m", [1, 2], [6, 7], [Option([1], [6, 7], "x")]), "option 'x' of composite 'm' does not compute"),
-        (Composite("m", [1, 2], [6, 7], [Option([1, 2], [6])]), "option 0 of composite 'm' does not compute op 'g1'"),
-        (Composite("m", [1, 2], [6, 7], [Option([1, 3, 2], [6, 7])]), "computes op 'f3', which is none of its own"),
-        (
-            Composite("m", [1, 2], [6, 7], [Option([1, 2], [7, 6])]),
-            "reads tensor 'g2' backward, which its forward part does not make",
-        ),
-        (Composite("m", [1, 3], [5, 7], [Option([1, 3], [5, 7])]), "composites depend on each other both ways"),
-        (Composite("m", [0, 1], [6, 7], [Option([0, 1], [6, 7])]), None),
+        Composite("m", [1, 2], [6, 7]),
+        Composite("m", [1, 99], [6, 7], [SAVE]),
+        Composite("m", [], [6, 7], [SAVE]),
+        Composite("m", [1, 2], [2, 6], [SAVE]),
+        Composite("m", [1, 2], [6, 7], [AHEAD]),
+        Composite("m", [1, 2], [], [SAVE]),
+        Composite("m", [1, 2], [6, 7], [SAVE, Option([2])]),
+        Composite("m", [1, 2], [6, 7], [Option([1], [6, 7], "x")]),
+        Composite("m", [1, 2], [6, 7], [Option([1, 2], [6])]),
+        Composite("m", [1, 2], [6, 7], [Option([1, 3, 2], [6, 7])]),
+        Composite("m", [1, 2], [6, 7], [Option([1, 2], [7, 6])]),
+        Composite("m", [1, 3], [5, 7], [Option([1, 3], [5, 7])]),
     ],
 )
-def test_composites_that_do_not_do_what_they_must(composite, said):
-    if said is None:
+def test_composites_that_do_not_do_what_they_must(composite):
+    with refused("problem.composite"):
         CompositeProblem(CHAIN, [composite])
-        return
-    with pytest.raises(ProblemError) as error:
-        CompositeProblem(CHAIN, [composite])
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+
+
+def test_a_composite_around_the_first_ops():
+    CompositeProblem(CHAIN, [Composite("m", [0, 1], [6, 7], [Option([0, 1], [6, 7])])])
 
 
 def test_two_composites_with_one_op():
     first, second = (Composite(name, [1, 2], [6, 7], [SAVE]) for name in "ab")
-    with pytest.raises(ProblemError, match="op 'f1' is in composite 'a' and in 'b'"):
+    with refused("problem.composite", culprit="f1"):
         CompositeProblem(CHAIN, [first, second])
 
 
@@ -67,12 +60,12 @@ def test_a_fixed_order_is_kept():
     b.op("end", inputs=["left end", "right"], size=1)
     graph = b.build()
     left = Composite("left", [1, 3], (), [Option([1, 3])])
-    with pytest.raises(ProblemError, match="composite 'left' is not together in the reference order"):
+    with refused("problem.order-rule", culprit="left"):
         CompositeProblem(Problem(graph), [left])
     free = CompositeProblem(Problem(graph, order="free"), [left])
     assert [node.name for node in free.nodes] == ["a", "left", "right", "end"]
     turned = Composite("m", [1, 2], (), [Option([2, 1])])
-    with pytest.raises(ProblemError, match="option 0 of composite 'm' leaves the reference order"):
+    with refused("problem.order-rule", culprit="m"):
         CompositeProblem(Problem(graph), [turned])
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from helpers import KINDS, answer, judged
 from hierarchies import random_hierarchy
+from refusals import refused
 
 from remat import Problem, solve
 from remat.backends.base import Status
 from remat.backends.cp_sat import CpSat
-from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
 from remat.formulations.stages import Stages, StagesOptions
@@ -197,7 +197,7 @@ def test_scope_and_order():
     free = HIlp(problem, HIlpOptions((middle,)))
     assert Restriction.COMPOSITES in free.scope().notes
     assert solved(HIlp(Problem(graph, 100), HIlpOptions((middle,)))) == 13
-    with pytest.raises(ProblemError, match="ask for order 'fixed'"):
+    with refused("problem.order-rule", culprit="fixed"):
         HIlp(Problem(graph, order="free"))
     certified = solve(Problem(graph, 7), "h-ilp", CpSat(), method_options=HIlpOptions((middle,)))
     assert certified.certificate.accepted

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from generators import staged
 from helpers import ONE
+from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
 from remat.backends.base import SolveOptions
@@ -240,7 +241,7 @@ def refilled():
 def test_a_refilled_buffer_is_refused_by_name(refilled, name):
     graph, schedule = refilled
     assert simulate(graph, schedule).peak == 23
-    with pytest.raises(ProblemError, match="frees accumulation buffer 'sum' and fills it again"):
+    with refused("problem.refilled-buffer", culprit="sum"):
         FORMULATIONS[name](Problem(graph, 23)).encode(schedule)
 
 

@@ -94,16 +94,20 @@ class Checkmate(Formulation):
         if self.options.frontier and problem.order is not OrderRule.FIXED:
             raise ProblemError(
                 "the checkmate formulation with frontier-advancing stages keeps the reference order; ask for order "
-                "'fixed', or for the option frontier = false"
+                "'fixed', or for the option frontier = false",
+                "order-rule",
             )
         if not self.options.frontier and problem.order is not OrderRule.FREE:
-            raise ProblemError("without frontier-advancing stages first computes have no order; ask for order 'free'")
+            fault = "without frontier-advancing stages first computes have no order; ask for order 'free'"
+            raise ProblemError(fault, "order-rule")
         n = len(problem.graph.ops)
         self.layout = CheckmateLayout(problem, None if self.options.frontier else self.options.stages or n)
         buffers = np.flatnonzero(self.layout.is_buffer)
         if len(buffers) and not self.options.frontier:
             name = problem.graph.tensors[buffers[0]].name
-            raise ProblemError(f"without frontier-advancing stages accumulation buffer {name!r} cannot be stated")
+            raise ProblemError(
+                f"without frontier-advancing stages accumulation buffer {name!r} cannot be stated", "buffer"
+            )
 
     def scope(self) -> Scope:
         limits = [limit for limit in self.problem.compute_limits if limit is not None]
@@ -381,9 +385,8 @@ class Checkmate(Formulation):
         position = self.problem.graph.arrays.position[sequence]
         stage: Int = np.append(0, np.cumsum(position[1:] <= position[:-1]))
         if stage[-1] >= self.layout.T:
-            raise ProblemError(
-                f"the schedule needs {stage[-1] + 1} stages of ops in the reference order, of {self.layout.T} there are"
-            )
+            needed = f"{stage[-1] + 1} stages of ops in the reference order"
+            raise ProblemError(f"the schedule needs {needed}, of {self.layout.T} there are", "too-many-stages")
         return stage
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:

@@ -36,7 +36,7 @@ class CheckmateOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.frontier and self.stages is not None:
-            raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false")
+            raise ProblemError("frontier-advancing stages are as many as ops; stages is for frontier = false", "option")
 
 
 class CheckmateLayout:

@@ -193,16 +193,20 @@ class CompositeProblem:
             parts = [members, *(part for o in each.options for part in (o.forward, o.backward) if part is not None)]
             named = np.concatenate(parts)
             if len(named) and not (named.min() >= 0 and named.max() < n):
-                raise ProblemError(f"composite {each.name!r} has an op outside 0..{n - 1}, the ops of the graph")
+                raise ProblemError(
+                    f"composite {each.name!r} has an op outside 0..{n - 1}, the ops of the graph", "composite"
+                )
             if not len(each.forward):
-                raise ProblemError(f"composite {each.name!r} has no forward ops")
+                raise ProblemError(f"composite {each.name!r} has no forward ops", "composite")
             for op in members.tolist():
                 if seen[op] >= 0:
                     other = self.composites[int(seen[op])].name
-                    raise ProblemError(f"op {self._name(op)!r} is in composite {other!r} and in {each.name!r}")
+                    raise ProblemError(
+                        f"op {self._name(op)!r} is in composite {other!r} and in {each.name!r}", "composite"
+                    )
                 seen[op] = number
             if not each.options:
-                raise ProblemError(f"composite {each.name!r} has no options")
+                raise ProblemError(f"composite {each.name!r} has no options", "composite")
 
     def _name(self, op: int) -> str:
         return self.problem.graph.op_names[op]
@@ -250,7 +254,9 @@ class CompositeProblem:
                     heapq.heappush(ready, (int(begin[later]), later))
         if len(order) < len(nodes):
             stuck = [nodes[k].name for k in range(len(nodes)) if waits[k] and nodes[k].composite >= 0]
-            raise ProblemError(f"composites depend on each other both ways, or on an op between: {', '.join(stuck)}")
+            raise ProblemError(
+                f"composites depend on each other both ways, or on an op between: {', '.join(stuck)}", "composite"
+            )
         return np.array(order, dtype=np.int64)
 
     @cached_property
@@ -281,7 +287,8 @@ class CompositeProblem:
                 position = np.sort(self.arrays.position[ops])
                 if len(ops) and position[-1] - position[0] >= len(ops):
                     raise ProblemError(
-                        f"composite {each.name!r} is not together in the reference order; ask for order 'free'"
+                        f"composite {each.name!r} is not together in the reference order; ask for order 'free'",
+                        "order-rule",
                     )
                 for option, run in enumerate(self._composite_runs[number][back]):
                     first = run.ops[np.sort(np.unique(run.ops, return_index=True)[1])]
@@ -289,7 +296,8 @@ class CompositeProblem:
                     if len(mine) < len(ops) or (np.diff(mine) < 0).any():
                         raise ProblemError(
                             f"option {option} of composite {each.name!r} leaves the reference order; "
-                            "ask for order 'free'"
+                            "ask for order 'free'",
+                            "order-rule",
                         )
 
     # -- tensors -----------------------------------------------------------------------------------------------------
@@ -361,12 +369,14 @@ class CompositeProblem:
                 lost = np.setdiff1d(saved, made)
                 if len(lost):
                     name = self.problem.graph.tensors[int(lost[0])].name
-                    raise ProblemError(f"{who} reads tensor {name!r} backward, which its forward part does not make")
+                    raise ProblemError(
+                        f"{who} reads tensor {name!r} backward, which its forward part does not make", "composite"
+                    )
             forward.append(
                 make_run(border, option.forward, ahead, option=place, saved=saved, taken=NOTHING, who=who)[0]
             )
         if len(each.backward) and not backward:
-            raise ProblemError(f"no option of composite {each.name!r} has a backward part")
+            raise ProblemError(f"no option of composite {each.name!r} has a backward part", "composite")
         return tuple(forward), tuple(backward)
 
     def _check_option(self, option: Option, ahead: Bool, back: Bool, who: str) -> None:
@@ -375,10 +385,12 @@ class CompositeProblem:
         foreign = option.forward[~ahead[option.forward]]
         if option.backward is not None:
             if not back.any():
-                raise ProblemError(f"{who} has a backward part, the composite has none")
+                raise ProblemError(f"{who} has a backward part, the composite has none", "composite")
             foreign = np.concatenate([foreign, option.backward[~(ahead | back)[option.backward]]])
         if len(foreign):
-            raise ProblemError(f"{who} computes op {self._name(int(foreign[0]))!r}, which is none of its own")
+            raise ProblemError(
+                f"{who} computes op {self._name(int(foreign[0]))!r}, which is none of its own", "composite"
+            )
         given = np.zeros(len(ahead), dtype=np.bool_)
         given[option.forward] = True
         handed = np.zeros(len(ahead), dtype=np.bool_)  # ops with an output that crosses the border
@@ -394,4 +406,4 @@ class CompositeProblem:
             early[option.backward] = True
             needed |= back & ~early
         if needed.any():
-            raise ProblemError(f"{who} does not compute op {self._name(int(needed.argmax()))!r}")
+            raise ProblemError(f"{who} does not compute op {self._name(int(needed.argmax()))!r}", "composite")

@@ -119,7 +119,9 @@ class HIlp(Formulation):
         super().__init__(problem)
         self.options = options or HIlpOptions()
         if problem.order is not OrderRule.FIXED and not self.options.composites:
-            raise ProblemError("the h-ilp formulation keeps the reference order of ops; ask for order 'fixed'")
+            raise ProblemError(
+                "the h-ilp formulation keeps the reference order of ops; ask for order 'fixed'", "order-rule"
+            )
         self.whole = CompositeProblem(problem, self.options.composites)
         budget, held = problem.budget_bytes, self.whole.arrays.input_bytes + problem.constant_bytes
         if budget is not None and budget < held:

@@ -284,4 +284,4 @@ def _check_there(border: Border, missing: Int, ops: Int, who: str) -> None:
     for tensor in missing.tolist():
         reader = next(op for op in ops.tolist() if tensor in border.arrays.op_inputs[op])
         name, what = border.graph.op_names[reader], border.graph.tensors[tensor].name
-        raise ProblemError(f"{who} computes op {name!r} before tensor {what!r}, which it reads, is there")
+        raise ProblemError(f"{who} computes op {name!r} before tensor {what!r}, which it reads, is there", "composite")

@@ -35,7 +35,7 @@ class OrderFormulation(Formulation):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         if problem.order is not OrderRule.FREE:
-            raise ProblemError(f"the {self.name} formulation looks for an order; ask for order 'free'")
+            raise ProblemError(f"the {self.name} formulation looks for an order; ask for order 'free'", "order-rule")
         scale = MemoryScale.of(problem, standing_buffers(problem)[1])
         if self.asks_peak:  # whose budget, if there is one, is a matter of the answer
             total = problem.graph.arrays.size.sum() + problem.graph.arrays.workspace.max(initial=0)
@@ -80,7 +80,9 @@ class OrderFormulation(Formulation):
         twice = np.flatnonzero(np.bincount(sequence, minlength=self.num_ops) > 1)
         if len(twice):
             op = self.problem.graph.op_names[twice[0]]
-            raise ProblemError(f"the schedule computes op {op!r} twice, the {self.name} formulation each op once")
+            raise ProblemError(
+                f"the schedule computes op {op!r} twice, the {self.name} formulation each op once", "computed-twice"
+            )
         return self.values_of(sequence)
 
     @abstractmethod

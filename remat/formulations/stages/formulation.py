@@ -361,7 +361,7 @@ class Stages(Formulation):
         check_limits(problem, sequence)
         cost = int(problem.graph.arrays.cost[sequence].sum())
         if self._limit is not None and cost > self._limit:
-            raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}")
+            raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}", "over-the-limit")
         stage = op_stages(problem, sequence) - 1
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)
@@ -371,7 +371,7 @@ class Stages(Formulation):
         if len(strange):
             step = int(chosen[strange[0]])
             name = problem.graph.op_names[sequence[step]]
-            raise ProblemError(f"compute {step} of the schedule recomputes op {name!r} ahead of its use")
+            raise ProblemError(f"compute {step} of the schedule recomputes op {name!r} ahead of its use", "ahead")
         values[x.R.index[number]] = 1
         instances = Instances.of(problem, sequence)
         until = np.append(stage, at.n - 1)[instances.last_use]
