@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Csr, frozen
+from remat.graphs.arrays import Csr, frozen, staircase
 from remat.problem import Problem
 from remat.schedule import Schedule
 
@@ -154,7 +154,8 @@ class OrderInstance:
 
         Shape (ops,).
         """
-        return frozen(self.held + self.workspace + _sums(self.op_inputs, self.size) + _sums(self.op_outputs, self.size))
+        touched = self.op_inputs.sums(self.size) + self.op_outputs.sums(self.size)
+        return frozen(self.held + self.workspace + touched)
 
     @cached_property
     def structural_bound(self) -> int:
@@ -182,17 +183,11 @@ class OrderInstance:
             at = int(wrong.argmax())
             early, late = self.predecessors.rows[at], self.predecessors.indices[at]
             raise ProblemError(f"op {early} comes before op {late}, on which it depends")
-        first = np.full(self.num_tensors, num_ops, dtype=np.int64)
-        last = np.zeros(self.num_tensors, dtype=np.int64)
-        for users in (self.producers, self.consumers):
-            np.maximum.at(last, users.rows, position[users.indices])
-        np.minimum.at(first, self.producers.rows, position[self.producers.indices])
+        first = self.producers.lowest(position, num_ops)
+        last = np.maximum(self.producers.highest(position, 0), self.consumers.highest(position, 0))
         first[self.live] = 0
         last[self.kept] = num_ops - 1
-        change = np.zeros(num_ops + 1, dtype=np.int64)
-        np.add.at(change, first, self.size)
-        np.add.at(change, last + 1, -self.size)
-        return self.held + np.cumsum(change[:-1]) + self.workspace[order]
+        return self.held + staircase(first, last, self.size, num_ops) + self.workspace[order]
 
     def peak_of(self, order: Iterable[int] | Int) -> int:
         """The peak of an order in bytes: what the validator finds for its schedule, where the instance is a whole one.
@@ -277,8 +272,3 @@ def _renumbered(rows: Csr, row_number: Int, column_number: Int) -> tuple[Int, In
     row, column = row_number[rows.rows], column_number[rows.indices]
     there = (row >= 0) & (column >= 0)
     return row[there], column[there]
-
-
-def _sums(rows: Csr, weights: Int) -> Int:
-    running = np.concatenate([[0], np.cumsum(weights[rows.indices])])
-    return running[rows.indptr[1:]] - running[rows.indptr[:-1]]

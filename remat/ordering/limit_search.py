@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
-from remat.graphs.arrays import Csr
+from remat.graphs.arrays import Csr, stacked
 from remat.ordering.lifetimes import Lifetimes
 
 Int = NDArray[np.int64]
@@ -83,11 +83,7 @@ class LimitSearch:
         self._ops = np.zeros((cut.RANK + 1, n + 1), dtype=np.int64)
         self._tensors = np.zeros((cut.INSIDE + 1, m + 1), dtype=np.int64)
         tables = (problem.predecessors, problem.successors, problem.begins, problem.ends)
-        self._links = np.concatenate([np.zeros(1, dtype=np.int64), *(table.indices for table in tables)])
-        start = 1
-        for row, table in enumerate(tables):
-            self._ops[row] = table.indptr + start
-            start += len(table.indices)
+        self._ops[: len(tables)], self._links = stacked(tables)
         waiting = problem.predecessors.counts
         ready = np.flatnonzero(waiting == 0)
         self._num_ready = len(ready)
