@@ -175,14 +175,14 @@ class OrderInstance:
         """
         order, num_ops = _array(order), self.num_ops
         if order.shape != (num_ops,) or (np.sort(order) != np.arange(num_ops)).any():
-            raise ProblemError(f"an order has each of the {num_ops} ops once")
+            raise ProblemError(f"an order has each of the {num_ops} ops once", "order-ops")
         position = np.empty(num_ops, dtype=np.int64)
         position[order] = np.arange(num_ops)
         wrong = position[self.predecessors.indices] > position[self.predecessors.rows]
         if wrong.any():
             at = int(wrong.argmax())
             early, late = self.predecessors.rows[at], self.predecessors.indices[at]
-            raise ProblemError(f"op {early} comes before op {late}, on which it depends")
+            raise ProblemError(f"op {early} comes before op {late}, on which it depends", "order-precedence")
         first = self.producers.lowest(position, num_ops)
         last = np.maximum(self.producers.highest(position, 0), self.consumers.highest(position, 0))
         first[self.live] = 0
@@ -224,7 +224,7 @@ class OrderInstance:
         chosen, before = self._mask(ops), self._mask(done)
         needed = ~(chosen | before)[self.predecessors.indices] & chosen[self.predecessors.rows]
         if needed.any() or (chosen & before).any():
-            raise ProblemError("a part of an order is not a part: an op comes without what it depends on, or twice")
+            raise ProblemError("a part has an op twice, or without what it depends on", "order-part")
         touched, begun, ahead = (self._touched(mask) for mask in (chosen, before, ~(chosen | before)))
         begun |= self.live
         here = begun & ~touched & (ahead | self.kept)

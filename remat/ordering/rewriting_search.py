@@ -337,7 +337,7 @@ def _ordering(
     if found.order is None and upper is None:
         found = Ordering(instance.reference, instance.peak_of(instance.reference), found.bound, found.states)
     if found.order is not None and instance.peak_of(found.order) != found.peak:
-        raise BackendError(f"{search.name} claims a peak of {found.peak} bytes for an order that has another")
+        raise BackendError(f"{search.name} claims a peak of {found.peak} bytes, not that of its order", "order-peak")
     return found
 
 

@@ -245,5 +245,5 @@ def read_addresses(
         raise FormatError(said if said.startswith(name) else f"{name}: {said}") from None
     _, found = table_from_text(decode_text(data, name), name)
     if found is None:
-        raise FormatError(f"{name}: the table has no column offset, so there are no addresses in it")
+        raise FormatError(f"{name}: the table has no column offset, so there are no addresses in it", "no-offset")
     return found

@@ -67,5 +67,5 @@ def write_schedule(
                 return write_atomic(path, schedule_format.write(schedule, graph))
             known.append(schedule_format.name)
     raise FormatError(
-        f"no schedule format that can be written is called {format_name!r} (there are {', '.join(known)})"
+        f"no schedule format that can be written is called {format_name!r} (there are {', '.join(known)})", "no-writer"
     )

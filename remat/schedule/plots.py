@@ -156,7 +156,7 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> No
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise FormatError(
-            f"{path}: a picture is written as {' or '.join(SUFFIXES)}, not {suffix or 'without suffix'!r}"
+            f"{path}: a picture is written as {' or '.join(SUFFIXES)}, not {suffix or 'without suffix'!r}", "picture"
         )
     import matplotlib
 

@@ -23,7 +23,7 @@ def first_backward_place(graph: ComputeGraph) -> int:
     for place, op in enumerate(graph.arrays.order.tolist()):
         if graph.ops[op].phase == "backward":
             return place
-    raise ScheduleError(f"graph {graph.name!r} has no op of the backward pass, so nothing is saved for it")
+    raise ScheduleError(f"graph {graph.name!r} has no op of the backward pass: nothing is saved for it", "no-backward")
 
 
 def schedule_of_saved(graph: ComputeGraph, saved: Iterable[str], *, source: str = "saved set") -> Schedule:
@@ -62,7 +62,7 @@ def schedule_of_saved(graph: ComputeGraph, saved: Iterable[str], *, source: str 
     kept = [*graph.inputs, *graph.outputs]
     for name in saved:
         if name not in index:
-            raise ScheduleError(f"the saved set has tensor {short(name)}, which graph {graph.name!r} lacks")
+            raise ScheduleError(f"saved tensor {short(name)} is not in graph {graph.name!r}", "unknown-tensor")
         kept.append(name)
     there = np.zeros(len(graph.tensors), dtype=np.bool_)
     there[[index[name] for name in kept]] = True

@@ -79,7 +79,7 @@ class Schedule:
         if wrong.any():
             step = int(wrong.argmax())
             raise ScheduleError(
-                f"step {step} has kind {self.kinds[step]} and target {self.targets[step]}: out of range"
+                f"step {step} has kind {self.kinds[step]} and target {self.targets[step]}: out of range", "step-range"
             )
         for name in ("kinds", "targets"):
             getattr(self, name).flags.writeable = False
@@ -101,13 +101,13 @@ class Schedule:
             if len(step) != 2 or not all(isinstance(word, str) for word in step) or step[0] not in codes:
                 shown = repr(step)
                 shown = shown if len(shown) <= 80 else shown[:77] + "..."
-                raise ScheduleError(f'step {number} is {shown}, not ["compute", op] or ["free", tensor]')
+                raise ScheduleError(f'step {number} is {shown}, not ["compute", op] or ["free", tensor]', "step")
             code, name = codes[step[0]], step[1]
             position = tables[code].get(name)
             if position is None:
                 if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
                     raise ScheduleError(
-                        f"step {number} names no op or tensor: {name[:40]!r} is empty, long or unprintable"
+                        f"step {number} names no op or tensor: {name[:40]!r} is empty, long or unprintable", "step-name"
                     )
                 position = tables[code][name] = len(tables[code])
             kinds.append(code)

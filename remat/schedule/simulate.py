@@ -295,7 +295,7 @@ def kept_tensors(graph: ComputeGraph, keep: Iterable[str]) -> NDArray[np.bool_]:
     kept = graph.arrays.is_output.copy()
     for name in keep:
         if name not in graph.tensor_index:
-            raise ProblemError(f"tensor {name!r} to keep is not in graph {graph.name!r}")
+            raise ProblemError(f"tensor {name!r} to keep is not in graph {graph.name!r}", "kept-tensor")
         kept[graph.tensor_index[name]] = True
     return kept
 

@@ -118,10 +118,10 @@ def off_chip_traffic(
     sizes = [on_chip] if isinstance(on_chip, int) else list(on_chip)
     for what, size in (*(("on-chip memory", size) for size in sizes), ("block", block)):
         if type(size) is not int or size < 1:
-            raise ProblemError(f"{what} must be a positive number of bytes, not {size!r}")
+            raise ProblemError(f"{what} must be a positive number of bytes, not {size!r}", "bytes")
     too_small = min(sizes, default=block)
     if too_small < block:
-        raise ProblemError(f"an on-chip memory of {too_small:,} bytes has no room for a block of {block:,}")
+        raise ProblemError(f"an on-chip memory of {too_small:,} bytes has no room for a block of {block:,}", "chip")
     trace = Accesses.of(graph, schedule, keep)
     exact = [*range(len(trace.tensors)), *[len(trace.tensors)] * len(graph.tensors)]
     return [_by_block(trace, size, block, exact) for size in sizes]

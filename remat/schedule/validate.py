@@ -143,7 +143,7 @@ def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation]
     if isinstance(rules.max_computes, Mapping):
         for name, most in rules.max_computes.items():
             if name not in graph.op_index:
-                raise ProblemError(f"op {name!r} with a limit of computes is not in graph {graph.name!r}")
+                raise ProblemError(f"op {name!r} with a limit of computes is not in graph {graph.name!r}", "limited-op")
             allowed[graph.op_index[name]] = most
     elif rules.max_computes is not None:
         allowed[:] = rules.max_computes

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from oracles import counted_least_peak
+from refusals import refused
 from small_graphs import LIBERIS_LANE
 
 from remat import Problem, solve
@@ -80,13 +81,13 @@ def test_parts_make_up_the_whole() -> None:
 def test_wrong_orders_and_parts_are_refused() -> None:
     instance = OrderInstance.of(Problem(unit_chain(3)))
     for order in ([0, 1], [0, 0, 1, 2, 3, 4, 5], [7, 0, 1, 2, 3, 4, 5]):
-        with pytest.raises(ProblemError, match="an order has each of the 7 ops once"):
+        with refused("problem.order-ops"):
             instance.peak_of(order)
-    with pytest.raises(ProblemError, match="op 1 comes before op 0, on which it depends"):
+    with refused("problem.order-precedence"):
         instance.peak_of([1, 0, 2, 3, 4, 5, 6])
-    with pytest.raises(ProblemError, match="without what it depends on, or twice"):
+    with refused("problem.order-part"):
         instance.part([2])
-    with pytest.raises(ProblemError, match="without what it depends on, or twice"):
+    with refused("problem.order-part"):
         instance.part([0, 1], [0])
     assert instance.part([]).structural_bound == 0
 

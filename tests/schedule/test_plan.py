@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refusals import refused
 from schedule_oracle import as_schedule, random_graph, random_valid_steps, writers
 
-from remat.errors import FormatError, RematError, ScheduleError
+from remat.errors import FormatError, RematError
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
@@ -155,7 +155,7 @@ def test_a_real_graph():
 def test_what_does_not_run_has_no_plan():
     graph = unit_chain(2)
     for function in (with_early_frees, ExecutionPlan.of_schedule):
-        with pytest.raises(ScheduleError, match=r"is not valid: .*'f1' reads tensor 'f0', which was never produced"):
+        with refused("schedule.not-valid", culprit="f1"):
             function(graph, Schedule.from_steps([("compute", "f1")]))
 
 
@@ -262,13 +262,9 @@ def test_formats_that_cannot_say_it(tmp_path):
     write_schedule(schedule, out, "plan-text", example()[0])
     with refused("format.plan-text"):
         read_schedule(out, example()[0])
-    for name, message in (
-        ("plain-list", "cannot say where tensors are freed"),
-        ("plan", "together with the graph"),
-        ("checkmate", "no schedule format that can be written is called 'checkmate' .*plan"),
-    ):
-        with pytest.raises(FormatError, match=message):
-            write_schedule(schedule, out, name)  # fmt: skip
+    for name, kind in (("plain-list", "frees"), ("plan", "needs-graph"), ("checkmate", "no-writer")):
+        with refused(f"format.{kind}"):
+            write_schedule(schedule, out, name)
 
 
 def test_the_shell(tmp_path):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
-from remat.errors import ProblemError, ScheduleError
 from remat.graphs import GraphBuilder
 from remat.schedule import Rule, Schedule, simulate, validate, with_frees
 
@@ -137,7 +137,7 @@ def test_graph_outputs_and_kept_tensors_stay(chain):
     assert simulate(outputs, steps("a b c d")).memory.tolist() == [8, 12, 6, 7]
     assert simulate(chain, steps("a b c d"), keep={"b"}).memory.tolist() == [8, 12, 6, 7]
     assert first(outputs, steps("a b c -b d")) == (None, Rule.OUTPUT_NOT_LIVE, None, "b")
-    with pytest.raises(ProblemError, match="'zzz'"):
+    with refused("problem.kept-tensor", culprit="zzz"):
         simulate(chain, steps("a"), keep={"zzz"})
 
 
@@ -241,11 +241,11 @@ def test_costs_beyond_64_bits_are_exact():
 
 
 def test_steps_out_of_range_are_refused(chain):
-    with pytest.raises(ScheduleError, match=r"step 1 .*target 4: out of range"):
+    with refused("schedule.step-range"):
         Schedule.of_computes(chain, [0, 4])
-    with pytest.raises(ScheduleError, match="step 0 has kind 2"):
+    with refused("schedule.step-range"):
         Schedule.for_graph(chain, np.array([2], dtype=np.int8), np.array([0]))
-    with pytest.raises(ScheduleError, match=r"step 1 is \('free', 3\)"):
+    with refused("schedule.step", culprit="free"):
         Schedule.from_steps([("compute", "a"), ("free", 3)])
-    with pytest.raises(ScheduleError, match="step 0 names"):
+    with refused("schedule.step-name"):
         Schedule.from_steps([("compute", "\ud800")])

@@ -88,7 +88,7 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
     values = node_values(graph)
     computed, retained = _bits(computed, "R", len(values)), _bits(retained, "S", len(values))
     if len(computed) != len(retained):
-        raise FormatError(f"R has {len(computed)} stages, but S has {len(retained)}")
+        raise FormatError(f"R has {len(computed)} stages, but S has {len(retained)}", "stages")
     arrays = graph.arrays
     order = arrays.order.tolist()
     node = np.empty(len(graph.tensors), dtype=np.int64)
@@ -114,7 +114,8 @@ def schedule_from_matrices(graph: ComputeGraph, computed: NDArray[Any], retained
         if len(lost):
             name = graph.op_names[order[lost[0]]]
             raise FormatError(
-                f"S[{stage}][{lost[0]}] retains the value of op {name!r}, which the stage before does not end with"
+                f"S[{stage}][{lost[0]}] retains the value of op {name!r}, which the stage before does not end with",
+                "retained",
             )
         kept = retained[stage + 1] if stage + 1 < len(retained) else outputs
         run = np.flatnonzero(computed[stage]).tolist()
@@ -155,24 +156,24 @@ def schedule_from_registers(graph: ComputeGraph, ops: Any) -> Schedule:
             case ("alloc", register, node, size):
                 _check_node(node, order, at)
                 if register in held or node in held.values():
-                    raise FormatError(f"{at}: register {register} or the value of node {node} is already in use")
+                    raise FormatError(f"{at}: register {register} or the value of node {node} is in use", "register")
                 if size != graph.tensors[values[node]].size:
-                    raise FormatError(f"{at}: {size} bytes for node {node}, but the graph says otherwise")
+                    raise FormatError(f"{at}: {size} bytes for node {node}, other than in the graph", "register-bytes")
                 held[register] = node
             case ("compute", node, register, dict(inputs), cost):
                 _check_node(node, order, at)
                 if held.get(register) != node:
-                    raise FormatError(f"{at}: register {register} was not taken for node {node}")
+                    raise FormatError(f"{at}: register {register} was not taken for node {node}", "register")
                 if cost != graph.ops[order[node]].cost:
-                    raise FormatError(f"{at}: cost {cost} of node {node}, but the graph says otherwise")
+                    raise FormatError(f"{at}: cost {cost} of node {node}, other than in the graph", "register-cost")
                 for key, place in inputs.items():
                     if type(place) is not int or str(held.get(place)) != key:
-                        raise FormatError(f"{at}: register {short(place)} does not hold input node {short(key)}")
+                        raise FormatError(f"{at}: register {short(place)} does not hold node {short(key)}", "register")
                 kinds.append(COMPUTE)
                 targets.append(order[node])
             case ("free", register, node):
                 if held.pop(register, None) != node:
-                    raise FormatError(f"{at}: register {register} does not hold node {node}")
+                    raise FormatError(f"{at}: register {register} does not hold node {node}", "register")
                 kinds.append(FREE)
                 targets.append(values[node])
     return _schedule(graph, kinds, targets)
@@ -190,10 +191,15 @@ def node_values(graph: ComputeGraph) -> list[int]:
     several = np.flatnonzero(arrays.op_outputs.counts != 1)
     if len(several):
         name = graph.op_names[several[0]]
-        raise FormatError(f"op {name!r} has {arrays.op_outputs.counts[several[0]]} outputs; Checkmate knows one per op")
+        raise FormatError(
+            f"op {name!r} has {arrays.op_outputs.counts[several[0]]} outputs; Checkmate knows one per op",
+            "several-outputs",
+        )
     shared = np.flatnonzero(arrays.producers.counts > 1)
     if len(shared):
-        raise FormatError(f"tensor {graph.tensor_names[shared[0]]!r} has several producers; Checkmate knows one")
+        raise FormatError(
+            f"tensor {graph.tensor_names[shared[0]]!r} has several producers; Checkmate knows one", "several-producers"
+        )
     return arrays.op_outputs.indices[arrays.order].tolist()
 
 
@@ -203,18 +209,18 @@ def _schedule(graph: ComputeGraph, kinds: list[int], targets: list[int]) -> Sche
 
 def _check_node(node: int, order: list[int], at: str) -> None:
     if not 0 <= node < len(order):
-        raise FormatError(f"{at}: node {node} is not one of the graph's {len(order)} ops")
+        raise FormatError(f"{at}: node {node} is not one of the graph's {len(order)} ops", "node")
 
 
 def _list(value: Any, what: str) -> list[Any]:
     if type(value) is not list:
-        raise FormatError(f"{what} must be a list, not {short(value)}")
+        raise FormatError(f"{what} must be a list, not {short(value)}", "list")
     return value
 
 
 def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
     if matrix.ndim != 2 or matrix.shape[1] != columns or not len(matrix):
-        raise FormatError(f"{name} has shape {matrix.shape}; the graph has {columns} ops, one column each")
+        raise FormatError(f"{name} has shape {matrix.shape}; the graph has {columns} ops, one column each", "matrix")
     if matrix.dtype == np.bool_:
         return matrix
     ones = np.empty(matrix.shape, dtype=np.bool_)
@@ -225,7 +231,9 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
         wrong = ~(block | (np.abs(value) <= INTEGRALITY))
         if wrong.any():
             stage, i = np.argwhere(wrong)[0].tolist()
-            raise FormatError(f"{name}[{first + stage}][{i}] is {matrix[first + stage, i].item()!r}, neither 0 nor 1")
+            raise FormatError(
+                f"{name}[{first + stage}][{i}] is {matrix[first + stage, i].item()!r}, neither 0 nor 1", "matrix-entry"
+            )
         ones[first : first + rows] = block
     return ones
 
@@ -236,26 +244,26 @@ def _bits(matrix: NDArray[Any], name: str, columns: int) -> Bits:
 def _json_matrix(value: Any, name: str) -> NDArray[np.float64]:
     rows = _list(value, name)
     if len(rows) * len(_list(rows[0], f"{name}[0]") if rows else ()) > MAX_ENTRIES:
-        raise FormatError(f"{name} is not a matrix with at most {MAX_ENTRIES:,} entries")
+        raise FormatError(f"{name} is not a matrix with at most {MAX_ENTRIES:,} entries", "matrix")
     for number, row in enumerate(rows):
         if len(_list(row, f"{name}[{number}]")) != len(rows[0]):
-            raise FormatError(f"{name}[{number}] has another length than {name}[0]")
+            raise FormatError(f"{name}[{number}] has another length than {name}[0]", "matrix")
         if not all(type(x) is int or type(x) is float for x in row):
-            raise FormatError(f"{name}[{number}] has an entry that is not a number")
+            raise FormatError(f"{name}[{number}] has an entry that is not a number", "matrix-entry")
     try:
         return np.array(rows, dtype=np.float64)
     except OverflowError:
-        raise FormatError(f"{name} has an entry that is neither 0 nor 1") from None
+        raise FormatError(f"{name} has an entry that is neither 0 nor 1", "matrix-entry") from None
 
 
 def _zipped_matrix(archive: zipfile.ZipFile, name: str, columns: int) -> Bits:
     """A matrix of an .npz archive, whose declared size is checked before anything is unpacked. Nothing is unpickled."""
     member = archive.getinfo(f"{name}.npy")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise FormatError(f"{name} is compressed in a way that numpy does not write")
+        raise FormatError(f"{name} is compressed in a way that numpy does not write", "archive")
     if member.file_size > HEADER + 8 * MAX_ENTRIES:
         raise FormatError(
-            f"{name} unpacks to {member.file_size:,} bytes: not a matrix with at most {MAX_ENTRIES:,} entries"
+            f"{name} unpacks to {member.file_size:,} bytes: not a matrix with at most {MAX_ENTRIES:,} entries", "matrix"
         )
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
@@ -264,13 +272,13 @@ def _zipped_matrix(archive: zipfile.ZipFile, name: str, columns: int) -> Bits:
         else:
             shape, _, dtype = np.lib.format.read_array_header_2_0(file)
         if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise FormatError(f"{name} is an array of {dtype}, not of numbers")
+            raise FormatError(f"{name} is an array of {dtype}, not of numbers", "matrix")
         if len(shape) != 2 or min(shape) < 0 or shape[0] * shape[1] > MAX_ENTRIES:
-            raise FormatError(f"{name} has shape {shape}, not that of a matrix with at most {MAX_ENTRIES:,} entries")
+            raise FormatError(f"{name} has shape {shape}: no matrix with at most {MAX_ENTRIES:,} entries", "matrix")
         if shape[1] != columns:
-            raise FormatError(f"{name} has shape {shape}; the graph has {columns} ops, one column each")
+            raise FormatError(f"{name} has shape {shape}; the graph has {columns} ops, one column each", "matrix")
         if member.file_size > HEADER + shape[0] * shape[1] * dtype.itemsize:
-            raise FormatError(f"{name} is longer than a matrix of shape {shape}")
+            raise FormatError(f"{name} is longer than a matrix of shape {shape}", "matrix")
     with archive.open(member) as file:
         return _bits(np.lib.format.read_array(file, allow_pickle=False), name, columns)
 
@@ -293,15 +301,15 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
         columns = len(node_values(graph))
         # The list of files is read whole by whoever opens an archive: 46 bytes in it become an object each.
         if len(source.data) > MAX_ARCHIVE or source.data.count(b"PK\x01\x02") > MAX_MEMBERS:
-            raise FormatError(f"an archive of more than {MAX_ARCHIVE:,} bytes, or of more than {MAX_MEMBERS} files")
+            raise FormatError(f"the archive has more than {MAX_ARCHIVE:,} bytes or {MAX_MEMBERS} files", "archive")
         try:
             with zipfile.ZipFile(io.BytesIO(source.data)) as archive:
                 computed, retained = (_zipped_matrix(archive, name, columns) for name in "RS")
         except KeyError as error:
-            raise FormatError(f"the archive misses a matrix: {error.args[0]}") from None
+            raise FormatError(f"the archive misses a matrix: {error.args[0]}", "archive") from None
         except _BROKEN_ARCHIVE as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise FormatError(f"not an archive of matrices R and S: {reason}") from None
+            raise FormatError(f"not an archive of matrices R and S: {reason}", "archive") from None
         return schedule_from_matrices(graph, computed, retained)
     document = source.json
     if "ops" in document:

@@ -39,7 +39,7 @@ def schedule_from_list(text: str) -> Schedule:
 
 def _of_names(names: list[str]) -> Schedule:
     if not names:
-        raise FormatError("the list names no op")
+        raise FormatError("the list names no op", "empty-list")
     return Schedule.from_steps([("compute", name) for name in names])
 
 
@@ -72,13 +72,13 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     check_count(len(names), "ops")
     for number, name in enumerate(names):
         if type(name) is not str:
-            raise FormatError(f"entry {number} of the list must be the name of an op, not {short(name)}")
+            raise FormatError(f"entry {number} of the list must be the name of an op, not {short(name)}", "list-entry")
     return _of_names(names)
 
 
 def _write(schedule: Schedule, graph: ComputeGraph | None) -> str:
     if schedule.has_frees:
-        raise FormatError("a plain list cannot say where tensors are freed; leave the frees to be implied")
+        raise FormatError("a plain list cannot say where tensors are freed; leave the frees to be implied", "frees")
     return json.dumps(schedule.computes(), indent=0) + "\n"
 
 

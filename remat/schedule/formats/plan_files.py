@@ -133,7 +133,7 @@ def _refuse(source: Source, graph: ComputeGraph | None) -> Schedule:
 
 def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
     if graph is None:
-        raise FormatError("an execution plan can only be written together with the graph it is for")
+        raise FormatError("an execution plan can only be written together with the graph it is for", "needs-graph")
     return ExecutionPlan.of_schedule(graph, schedule)
 
 

@@ -80,7 +80,7 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
         match operation:
             case ("compute", name, ComputeSwitches(fast_forward=fast, disabled=disabled)):
                 if name not in graph.op_index:
-                    raise FormatError(f"ops[{number}] computes op {short(name)}, which graph {graph.name!r} lacks")
+                    raise FormatError(f"ops[{number}] computes {short(name)}, which {graph.name!r} lacks", "unknown-op")
                 if disabled and number != loss_index:
                     continue
                 steps.append(("compute", name))

@@ -112,7 +112,7 @@ class LayerTable:
         """
         suffix = Path(path).suffix.lower()
         if suffix not in SUFFIXES:
-            raise FormatError(f"{path}: a table of layers is written as {' or '.join(SUFFIXES)}, not {suffix!r}")
+            raise FormatError(f"{path}: layers are written as {' or '.join(SUFFIXES)}, not {suffix!r}", "layer-table")
         write_atomic(path, self.to_csv() if suffix == ".csv" else self.to_markdown())
 
     def __str__(self) -> str:
@@ -177,14 +177,14 @@ def layer_table(
 def _labels(graph: ComputeGraph, by: By | None, depth: int | None) -> list[str]:
     """The layer of each op."""
     if by not in (None, "module", "type"):
-        raise ProblemError(f"layers are by module or by type, not by {short(by)}")
+        raise ProblemError(f"layers are by module or by type, not by {short(by)}", "layers")
     if depth is not None and (type(depth) is not int or depth < 1):
-        raise ProblemError(f"the depth of layers must be a whole number from 1, not {short(depth)}")
+        raise ProblemError(f"the depth of layers must be a whole number from 1, not {short(depth)}", "layers")
     paths = module_paths(graph)
     if by == "type" or (by is None and not paths):
         return [op.type or "(no type)" for op in graph.ops]
     if not paths:
-        raise ProblemError(f"graph {graph.name!r} has no 'modules' in meta to make layers of")
+        raise ProblemError(f"graph {graph.name!r} has no 'modules' in meta to make layers of", "layers")
     split = [paths[op.name].split(".") if op.name in paths else [] for op in graph.ops]
     if depth is not None:
         lengths = [depth] * len(split)

@@ -137,7 +137,7 @@ def _matched(timeline: Timeline, addresses: Addresses) -> Addresses:
     """The same addresses in the order of the timeline's buffers."""
     found = check_addresses(addresses, timeline.buffers)
     if not found.accepted:
-        raise ScheduleError(f"these addresses are not those of the schedule: {found.violations[0].message}")
+        raise ScheduleError(f"these addresses are not those of the schedule: {found.first}", "other-addresses")
     place = {name: k for k, name in enumerate(addresses.buffers.names)}
     order = [place[name] for name in timeline.buffers.names]
     return Addresses(
