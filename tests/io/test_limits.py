@@ -106,7 +106,7 @@ def test_archives_that_expand_to_more_than_their_matrix(tmp_path: Path) -> None:
         (zipped(R=header((5000, 5000)) + bytes(25_000_000), S=small), "the graph has 9 ops, one column each"),
         (zipped(R=small + bytes(201_000_000), S=small), "R unpacks to 201,000,"),
         (zipped(R=long_header + b" " * 100_000_000, S=small), "not an archive of matrices R and S"),
-        (zipped(R=small, S=small, **{f"x{number}": b"" for number in range(100)}), "of more than 64 files"),
+        (zipped(R=small, S=small, **{f"x{number}": b"" for number in range(100)}), "bytes or 64 files"),
     ):
         (tmp_path / "bomb.npz").write_bytes(content)
         with pytest.raises(FormatError, match=message):
@@ -139,7 +139,7 @@ def test_dotted_keys_of_toml(tmp_path: Path) -> None:
 
 def test_lists_of_very_many_steps(tmp_path: Path) -> None:
     path = tmp_path / "steps"
-    for text in ("a\n" * (MAX_STEPS + 1), "remat-plan 1\n" + "#\n" * (MAX_STEPS + 1), "#\n" * (MAX_STEPS + 1)):
+    for text in ("a\n" * (MAX_STEPS + 1), "#\n" * (MAX_STEPS + 1)):
         path.write_text(text)
         with pytest.raises(FormatError, match="more than the 4,000,000 that are read"):
             read_schedule(path, CHAIN)

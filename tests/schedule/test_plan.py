@@ -262,8 +262,12 @@ def test_formats_that_cannot_say_it(tmp_path):
     write_schedule(schedule, out, "plan-text", example()[0])
     with refused("format.plan-text"):
         read_schedule(out, example()[0])
-    for name, kind in (("plain-list", "frees"), ("plan", "needs-graph"), ("checkmate", "no-writer")):
-        with refused(f"format.{kind}"):
+    for name, kind in (
+        ("plain-list", "format.frees"),
+        ("plan", "format.needs-graph"),
+        ("checkmate", "format.no-writer"),
+    ):
+        with refused(kind):
             write_schedule(schedule, out, name)
 
 

@@ -291,9 +291,13 @@ def test_matrix_files(tmp_path, chain):
     words_in[0][0] = "1"
     huge[0][0] = 10**400
     for computed, kind in (
-        (ragged, "matrix"), (words_in, "matrix-entry"), (huge, "matrix-entry"), (1, "list"), ([], "matrix"),
-    ):  # fmt: skip
-        with refused(f"format.{kind}"):
+        (ragged, "format.matrix"),
+        (words_in, "format.matrix-entry"),
+        (huge, "format.matrix-entry"),
+        (1, "format.list"),
+        ([], "format.matrix"),
+    ):
+        with refused(kind):
             read(tmp_path, json.dumps({"R": computed, "S": []}), chain)
 
 
@@ -328,16 +332,16 @@ REGISTERS = [
 def test_registers(chain):
     assert words(schedule_from_registers(chain, REGISTERS)) == "a b -a c d"
     for number, operation, kind in (
-        (2, ["alloc", 0, 1, 4], "register"),
-        (2, ["alloc", 1, 0, 8], "register"),
-        (2, ["alloc", 1, 1, 5], "register-bytes"),
-        (2, ["alloc", 1, 9, 4], "node"),
-        (3, ["compute", 1, 0, {"0": 0}, 4], "register"),
-        (3, ["compute", 1, 1, {"0": 7}, 4], "register"),
-        (3, ["compute", 1, 1, {"0": 0}, 5], "register-cost"),
-        (4, ["free", 1, 0], "register"),
+        (2, ["alloc", 0, 1, 4], "format.register"),
+        (2, ["alloc", 1, 0, 8], "format.register"),
+        (2, ["alloc", 1, 1, 5], "format.register-bytes"),
+        (2, ["alloc", 1, 9, 4], "format.node"),
+        (3, ["compute", 1, 0, {"0": 0}, 4], "format.register"),
+        (3, ["compute", 1, 1, {"0": 7}, 4], "format.register"),
+        (3, ["compute", 1, 1, {"0": 0}, 5], "format.register-cost"),
+        (4, ["free", 1, 0], "format.register"),
     ):
-        with refused(f"format.{kind}", culprit=f"ops[{number}]"):
+        with refused(kind, culprit=f"ops[{number}]"):
             schedule_from_registers(chain, [*REGISTERS[:number], operation, *REGISTERS[number + 1 :]])
     for operation in (["drop", 1, 0], "free", ["free", "1", 0]):
         with pytest.raises(FormatError, match=r"ops\[4\] is not an alloc, compute or free"):

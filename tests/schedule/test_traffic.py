@@ -203,16 +203,16 @@ def test_a_long_trace():
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        ("bytes", {"on_chip": 0}),
-        ("bytes", {"on_chip": [5, -1]}),
-        ("chip", {"on_chip": 511}),
-        ("bytes", {"on_chip": 8, "block": True}),
-        ("kept-tensor", {"on_chip": 8, "block": 1, "keep": ["z"]}),
+        ("problem.bytes", {"on_chip": 0}),
+        ("problem.bytes", {"on_chip": [5, -1]}),
+        ("problem.chip", {"on_chip": 511}),
+        ("problem.bytes", {"on_chip": 8, "block": True}),
+        ("problem.kept-tensor", {"on_chip": 8, "block": 1, "keep": ["z"]}),
     ],
 )
 def test_what_is_refused(kind, arguments):
     graph = small_graph()
-    with refused(f"problem.{kind}"):
+    with refused(kind):
         off_chip_traffic(graph, computes(graph.order), **arguments)
 
 

@@ -96,7 +96,7 @@ def _text(value: str, key: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which nobody can print
-        raise FormatError(f"{key} is not Unicode text: {short(value)}", "not-text") from None
+        raise FormatError(f"{key} is not Unicode text: {short(value)}") from None
     return value
 
 
