@@ -257,6 +257,22 @@ def test_a_refill_that_saves_nothing_is_left_out(refilled):
     assert formulation.decode(values).num_computes == 7
 
 
+@pytest.mark.parametrize("name", FORMULATIONS)
+@pytest.mark.parametrize(("computes", "culprit"), [("bacd", "b"), ("abcbad", "a")])
+def test_a_schedule_that_is_not_staged_is_refused_by_name(name, computes, culprit):
+    b = GraphBuilder("fork")
+    b.op("a", size=1)
+    b.op("b", size=1)
+    b.op("c", inputs=["a", "b"], size=1)
+    b.op("d", inputs=["a", "b", "c"], size=1)
+    graph = b.build()
+    schedule = Schedule.of_computes(graph, [graph.op_index[op] for op in computes])
+    with refused("problem.not-staged", culprit=culprit):
+        FORMULATIONS[name](Problem(graph)).encode(schedule)
+    with refused("problem.too-many-copies", culprit="a"):
+        retention(Problem(graph, order="free"), copies=1).encode(Schedule.of_computes(graph, [0, 1, 2, 0, 3]))
+
+
 def test_the_result_says_that_copies_are_too_few():
     """The schedule is within the budget, so it is the answer; but no model with two copies can start from it."""
     problem = Problem(unit_chain(6), 4)

@@ -202,7 +202,7 @@ class IntervalsEncoder:
         lost = np.flatnonzero(is_read & (latest < 0))
         if len(lost):
             who = self.formulation.named(int(at.copy_node[read.copy[lost[0]]]))
-            raise ProblemError(f"the schedule runs {who} before what it reads is made for others", "not-made")
+            raise ProblemError(f"the schedule runs {who} before what it reads is made for others")
         serves = good & (maker == latest[at.pair_read])
         np.maximum.at(end, at.pair_made[serves], (reader + read.last[at.pair_read] + 1)[serves])
         for step, tensors in self.runs.live.items():  # live throughout, so that they need not be made inside
