@@ -2,6 +2,7 @@
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.cut import cut_bound
+from remat.bounds.interval import interval_bound
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.report import best_bound, bounds, bounds_in_turn
@@ -15,6 +16,7 @@ __all__ = [
     "bounds",
     "bounds_in_turn",
     "cut_bound",
+    "interval_bound",
     "joint_bound",
     "lp_relaxation",
     "stage_bound",
