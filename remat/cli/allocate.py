@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -102,7 +102,7 @@ def command(
             problem, given, (method, backend), target, quiet=quiet, time_limit=time_limit, seed=seed, threads=threads
         )
         stopped = interrupted()
-    raise typer.Exit(_end(found, target, plot, as_json=as_json, stopped=stopped))
+    _end(found, target, plot, as_json=as_json, stopped=stopped)
 
 
 @dataclass(frozen=True)
@@ -217,9 +217,8 @@ def _search(
         )  # fmt: skip
 
 
-def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool, stopped: bool) -> int:
-    """Write and print what was found; the exit code."""
-    from remat.cli.common import ERROR
+def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool, stopped: bool) -> NoReturn:
+    """Write and print what was found, and leave with the exit code."""
     from remat.cli.saving import Outputs
     from remat.cli.signals import writing
     from remat.io.files import is_standard_stream
@@ -246,9 +245,7 @@ def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool
         print("\n".join([*([str(certificate)] if certificate else []), *_words(found)]), file=stream)
     if addresses is not None and plot is not None:
         outputs.draw(plot, lambda path: save_address_plot(addresses, path))
-    if outputs.failed:
-        return ERROR
-    return OK if certificate is not None and certificate.accepted else INTERRUPTED if stopped else NO
+    outputs.leave(OK if certificate is not None and certificate.accepted else INTERRUPTED if stopped else NO)
 
 
 def _words(found: Allocation) -> list[str]:

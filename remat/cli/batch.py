@@ -12,7 +12,7 @@ import typer
 
 from remat.cli.common import INTERRUPTED, NO, OK
 from remat.cli.compare import Watched, methods_of
-from remat.cli.options import FILE, Given, shared
+from remat.cli.options import FILE, TABLES, Given, Methods, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import FormatError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
     from remat.graphs.batch_scaling import AffineGraph
 
-TABLES = (".csv", ".json")
-
 
 @shared("memory", *FILE, "methods", "others", "batch_size", "independent", "costs", "device", "constant_costs",
         "sample_bytes", "order", "max_computes", "keep", "count_constant_memory", "time_limit", "threads", "seed",
@@ -38,16 +36,7 @@ def command(
     ] = None,
     *,
     memory: Annotated[str, typer.Option("--memory", help="Bytes (123456, 16GiB).")],
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--methods",
-            "--method",
-            "-m",
-            metavar="METHOD[/BACKEND]",
-            help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
-        ),
-    ] = None,
+    methods: Methods = None,
     others: Annotated[
         list[Path] | None,
         typer.Option("--with", help="The graph file of the same network at another batch size; repeatable."),
@@ -71,10 +60,7 @@ def command(
     count_constant_memory: Annotated[
         bool, typer.Option("--count-constant-memory/--no-constant-memory", help="Count the constant memory.")
     ] = True,
-    tables: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
-    ] = None,
+    tables: Tables = None,
     schedules: Annotated[
         Path | None, typer.Option("--schedules", help="Write graph and schedule of each answer into this folder.")
     ] = None,

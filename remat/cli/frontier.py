@@ -15,7 +15,7 @@ import typer
 
 from remat.cli.common import INTERRUPTED, NO, OK
 from remat.cli.compare import Watched, methods_of
-from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
+from remat.cli.options import FILE, LIMITS, RULES, TABLES, Given, Methods, OptionalGraph, Tables, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
 from remat.errors import ProblemError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from remat.experiments.frontier import Frontier
     from remat.experiments.frontier_cell import Cell
 
-TABLES = (".csv", ".json")
 #: Most budgets that a range may stand for.
 MAX_STEPS = 1000
 _RANGE = re.compile(r"([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*):([0-9.]+)\s*([A-Za-z%]*)", re.ASCII)
@@ -46,26 +45,14 @@ def command(
             help="Budgets (90%,80% or 10GiB), by commas or by repetition; LOW:HIGH:STEP is a range (50%:95%:5%).",
         ),
     ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--methods",
-            "--method",
-            "-m",
-            metavar="METHOD[/BACKEND]",
-            help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
-        ),
-    ] = None,
+    methods: Methods = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Methods that run at the same time, in processes of their own.")
     ] = 1,
     state: Annotated[
         Path | None, typer.Option("--state", help="Folder for what is done; a second run goes on from there.")
     ] = None,
-    tables: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
-    ] = None,
+    tables: Tables = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw overhead against budget into this file (.png, .svg).")
     ] = None,

@@ -45,6 +45,18 @@ Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--methods", "--method", "-m", metavar="METHOD[/BACKEND]",
+        help="Methods, such as checkmate/highs or greedy, by commas or by repetition.",
+    ),
+]  # fmt: skip
+Tables = Annotated[
+    list[Path] | None, typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable.")
+]
+#: Suffixes of these tables.
+TABLES = (".csv", ".json")
 #: Of searches for the least peak, which read no configuration.
 SearchSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 SearchBackend = Annotated[

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import OK, load_graph, option_bytes, print_json, print_table
-from remat.cli.options import Graph, Json, Keep
+from remat.cli.options import TABLES, Graph, Json, Keep, Tables
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 from remat.io.text import csv_text, json_text
 
 if TYPE_CHECKING:
     from remat.schedule.traffic import Traffic
-
-TABLES = (".csv", ".json")
 
 
 def command(
@@ -32,10 +30,7 @@ def command(
         str | None, typer.Option("--block", metavar="BYTES", help="Bytes that are moved together; default: 512.")
     ] = None,
     keep: Keep = None,
-    tables: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Write the table to this file (.csv, .json); repeatable."),
-    ] = None,
+    tables: Tables = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw it against the reference order into this file (.png, .svg).")
     ] = None,

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from helpers import ONE
 from refusals import check_text
+from scripted import ABSENT, register
 
 from remat import Problem
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.backends.base import Availability, RawResult, SolveOptions, Status, StopReason
 from remat.cli import main
 from remat.deadline import Deadline
 from remat.errors import FormatError, ProblemError, RematError
@@ -26,39 +27,14 @@ from remat.graphs.io import write_graph
 METHODS = ["retention-intervals/cp-sat", "checkmate/highs", "greedy"]
 
 
-class Faulty(Backend):
-    """A backend that behaves as its variant says."""
-
-    name, native = "faulty", frozenset()
-
-    @classmethod
-    def availability(cls):
-        return Availability(AvailabilityState.READY)
-
-    @classmethod
-    def variants(cls):
-        return ("crash", "absent", "ctrl-c", "stopped")
-
-    def ready(self):
-        if self.variant == "absent":
-            return Availability(AvailabilityState.NOT_INSTALLED, "pip install\nfaulty")
-        return self.availability()
-
-    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
-        if self.variant == "ctrl-c":
-            raise KeyboardInterrupt
-        if self.variant == "stopped":
-            return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED)
-        raise ZeroDivisionError("in the middle of it")
-
-
 @pytest.fixture
 def faulty(monkeypatch):
-    """The backend above, registered."""
-    from remat import registry
-
-    genuine = registry.load
-    monkeypatch.setattr(registry, "load", lambda group, name: Faulty if name == "faulty" else genuine(group, name))
+    """A solver that crashes, is not there, or is interrupted."""
+    register(
+        monkeypatch, "faulty", crash=ZeroDivisionError("in the middle of it"), **{"ctrl-c": KeyboardInterrupt()},
+        absent=Availability(ABSENT, "pip install\nfaulty"),
+        stopped=RawResult(Status.UNKNOWN, StopReason.INTERRUPTED),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ from math import comb
 import pytest
 from helpers import ONE
 from refusals import check_text
+from scripted import register
 
 import remat.experiments.max_batch as module
 from remat import Problem, max_batch, validate
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, Status, StopReason
+from remat.backends.base import RawResult, Status, StopReason
 from remat.errors import BackendError, ProblemError
 from remat.experiments.compare import Run
 from remat.experiments.contestant import Contestant
@@ -25,31 +26,13 @@ from remat.scope import Scope
 from remat.testing import optimum
 
 
-class Useless(Backend):
-    """A solver that finds nothing, fails, or is stopped, as its variant says."""
-
-    name, native = "useless", frozenset()
-
-    @classmethod
-    def availability(cls):
-        return Availability(AvailabilityState.READY)
-
-    @classmethod
-    def variants(cls):
-        return ("silent", "crash", "stopped")
-
-    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
-        if self.variant == "crash":
-            raise ZeroDivisionError("in the middle of it")
-        return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if self.variant == "stopped" else StopReason.DEADLINE)
-
-
 @pytest.fixture
 def useless(monkeypatch):
-    from remat import registry
-
-    genuine = registry.load
-    monkeypatch.setattr(registry, "load", lambda group, name: Useless if name == "useless" else genuine(group, name))
+    """A solver that finds nothing, fails, or is stopped."""
+    register(
+        monkeypatch, "useless", silent=RawResult(Status.UNKNOWN, StopReason.DEADLINE),
+        crash=ZeroDivisionError("in the middle of it"), stopped=RawResult(Status.UNKNOWN, StopReason.INTERRUPTED),
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from helpers import ONE, judged
 from refusals import refused
+from scripted import ABSENT, Scripted
 from small_graphs import KNOWN
 
 import remat.solving.auto
 import remat.solving.bounding
 import remat.solving.chain_starts
 import remat.solving.session
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.backends.base import Availability, SolveOptions, Status, StopReason
 from remat.bounds.base import Bound
 from remat.errors import BackendError
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing
-from remat.modeling import Linear
 from remat.problem import Problem
 from remat.registry import heuristics
 from remat.schedule import OrderRule
@@ -306,43 +306,31 @@ def test_what_a_model_proves_of_every_schedule_counts() -> None:
     assert none.message.startswith("no schedule exists (proved by retention-intervals and cp-sat); ")
 
 
-class Broken(Backend):
-    """Is there, or not, and fails."""
-
-    name = "broken"
-    native = frozenset({Linear})
-    state = AvailabilityState.READY
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return Availability(cls.state, "somebody took it away")
-
-    def solve(self, *_: Any) -> RawResult:
-        raise RuntimeError("out of\nluck")
+BROKEN = RuntimeError("out of\nluck")
 
 
 @pytest.mark.usefixtures("models_alone")
 def test_a_solver_that_fails_is_a_remark() -> None:
-    result = solve(CHAIN, backend=Broken(), options=ONE)
-    assert (result.status, result.objective, result.backend) == (Status.FEASIBLE, 22, "broken")
-    assert "backend 'broken' crashed: RuntimeError: out of luck" in result.message
+    result = solve(CHAIN, backend=Scripted(BROKEN), options=ONE)
+    assert (result.status, result.objective, result.backend) == (Status.FEASIBLE, 22, "scripted")
+    assert "backend 'scripted' crashed: RuntimeError: out of luck" in result.message
 
 
 @pytest.mark.usefixtures("models_alone")
 def test_a_solver_that_fails_with_nothing_found_is_a_remark() -> None:
-    result = solve(Problem(TIGHT, 15), backend=Broken(), options=ONE)
+    result = solve(Problem(TIGHT, 15), backend=Scripted(BROKEN), options=ONE)
     assert result.status is Status.UNKNOWN
-    assert "stages was left out: backend 'broken' crashed: RuntimeError: out of luck" in result.message
+    assert "stages was left out: backend 'scripted' crashed: RuntimeError: out of luck" in result.message
 
 
 @pytest.mark.usefixtures("models_alone")
 def test_a_solver_that_is_missing_is_a_remark_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Broken, "state", AvailabilityState.NOT_INSTALLED)
+    monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "somebody took it away"))
     without_annealing(monkeypatch)
-    result = solve(CHAIN, backend=Broken(), stop=0.3, options=ONE)
+    result = solve(CHAIN, backend=Scripted(BROKEN), stop=3, options=ONE)
     assert result.stop is StopReason.EXHAUSTED, "what is missing is not asked for again and again"
     assert result.objective is not None
-    assert result.message.count("backend 'broken' was left out: somebody took it away") == 1
+    assert result.message.count("backend 'scripted' was left out: somebody took it away") == 1
     assert result.message.count("lns was left out: ") == 1
 
 

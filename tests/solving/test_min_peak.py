@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from helpers import ONE, judged
 from refusals import refused
+from scripted import ABSENT, Scripted
 
 import remat
 from remat import Problem, Schedule, layered, minimize, solve, validate
-from remat.backends.base import Availability, AvailabilityState, Backend, RawResult, SolveOptions, Status, StopReason
+from remat.backends.base import Availability, RawResult, SolveOptions, Status, StopReason
 from remat.deadline import Deadline
 from remat.errors import BackendError
 from remat.graphs import GraphBuilder
@@ -116,25 +117,8 @@ def test_a_solver_lowers_the_peak() -> None:
             assert search.bound == before  # staged schedules only: no bound on all
 
 
-class Boastful(Backend):
-    """Claims to have proved more than there is."""
-
-    name, native = "boastful", frozenset()
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return Availability(AvailabilityState.READY)
-
-    def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None) -> RawResult:
-        return RawResult(Status.UNKNOWN, StopReason.DEADLINE, bound=1e6)
-
-
-class Absent(Boastful):
-    name = "absent"
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return Availability(AvailabilityState.NOT_INSTALLED, "there is none")
+#: A claim to have proved more than there is.
+BOAST = RawResult(Status.UNKNOWN, StopReason.DEADLINE, bound=1e6)
 
 
 def larger(order: str, limit: int | None) -> Problem:
@@ -154,8 +138,8 @@ def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: 
 
     monkeypatch.setattr(remat.solving.min_peak_search, "ORDERING_OPS", 0)
     with refused("backend.refuted"):
-        minimize(larger("free", 1), backend=Boastful(), stop=60)
-    assert checked(minimize(larger("fixed", None), backend=Boastful(), stop=60)).bound == 11_280
+        minimize(larger("free", 1), backend=Scripted(BOAST), stop=60)
+    assert checked(minimize(larger("fixed", None), backend=Scripted(BOAST), stop=60)).bound == 11_280
 
 
 @pytest.mark.parametrize("first", [200_000, 0])
@@ -176,8 +160,8 @@ def test_small_networks_wait_for_no_compiled_code(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_backend_that_is_not_there_is_a_remark(no_heuristics: None) -> None:
-    found = checked(minimize(larger("fixed", 2), backend=Absent(), stop=60))
-    assert "backend 'absent' cannot be used: there is none" in str(found)
+    found = checked(minimize(larger("fixed", 2), backend=Scripted(Availability(ABSENT, "there is none")), stop=60))
+    assert "backend 'scripted' cannot be used: there is none" in str(found)
 
 
 def test_a_start_is_kept(no_heuristics: None) -> None:

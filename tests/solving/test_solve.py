@@ -1,19 +1,16 @@
 """solve() by itself: with a formulation that chooses from a menu, and backends that say what a test tells them to."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from refusals import refused
+from scripted import ABSENT, Script, Scripted
 
 from remat.backends.base import (
     Availability,
-    AvailabilityState,
-    Backend,
     Incumbent,
-    OnBound,
     OnIncumbent,
     RawResult,
     SolveOptions,
@@ -102,37 +99,6 @@ class Prudent(Menu):
     with_preliminary = True
 
 
-Script = Callable[[Model, SolveOptions, Values | None, OnIncumbent], RawResult]
-
-
-class Scripted(Backend):
-    """Does what its script says, and remembers how it was called."""
-
-    name = "scripted"
-    native = frozenset({Linear})
-    state = AvailabilityState.READY
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.calls: list[tuple[Model, SolveOptions, Values | None]] = []
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return Availability(cls.state, "of the imagination")
-
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
-        self.calls.append((model, options, hint))
-        assert on_incumbent is not None
-        return self.script(model, options, hint, on_incumbent)
-
-
 def says(number: int | None = None, **facts: object) -> Script:
     """A script that answers at once: the menu's `number`, at its true cost unless `facts` say otherwise."""
     answer: dict = {"status": Status.UNKNOWN, "stop": StopReason.FINISHED, "versions": {"scripted": "1.2"}}
@@ -191,7 +157,7 @@ def test_the_reference_order_is_optimal_where_it_fits(budget: object) -> None:
 
 
 def test_an_unavailable_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scripted, "state", AvailabilityState.NOT_INSTALLED)
+    monkeypatch.setattr(Scripted, "state", Availability(ABSENT, "of the imagination"))
     with refused("backend.unavailable", culprit="scripted"):
         run(never)
 
