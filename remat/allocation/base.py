@@ -143,7 +143,7 @@ class Allocator(Algorithm):
             certificate = check_addresses(addresses)
             wrong = next((v for v in certificate.violations if v.rule != "capacity"), None)
             if wrong is not None:
-                raise ProblemError(f"allocator {self.name!r} found wrong addresses: {wrong}")
+                raise ProblemError(f"allocator {self.name!r} found wrong addresses: {wrong}", "wrong-addresses")
             if any(cap is not None and a > cap for a, cap in zip(addresses.arenas, problem.capacities, strict=True)):
                 notes = (*notes, f"the smallest arena found has {addresses.arena:,} bytes")
                 addresses = None
@@ -158,4 +158,6 @@ class Allocator(Algorithm):
         ProblemError
         """
         if len(problem.memories) > 1 and not self.several_memories:
-            raise ProblemError(f"allocator {self.name!r} fills one memory, but there are {len(problem.memories)}")
+            raise ProblemError(
+                f"allocator {self.name!r} fills one memory, but there are {len(problem.memories)}", "several-memories"
+            )

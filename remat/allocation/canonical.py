@@ -63,7 +63,7 @@ class CanonicalOptions(Options):
         super().__post_init__()
         for order in self.orders:
             if not order or set(order) - set("TWAZO"):
-                raise ProblemError(f"order {order!r} is not made of the letters T, W, A, Z and O")
+                raise ProblemError(f"order {order!r} is not made of the letters T, W, A, Z and O", "order-letters")
         if not self.orders and not self.random_orders:
             raise ProblemError("there are no orders to search in")
 

@@ -65,12 +65,12 @@ def allocate(
     """
     expect(problem, AllocationProblem, "problem", ProblemError)
     if time_limit is not None and not (isinstance(time_limit, int | float) and 0 <= time_limit < math.inf):
-        raise ProblemError(f"the time limit must be a number of seconds, not {short(time_limit)}")
+        raise ProblemError(f"the time limit must be a number of seconds, not {short(time_limit)}", "time-limit")
     if start is not None and start.buffers is not problem.buffers:
-        raise ProblemError("the addresses to start from are for other buffers")
+        raise ProblemError("the addresses to start from are for other buffers", "other-buffers")
     allocator = _made(method, method_options)
     if reason := allocator.unavailable():
-        raise RematError(f"allocator {allocator.name!r} cannot be used: {reason}")
+        raise RematError(f"allocator {allocator.name!r} cannot be used: {reason}", "unavailable")
     with interrupts():
         mine = replace(options, deadline=Deadline.after(time_limit))
         return allocator.allocate(problem, mine, start, on_addresses)

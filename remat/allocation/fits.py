@@ -78,7 +78,9 @@ class FitOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.order not in (*ORDERS, "all"):
-            raise ProblemError(f"there is no order {self.order!r}; known are {', '.join(ORDERS)} and all")
+            raise ProblemError(
+                f"there is no order {self.order!r}; known are {', '.join(ORDERS)} and all", "unknown-order"
+            )
 
 
 class FirstFit(Allocator):

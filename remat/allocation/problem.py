@@ -61,17 +61,20 @@ class AllocationProblem:
         try:
             check_alignment(self.alignment)
         except ScheduleError as error:
-            raise ProblemError(str(error)) from None
+            raise ProblemError(str(error), "alignment") from None
         if not self.memories:
             raise ProblemError("there is no memory to place buffers in")
         if (twice := repeated([memory.name for memory in self.memories])) is not None:
-            raise ProblemError(f"two memories have the name {twice!r}")
+            raise ProblemError(f"two memories have the name {twice!r}", "two-memories")
         if self.allowed is not None:
             if self.allowed.shape != (len(self.buffers), len(self.memories)):
                 raise ProblemError(f"{self.allowed.shape} allowed places are not one for each buffer and memory")
             nowhere = ~self.allowed.any(axis=1)
             if nowhere.any():
-                raise ProblemError(f"buffer {short(self.buffers.names[int(nowhere.argmax())])} is allowed in no memory")
+                raise ProblemError(
+                    f"buffer {short(self.buffers.names[int(nowhere.argmax())])} is allowed in no memory",
+                    "no-memory-allowed",
+                )
 
     @property
     def places(self) -> Bool:

@@ -270,7 +270,9 @@ class Backend(ABC):
     def __init__(self, variant: str = "") -> None:
         self.variant = variant
         if variant and not self.variants():
-            raise BackendError(f"backend {self.name!r} is a single solver, so there is no {self.full_name!r}")
+            raise BackendError(
+                f"backend {self.name!r} is a single solver, so there is no {self.full_name!r}", "no-variants"
+            )
 
     @property
     def full_name(self) -> str:

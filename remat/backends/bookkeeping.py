@@ -134,7 +134,9 @@ class Bookkeeping:
         best = self.best
         if said is Status.INFEASIBLE:
             if best is not None:
-                raise BackendError(f"{self.solver} says that the model is infeasible, but there is a solution")
+                raise BackendError(
+                    f"{self.solver} says that the model is infeasible, but there is a solution", "not-infeasible"
+                )
             return said, StopReason.FINISHED, None
         if best is None:
             return (said if said is Status.ERROR else Status.UNKNOWN), stop, self.bound

@@ -61,7 +61,8 @@ def check_solver_options(backend: str, options: Mapping[str, Any], where: str) -
         if _names_a_file(str(name), value, special):
             raise BackendError(
                 f"{where}option {name!r} of backend {backend!r} may name a file to read or write, which a "
-                "configuration may only with --allow-solver-files on the command line"
+                "configuration may only with --allow-solver-files on the command line",
+                "option-names-file",
             )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from helpers import wait_for_end
+from refusals import refused
 
 from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
@@ -165,9 +166,9 @@ def test_first_phase_agrees(seed):
 def test_the_text_of_a_formulation_is_used_only_where_it_serves():
     model = RetentionIntervals(Problem(unit_chain(2), 4)).build()
     assert not model.copy("other").overrides
-    with pytest.raises(BackendError, match="has no MiniZinc text of its own"):
+    with refused("backend.no-text"):
         solver("gecode").solve(model.copy("other"), options(solver={"generic": False}))
-    with pytest.raises(BackendError, match=r"'generic' .* is true or false, not 3"):
+    with refused("backend.option-value", culprit="generic"):
         solver("gecode").solve(model, options(solver={"generic": 3}))
 
 
@@ -304,7 +305,7 @@ def test_missing_program(monkeypatch, tmp_path):
     assert MiniZinc.availability().state is AvailabilityState.NOT_INSTALLED
     assert "chuffed" in MiniZinc.variants()
     assert not MiniZinc("gecode").ready().ready
-    with pytest.raises(BackendError, match="'minizinc:gecode' cannot be used: no program 'minizinc'"):
+    with refused("backend.unavailable", culprit="minizinc:gecode"):
         MiniZinc("gecode").solve(knapsack(4), options())
 
 

@@ -7,13 +7,13 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
+from refusals import refused
 from test_highs import tiny
 
 from remat.backends.base import Availability, AvailabilityState, Backend, SolveOptions, Status, StopReason
 from remat.backends.processes import wire
 from remat.backends.processes.running import GRACE, left_behind, run_interruptible
 from remat.deadline import Deadline, OverdueError
-from remat.errors import ModelError
 from remat.modeling import Linear, Model
 
 
@@ -129,5 +129,5 @@ def test_a_message_that_breaks_off_is_none():
 def test_only_records_are_made():
     message = wire.pack(tiny(1))
     message.head["records"][0][0] = "subprocess:Popen"
-    with pytest.raises(ModelError, match="subprocess:Popen is no kind of record"):
+    with refused("model.no-record"):
         wire.unpack(message)

@@ -110,7 +110,7 @@ def _apply(parameters: Any, chosen: Mapping[str, Any]) -> None:
     """Set solver parameters by name, lists included."""
     for name, value in chosen.items():
         if name.startswith("_") or not hasattr(parameters, name):
-            raise BackendError(f"CP-SAT has no parameter {name!r}")
+            raise BackendError(f"CP-SAT has no parameter {name!r}", "no-option")
         try:
             if isinstance(value, (list, tuple)):
                 getattr(parameters, name).extend(value)

@@ -72,7 +72,9 @@ class CpSatModel:
     def _add_variables(self) -> None:
         for block in self.model.blocks:
             if block.kind is Kind.CONTINUOUS:
-                raise ModelError(f"CP-SAT has no continuous variables, but block {block.name!r} is continuous")
+                raise ModelError(
+                    f"CP-SAT has no continuous variables, but block {block.name!r} is continuous", "continuous"
+                )
         self.lower = whole(np.ceil(self.model.lower - 1e-9), "a lower bound")
         self.upper = whole(np.floor(self.model.upper + 1e-9), "an upper bound")
         domains: dict[int, list[int]] = {}
@@ -306,7 +308,7 @@ def whole(values: NDArray[np.float64], what: str) -> Int:
     """
     rounded = np.rint(values)
     if not np.array_equal(rounded, values):
-        raise ModelError(f"CP-SAT needs whole numbers, but {what} is {values[rounded != values][0]}")
+        raise ModelError(f"CP-SAT needs whole numbers, but {what} is {values[rounded != values][0]}", "not-whole")
     if len(rounded) and np.abs(rounded).max() >= LARGEST:
         raise ModelError(f"CP-SAT needs numbers below 2^62, but {what} is {rounded[np.abs(rounded).argmax()]:g}")
     return rounded.astype(np.int64)

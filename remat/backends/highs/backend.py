@@ -161,7 +161,7 @@ class _Run(Run):
             matrix.indptr, matrix.indices, matrix.values, integral,
         )  # fmt: skip
         if status == self._highspy.HighsStatus.kError:
-            raise BackendError(f"HiGHS does not take model {self.lowered.source.name!r}")
+            raise BackendError(f"HiGHS does not take model {self.lowered.source.name!r}", "model-refused")
         if self.books.hint is None or self.options.deadline.expired:
             return
         values = self.lowered.extend(self.books.hint)
@@ -173,9 +173,9 @@ class _Run(Run):
 
     def _set(self, name: str, value: Any) -> None:
         if self._solver.getOptionType(name)[0] == self._highspy.HighsStatus.kError:
-            raise BackendError(f"HiGHS has no option {name!r}")
+            raise BackendError(f"HiGHS has no option {name!r}", "no-option")
         if self._solver.setOptionValue(name, value) == self._highspy.HighsStatus.kError:
-            raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
+            raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}", "option-value")
 
     # -- during ----------------------------------------------------------------------------------------------------
 

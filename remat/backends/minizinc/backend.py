@@ -156,10 +156,10 @@ def _program(
 ) -> Program:
     """`model` for `solver`: the formulation's own text where there is one and it serves, or the records as data."""
     if generic is not None and not isinstance(generic, bool):
-        raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}")
+        raise BackendError(f"option 'generic' of backend 'minizinc' is true or false, not {generic!r}", "option-value")
     written = model.overrides.get(MiniZinc.name)
     if generic is False and written is None:
-        raise BackendError(f"model {model.name!r} has no MiniZinc text of its own")
+        raise BackendError(f"model {model.name!r} has no MiniZinc text of its own", "no-text")
     if written is not None and not (solver.mip if generic is None else generic):
         statement: WrittenModel = written()
         data = {**statement.data, **statement.hint(hint)}
@@ -259,7 +259,9 @@ class _Run(Run):
         try:
             return self.program.values(message["output"]["json"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise BackendError(f"{self.books.solver} gives a solution that cannot be read: {error!r}") from error
+            raise BackendError(
+                f"{self.books.solver} gives a solution that cannot be read: {error!r}", "unreadable-solution"
+            ) from error
 
     def _new_bound(self, bound: Any) -> None:
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not abs(bound) < 2**62:

@@ -204,11 +204,13 @@ def _option(solver: Solver, name: str, value: Any) -> list[str]:
     found = solver.options.get(str(name).lstrip("-"))
     if found is None:
         known = ", ".join(sorted(solver.options)) or "none"
-        raise BackendError(f"MiniZinc's solver {solver.name!r} has no option {name!r}; it has {known}")
+        raise BackendError(f"MiniZinc's solver {solver.name!r} has no option {name!r}; it has {known}", "no-option")
     flag, kind = found
     if kind.startswith("bool"):
         if not isinstance(value, bool):
-            raise BackendError(f"option {name!r} of MiniZinc's solver {solver.name!r} is true or false, not {value!r}")
+            raise BackendError(
+                f"option {name!r} of MiniZinc's solver {solver.name!r} is true or false, not {value!r}", "option-value"
+            )
         on, off = [*kind.split(":")[1:], "", ""][:2] if kind.count(":") > 1 else ("", "")
         return [flag, on if value else off] if on or off else [flag] * value
     choices = kind.split(":")[1:] if kind.startswith("opt") else []
@@ -221,5 +223,7 @@ def _option(solver: Solver, name: str, value: Any) -> list[str]:
     }
     if not fits.get(kind.split(":")[0], isinstance(value, str | int | float)):
         wanted = " or ".join(choices) if choices else kind
-        raise BackendError(f"option {name!r} of MiniZinc's solver {solver.name!r} takes {wanted}, not {value!r}")
+        raise BackendError(
+            f"option {name!r} of MiniZinc's solver {solver.name!r} takes {wanted}, not {value!r}", "option-value"
+        )
     return [flag, str(value)]

@@ -130,7 +130,9 @@ def _job(backend: Backend, model: Model, options: SolveOptions, hint: Values | N
     try:
         solver = json.loads(json.dumps(dict(options.solver)))
     except (TypeError, ValueError) as error:
-        raise BackendError(f"an option of the solver cannot be sent to another process: {error}") from None
+        raise BackendError(
+            f"an option of the solver cannot be sent to another process: {error}", "option-not-plain"
+        ) from None
     head = {
         "model": packed.head,
         "backend": wire.path_of(type(backend)),

@@ -101,7 +101,10 @@ def path_of(kind: type[Any]) -> str:
         If it cannot be imported by name.
     """
     if kind.__module__ == "__main__" or "<" in kind.__qualname__:
-        raise ModelError(f"class {kind.__qualname__} of module {kind.__module__} cannot be imported by another process")
+        raise ModelError(
+            f"class {kind.__qualname__} of module {kind.__module__} cannot be imported by another process",
+            "not-importable",
+        )
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -169,6 +172,6 @@ def unpack(message: Message) -> Model:
     for (path, _), values in zip(head["records"], own, strict=True):
         kind = class_at(path)
         if not (isinstance(kind, type) and issubclass(kind, Record)):
-            raise ModelError(f"{path} is no kind of record")
+            raise ModelError(f"{path} is no kind of record", "no-record")
         model.records.append(kind(**values))
     return model

@@ -83,10 +83,10 @@ def write(model: Model, path: Path) -> None:
     """See :func:`remat.backends.pyomo.backend.export`."""
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise BackendError(f"{path}: the suffix must be one of {', '.join(FORMATS)}")
+        raise BackendError(f"{path}: the suffix must be one of {', '.join(FORMATS)}", "suffix")
     matrix = to_matrix(lower(model, {PlainLinear}).model)
     if impossible_row(matrix):
-        raise ModelError(f"model {model.name!r} has a row without coefficients that cannot hold")
+        raise ModelError(f"model {model.name!r} has a row without coefficients that cannot hold", "impossible-row")
     built, _ = to_pyomo(matrix, offset=True)
     options = {} if kind == ProblemFormat.nl else {"labeler": _label}
     part = ""
@@ -96,7 +96,7 @@ def write(model: Model, path: Path) -> None:
         built.write(part, format=kind, io_options=options)
         Path(part).replace(path)
     except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+        raise FormatError(f"{path}: cannot be written: {error.strerror}", "unwritable") from None
     finally:
         if part:
             Path(part).unlink(missing_ok=True)
