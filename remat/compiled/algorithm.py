@@ -45,7 +45,8 @@ class Algorithm(ABC):
         kind = self.options_type
         if options is not None and (kind is None or not isinstance(options, kind)):
             wanted = "takes none" if kind is None else f"takes {kind.__name__}"
-            raise ProblemError(f"options of {self.name} are a {type(options).__name__}, it {wanted}")
+            found = f"options of {self.name} are a {type(options).__name__}"
+            raise ProblemError(f"{found}, it {wanted}", "options-class", self.name)
         self.options: Any = kind() if options is None and kind is not None else options
 
     @classmethod

@@ -16,7 +16,7 @@ from remat.allocation.formulation import AddressFormulation
 from remat.allocation.portfolio import Portfolio
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
 from remat.deadline import Deadline
-from remat.errors import ProblemError, RematError
+from remat.errors import ProblemError
 from remat.graphs import read_graph
 from remat.graphs.zoo import ZOO
 from remat.modeling import violations
@@ -149,7 +149,7 @@ def test_wrong_addresses_of_an_allocator_are_an_error() -> None:
 
 def test_wrong_arguments() -> None:
     problem = AllocationProblem(tangled())
-    with pytest.raises(RematError, match="no allocator 'frist-fit'; known are first-fit"):
+    with refused("remat.unknown-name", culprit="frist-fit"):
         allocate(problem, "frist-fit")
     with refused("problem.time-limit"):
         allocate(problem, time_limit=-1)
@@ -157,7 +157,7 @@ def test_wrong_arguments() -> None:
         allocate(problem, start=allocate(AllocationProblem(jagged(1, 5))).addresses)
     with pytest.raises(ProblemError, match="a AllocationProblem is needed"):
         allocate(tangled())  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match="takes none"):
+    with refused("problem.options-class", culprit="auto"):
         Portfolio(3)
 
 
