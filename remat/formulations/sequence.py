@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.problem import Problem
-from remat.schedule import Schedule, simulate
+from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
 
@@ -59,13 +57,12 @@ def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
     budget = problem.budget_bytes
     if budget is None or not standing.any() or schedule.num_computes == len(arrays.cost):
         return
-    rules: dict[str, Any] = {"keep": problem.keep, "count_constant_memory": problem.count_constant_memory}
-    given = simulate(graph, schedule, **rules)
+    given = problem.simulate(schedule)
     lives = np.bincount(given.intervals.tensor, minlength=len(arrays.size))
     refilled = np.flatnonzero(standing & (lives > 1)).tolist()
     if not refilled:
         return
-    run = simulate(graph, Schedule.of_computes(graph, sequence), **rules)
+    run = problem.simulate(Schedule.of_computes(graph, sequence))
     memory, live = run.memory.copy(), run.intervals
     instances = Instances.of(problem, sequence)
     for tensor in refilled:
@@ -235,46 +232,3 @@ class Instances:
                 latest[tensor] = max(latest[tensor], step)
         table = np.array(found[::-1], dtype=np.int64).reshape(-1, 3)
         return cls(table[:, 0], table[:, 1], table[:, 2])
-
-
-def op_stages(problem: Problem, sequence: Int) -> Int:
-    """Return the stage (from 1) of each compute; see :func:`stages_of`."""
-    graph = problem.graph
-    return stages_of(graph.arrays.position[sequence], len(graph.ops), lambda op: f"op {graph.op_names[op]!r}", sequence)
-
-
-def stages_of(position: Int, count: int, named: Callable[[int], str], node: Int) -> Int:
-    """Return the stage (from 1) of each run: stage k ends with the first run of the k-th node of the reference order.
-
-    Parameters
-    ----------
-    position, node : int64 arrays, shape (runs,)
-        What runs: its place in the reference order, and its number.
-    count : int
-        Nodes in all.
-    named : callable
-        From the number of a node to what a message calls it.
-
-    Raises
-    ------
-    ProblemError
-        Naming the run, if first runs leave the reference order, a stage runs a node twice or out of order, or something
-        runs again after the last stage.
-    """
-    stages = np.empty(len(position), dtype=np.int64)
-    done, last = 0, -1  # nodes run so far; the last run of the current stage
-    places = position.tolist()
-    for step, at in enumerate(places):
-        if at > done or done == count or (last >= 0 and at <= places[last]):
-            why = f"in stage {done + 1} after {named(int(node[last]))}"
-            if at > done or done == count:
-                why = "before its turn in the reference order" if at > done else "after the last stage"
-            raise ProblemError(
-                f"compute {step} of the schedule runs {named(int(node[step]))} {why}, which stages cannot express",
-                "not-staged",
-            )
-        stages[step] = done + 1
-        last = step
-        if at == done:
-            done, last = done + 1, -1
-    return stages

@@ -15,9 +15,9 @@ from remat.formulations.sequence import (
     Instances,
     check_limits,
     op_sequence,
-    op_stages,
     useful_schedule,
 )
+from remat.formulations.staging import op_stages
 from remat.modeling import Model, Vars
 from remat.modeling.rows import expand, rows_from, sums_without
 from remat.modeling.size import ModelSize

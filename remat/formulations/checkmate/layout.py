@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
+from remat.formulations.staging import TensorUses
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -85,31 +86,23 @@ class CheckmateLayout:
         self.is_buffer, self.workspace = standing_buffers(problem)
         scale = MemoryScale.of(problem, self.workspace)
         self.unit, self.capacity = scale.unit, scale.capacity
-        writer = np.full(len(arrays.size), n, dtype=np.int64)
-        self.last_writer = np.zeros(len(arrays.size), dtype=np.int64)
-        positions = arrays.position[arrays.producers.indices]
-        np.minimum.at(writer, arrays.producers.rows, positions)
-        np.maximum.at(self.last_writer, arrays.producers.rows, positions)
-        self.writer = writer
+        uses = TensorUses.of(problem)
+        self.writer, self.last_writer = uses.first_writer, uses.last_writer
+        self.use_tensor, self.use_op = uses.tensor, uses.op
         self.size = arrays.size // self.unit
         self.kept = problem.kept & ~arrays.is_input
         fleeting = (arrays.producers.counts > 1) & ~self.is_buffer  # counted as workspace
         self.tensors = np.flatnonzero(~arrays.is_input & ~fleeting)
-        tensor = arrays.consumers.rows
-        reader = arrays.position[arrays.consumers.indices]
-        wanted = ~arrays.is_input[tensor]
-        by_use = np.lexsort((reader[wanted], tensor[wanted]))
-        self.use_tensor, self.use_op = tensor[wanted][by_use], reader[wanted][by_use]
         own = self._freed_by_their_writers(problem)
         self.free_tensor = np.concatenate([self.use_tensor, own])
-        self.free_op = np.concatenate([self.use_op, writer[own]])
-        self.s_count = np.where(fleeting | arrays.is_input, 0, self.T - 1 - self.begin(writer))
+        self.free_op = np.concatenate([self.use_op, self.writer[own]])
+        self.s_count = np.where(fleeting | arrays.is_input, 0, self.T - 1 - self.begin(self.writer))
         self.s_first = np.cumsum(self.s_count) - self.s_count
         self.free_count = self.T - self.begin(self.free_op)
         self.free_first = np.cumsum(self.free_count) - self.free_count
         # (writer position, buffer) pairs
         into = np.flatnonzero(self.is_buffer[arrays.producers.rows])
-        self.part_tensor, self.part_op = arrays.producers.rows[into], positions[into]
+        self.part_tensor, self.part_op = arrays.producers.rows[into], arrays.position[arrays.producers.indices[into]]
         self.part_count = n - 1 - self.last_writer[self.part_tensor]
         self.part_first = np.cumsum(self.part_count) - self.part_count
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from remat.deadline import Deadline
 from remat.formulations.hierarchical.composite import Composite, CompositeProblem
 from remat.formulations.hierarchical.runs import Run
+from remat.formulations.staging import useful_runs
 from remat.runtime.options import Options
 
 Int = NDArray[np.int64]
@@ -281,7 +282,6 @@ class Tables:
         recomputation there that is of use itself; so it costs at least the cheapest such path of readers. Without
         `ahead` it serves what runs for the first time in that very phase.
         """
-        stages = np.arange(self.T)
         readers: list[list[int]] = [[] for _ in range(self.T)]
         final = np.zeros(self.T, dtype=np.bool_)
         readers_of: list[list[int]] = [[] for _ in self.tensor]
@@ -292,18 +292,14 @@ class Tables:
             final[k] |= self.kept[d]
         for first, back in zip(self.layer_forward.tolist(), self.layer_backward.tolist(), strict=True):
             readers[first].append(back)
-        spent = np.full((self.T, self.T), NEVER, dtype=np.int64)
-        for k in clock.each(range(self.T - 1, -1, -1), 16):
-            if self.once[k]:
-                continue
-            onward = np.full(self.T, NEVER, dtype=np.int64)
-            if final[k]:
-                onward[0 if ahead else self.T - 1 :] = 0
-            for u in set(readers[k]):
-                onward[0 if ahead else u : u + 1] = 0
-                np.minimum(onward, spent[u], out=onward)
-            spent[k] = np.minimum(onward + self.cheapest[k], NEVER)
-        most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
-        may: Bool = ((spent <= most) & (stages[:, None] < stages)).T.copy()
-        may[stages, stages] = True
-        return may
+        may = useful_runs(
+            readers,
+            self.cheapest,
+            ~self.once,
+            final,
+            np.arange(self.T),
+            most_extra=most_extra,
+            ahead=ahead,
+            clock=clock,
+        )
+        return may.T | np.eye(self.T, dtype=np.bool_)

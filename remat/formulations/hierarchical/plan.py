@@ -15,7 +15,7 @@ from remat.formulations.hierarchical.choices import Levels, column
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step, expand
 from remat.formulations.hierarchical.recognition import FoundRun
-from remat.formulations.sequence import stages_of
+from remat.formulations.staging import stages_of
 from remat.modeling.rows import NONE, ONE, sums_without
 from remat.schedule import Schedule
 

@@ -14,7 +14,7 @@ from remat.formulations.ordering.layout import OrderLayout
 from remat.formulations.sequence import MemoryScale, op_sequence, standing_buffers
 from remat.modeling import Model, Vars
 from remat.problem import Objective, Problem
-from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
 
 Int = NDArray[np.int64]
@@ -91,13 +91,7 @@ class OrderFormulation(Formulation):
 
     def peak_units(self, sequence: Int) -> int:
         """Peak of an order without what is always held, in units."""
-        problem = self.problem
-        run = simulate(
-            problem.graph,
-            Schedule.of_computes(problem.graph, sequence),
-            keep=frozenset(problem.keep),
-            count_constant_memory=problem.count_constant_memory,
-        )
+        run = self.problem.simulate(self.schedule_of(sequence))
         return (run.peak - self.held) // self.unit
 
     def schedule_of(self, sequence: Int) -> Schedule:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.sequence import stages_of
+from remat.formulations.staging import stages_of
 from remat.graphs.arrays import first_computes
 from remat.modeling.rows import expand
 

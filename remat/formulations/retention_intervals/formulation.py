@@ -22,7 +22,7 @@ from remat.modeling.check import cumulative_use
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.runtime.options import Options, Positive
-from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule import OrderRule, Schedule
 from remat.scope import Restriction, Scope
 
 
@@ -115,11 +115,7 @@ class RetentionIntervals(Formulation):
     @cached_property
     def peaks(self) -> tuple[int, int]:
         """Smallest and largest τ in units, (12) and (13): the reference order is within the largest."""
-        problem = self.problem
-        run = simulate(
-            problem.graph, Schedule.reference(problem.graph), keep=frozenset(problem.keep),
-            count_constant_memory=problem.count_constant_memory,
-        )  # fmt: skip
+        run = self.problem.simulate(Schedule.reference(self.problem.graph))
         return self.capacity, max(self.capacity, -(-(run.peak - self.held) // self.unit))
 
     def named(self, node: int) -> str:

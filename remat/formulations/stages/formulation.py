@@ -15,12 +15,12 @@ from remat.formulations.sequence import (
     MemoryScale,
     check_limits,
     op_sequence,
-    op_stages,
     standing_buffers,
     useful_schedule,
 )
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
+from remat.formulations.staging import op_stages
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, Term, expand, rows_from, sums_without
 from remat.modeling.size import ModelSize

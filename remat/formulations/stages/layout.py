@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import MemoryScale, standing_buffers
+from remat.formulations.staging import TensorUses, useful_runs
 from remat.modeling.rows import expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -17,9 +18,6 @@ from remat.runtime.options import Options, Range
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-#: Cost of what cannot be.
-NEVER = np.iinfo(np.int64).max // 4
 
 
 @dataclass(frozen=True)
@@ -116,19 +114,11 @@ class StageLayout:
         n, tensors = len(arrays.cost), len(arrays.size)
         is_buffer, workspace = standing_buffers(problem)
         scale = MemoryScale.of(problem, workspace)
-        positions = arrays.position[arrays.producers.indices]
-        first_writer = np.full(tensors, n, dtype=np.int64)
-        last_writer = np.zeros(tensors, dtype=np.int64)
-        np.minimum.at(first_writer, arrays.producers.rows, positions)
-        np.maximum.at(last_writer, arrays.producers.rows, positions)
-        last_writer[arrays.is_input] = n
+        uses = TensorUses.of(problem)
+        first_writer, use_tensor, use_op = uses.first_writer, uses.tensor, uses.op
+        last_writer = np.where(arrays.is_input, n, uses.last_writer)
         fleeting = arrays.is_input | ((arrays.producers.counts > 1) & ~is_buffer)
         size = np.where(fleeting, 0, arrays.size // scale.unit)
-
-        reader = arrays.position[arrays.consumers.indices]
-        wanted = ~arrays.is_input[arrays.consumers.rows]
-        by_use = np.lexsort((reader[wanted], arrays.consumers.rows[wanted]))
-        use_tensor, use_op = arrays.consumers.rows[wanted][by_use], reader[wanted][by_use]
 
         clock = deadline or Deadline()
         may_run = np.empty((n, n), dtype=np.bool_)
@@ -173,33 +163,19 @@ class StageLayout:
 
 
 def may_run_in(problem: Problem, most_extra: int | None, ahead: bool, stages: Int, clock: Deadline) -> Bool:
-    """[j, i]: whether recomputing op j in stage ``stages[i]`` can be of use; by position. Stages do not touch another.
+    """[j, i]: whether recomputing op j in stage ``stages[i]`` can be of use; by position; see :func:`useful_runs`.
 
-    It serves a reader that runs for the first time in that stage or later, or a recomputation there that is of use
-    itself. So it comes with recomputations of all ops on a path of readers that ends before such a first compute; the
-    cheapest path is the least that must be spent. Without `ahead` the path ends before the stage's own op, and all of
-    it lies in the stage. Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
+    Regaining an accumulation buffer is not expressed, so nothing is recomputed for its sake.
     """
     arrays = problem.graph.arrays
-    n = len(arrays.cost)
-    outputs, consumers = arrays.op_outputs.lists(), arrays.consumers.lists()
-    position, single = arrays.position.tolist(), (arrays.producers.counts == 1).tolist()
-    # [j, i]: least extra cost with op j recomputed in that stage
-    spent = np.full((n, len(stages)), NEVER, dtype=np.int64)
-    for j in clock.each(range(n - 1, -1, -1), 16):
-        op = int(arrays.order[j])
-        if problem.compute_limits[op] == 1:
-            continue
-        onward = np.full(len(stages), NEVER, dtype=np.int64)
-        for tensor in outputs[op]:
-            if not single[tensor]:
-                continue
-            if problem.kept[tensor]:
-                onward[stages >= (0 if ahead else n - 1)] = 0
-            for reader in consumers[tensor]:
-                u = position[reader]
-                onward[stages <= u if ahead else stages == u] = 0
-                np.minimum(onward, spent[u], out=onward)
-        spent[j] = np.minimum(onward + arrays.cost[op], NEVER)
-    most = NEVER - 1 if most_extra is None else min(most_extra, NEVER - 1)
-    return (spent <= most) & (np.arange(n)[:, None] < stages)
+    single = arrays.producers.counts == 1
+    consumers, position = arrays.consumers.lists(), arrays.position.tolist()
+    outputs = arrays.op_outputs.where(single)
+    made = outputs.lists()
+    return useful_runs(
+        [[position[reader] for tensor in made[op] for reader in consumers[tensor]] for op in arrays.order.tolist()],
+        arrays.cost[arrays.order],
+        np.array([limit != 1 for limit in problem.compute_limits])[arrays.order],
+        (outputs.sums(problem.kept.astype(np.int64)) > 0)[arrays.order],
+        stages, most_extra=most_extra, ahead=ahead, clock=clock,
+    )  # fmt: skip
