@@ -40,22 +40,55 @@ def first(graph, schedule, **rules):
     return violation.step, violation.rule, violation.op, violation.tensor
 
 
+def made(*ops, **options):
+    """Ops as (name, inputs, sizes of the outputs, workspace)."""
+    b = GraphBuilder("made", **options)
+    for name, inputs, sizes, *workspace in ops:
+        outputs = {name if len(sizes) == 1 else f"{name}{k}": size for k, size in enumerate(sizes)}
+        b.op(name, inputs=inputs, outputs=outputs, workspace=sum(workspace))
+    return b.build()
+
+
+SQUARE = made(("x", [], [8]), ("y", ["x", "x"], [2]), ("z", ["y"], [1]))
+DIAMOND = made(("a", [], [5]), ("l", ["a"], [1]), ("r", ["a"], [1]), ("j", ["l", "r"], [1]))
+SEVERAL = made(("a", [], [2, 30]), ("b", ["a0"], [1]), ("c", ["a1", "b"], [1]))
+UNREAD = made(("a", [], [2, 30]), ("b", ["a0"], [1]))
+WORKSPACE = made(("a", [], [1], 20), ("b", ["a"], [1], 5))
+
+
+@pytest.mark.parametrize(
+    ("graph", "words", "memory"),
+    [
+        pytest.param(SQUARE, "x y z", [8, 10, 3], id="read twice by one op"),
+        pytest.param(DIAMOND, "a l r j", [5, 6, 7, 3], id="freed after the later of two readers"),
+        pytest.param(UNREAD, "a b", [32, 3], id="an unread output is freed after its step"),
+        pytest.param(SEVERAL, "a b a c", [32, 3, 33, 32], id="recomputing an op regenerates all its outputs"),
+        pytest.param(WORKSPACE, "a b -a", [21, 7, 1], id="workspace is held only while its op runs"),
+    ],
+)
+def test_memory_by_hand(graph, words, memory):
+    assert simulate(graph, steps(words)).memory.tolist() == memory
+
+
+def test_frees_and_constant_memory(chain):
+    assert list(with_frees(SQUARE, steps("x y z")).steps()).count(("free", "x")) == 1
+    done = simulate(chain, steps("a b -a c -b d"))
+    assert done.memory.tolist() == [8, 12, 4, 6, 2, 3]  # at a free step what is left
+    assert done.is_compute.tolist() == [True, True, False, True, False, True]
+    # one free that is written means that all are
+    assert simulate(chain, steps("a b -a c d")).memory.tolist() == [8, 12, 4, 6, 7]
+    assert simulate(WORKSPACE, steps("a b -a")).live_at_peak == (("a", 1),)
+    constant = made(("a", [], [1]), constant_memory=100)
+    assert simulate(constant, steps("a")).peak == 1
+    assert simulate(constant, steps("a"), count_constant_memory=True).peak == 101
+
+
 def test_the_peak_is_sampled_after_allocation_and_before_frees(chain):
     """Not before the new tensor is added, and no output slides into the place of a dying input."""
     done = simulate(chain, steps("a b c d"))
     assert done.memory.tolist() == [8, 12, 6, 3]
     assert (done.peak, done.peak_step, done.peak_op) == (12, 1, "b")
     assert done.live_at_peak == (("a", 8), ("b", 4))
-
-
-def test_memory_at_free_steps_is_what_is_left(chain):
-    done = simulate(chain, steps("a b -a c -b d"))
-    assert done.memory.tolist() == [8, 12, 4, 6, 2, 3]
-    assert done.is_compute.tolist() == [True, True, False, True, False, True]
-
-
-def test_one_written_free_means_that_all_frees_are_written(chain):
-    assert simulate(chain, steps("a b -a c d")).memory.tolist() == [8, 12, 4, 6, 7]
 
 
 def test_each_instance_ends_at_its_own_last_use(chain):
@@ -65,25 +98,6 @@ def test_each_instance_ends_at_its_own_last_use(chain):
         ("a", 0, 2), ("b", 1, 2), ("a", 2, 4), ("b", 3, 5), ("c", 4, 6), ("d", 5, 6),
     ]  # fmt: skip
     assert done.free_step.tolist() == [1, 1, 3, 4, 5, 5]
-
-
-def test_an_op_that_reads_a_tensor_twice_frees_it_once():
-    b = GraphBuilder("square")
-    b.op("x", size=8)
-    b.op("y", inputs=["x", "x"], size=2)
-    b.op("z", inputs=["y"], size=1)
-    g = b.build()
-    assert simulate(g, steps("x y z")).memory.tolist() == [8, 10, 3]
-    assert list(with_frees(g, steps("x y z")).steps()).count(("free", "x")) == 1
-
-
-def test_a_tensor_of_two_readers_is_freed_after_the_later():
-    b = GraphBuilder("diamond")
-    b.op("a", size=5)
-    b.op("l", inputs=["a"], size=1)
-    b.op("r", inputs=["a"], size=1)
-    b.op("j", inputs=["l", "r"], size=1)
-    assert simulate(b.build(), steps("a l r j")).memory.tolist() == [5, 6, 7, 3]
 
 
 def test_computing_a_live_value_allocates_nothing_but_costs(chain):
@@ -102,22 +116,6 @@ def test_keeping_all_to_the_end_is_not_the_reference_peak(chain):
     everything = validate(chain, steps("a b c d -d"))
     assert everything.peak == sum(t.size for t in chain.tensors) == 15
     assert chain.reference_peak == 12
-
-
-def test_workspace_is_held_only_while_its_op_runs():
-    b = GraphBuilder("workspace")
-    b.op("a", size=1, workspace=20)
-    b.op("b", inputs=["a"], size=1, workspace=5)
-    done = simulate(b.build(), steps("a b -a"))
-    assert done.memory.tolist() == [21, 7, 1]
-    assert done.live_at_peak == (("a", 1),)
-
-
-def test_constant_memory_counts_when_asked_to():
-    b = GraphBuilder("constant", constant_memory=100)
-    b.op("a", size=1)
-    assert simulate(b.build(), steps("a")).peak == 1
-    assert simulate(b.build(), steps("a"), count_constant_memory=True).peak == 101
 
 
 def test_graph_inputs_are_there_from_the_start_and_stay():
@@ -145,22 +143,6 @@ def test_only_the_last_instance_of_an_output_is_kept(chain):
     done = simulate(chain.with_outputs(["a"]), steps("a b a c d"))
     assert done.memory.tolist() == [8, 12, 12, 14, 11]
     assert done.redundant == 0  # the first instance ended at its last use
-
-
-def test_an_unread_output_is_freed_after_its_step():
-    b = GraphBuilder("several")
-    b.op("a", outputs={"used": 2, "unused": 30})
-    b.op("b", inputs=["used"], size=1)
-    assert simulate(b.build(), steps("a b")).memory.tolist() == [32, 3]
-
-
-def test_recomputing_an_op_regenerates_all_its_outputs():
-    b = GraphBuilder("several")
-    b.op("a", outputs={"x": 2, "y": 30})
-    b.op("b", inputs=["x"], size=1)
-    b.op("c", inputs=["y", "b"], size=1)
-    done = simulate(b.build(), steps("a b a c"))
-    assert done.memory.tolist() == [32, 3, 33, 32]
 
 
 def test_a_buffer_is_allocated_whole_at_its_first_contribution(buffer):
