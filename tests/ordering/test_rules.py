@@ -51,15 +51,10 @@ def test_the_definitions():
         assert order == by_definition(instance, lambda during, growth, op, peak: (max(during, peak), growth))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_every_rule_gives_an_order_and_its_peak(rule):
-    for instance in instances():
-        found = rule().search(instance)
-        assert found.peak == instance.peak_of(found.order) >= found.bound == instance.structural_bound
-        assert rule().search(instance, upper=found.peak).order is None
-        assert rule().search(instance, upper=found.peak + 1).peak == found.peak
-    late = rule().search(OrderInstance.of(Problem(unit_chain(900))), deadline=Deadline(0.0))
-    assert (late.order, late.peak) == (None, None)
+def test_a_rule_without_time_has_no_order():
+    for rule in RULES:
+        late = rule().search(OrderInstance.of(Problem(unit_chain(900))), deadline=Deadline(0.0))
+        assert (late.order, late.peak) == (None, None)
 
 
 def small():

@@ -1,16 +1,14 @@
 """The search from valley to valley: against the exhaustive search, on known graphs, and broken off."""
 
 import random
-from pathlib import Path
 
 import pytest
 from oracles import least_order_peak
-from small_graphs import KNOWN, LAYERED_PEAKS, LIBERIS_LANE, PUBLISHED_PEAKS, from_lists
+from small_graphs import from_lists
 
-from remat import Problem, read_graph
+from remat import Problem
 from remat.deadline import Deadline
 from remat.graphs import ComputeGraph, GraphBuilder, layered
-from remat.graphs.zoo import ZOO
 from remat.ordering.climb import Climb
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
@@ -19,7 +17,6 @@ from remat.ordering.twins import twin_pairs
 from remat.ordering.valley import ValleySearch
 from remat.testing.graphs import random_graph
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "graphs"
 #: More than any of the searches here needs.
 ENOUGH = 10**8
 
@@ -121,65 +118,12 @@ def test_parts() -> None:
         assert all(found.peak <= part.peak_of(other) for other in (part.reference,))
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.graph.name)
-def test_known_graphs(known) -> None:
-    found = ValleySearch().search(once(known.graph))
-    assert (found.peak, found.bound) == (known.least_peak, known.least_peak)
-
-
-def test_published_example() -> None:
-    assert ValleySearch().search(once(LIBERIS_LANE)).peak == 4960
-
-
-@pytest.mark.parametrize(("name", "least"), [*PUBLISHED_PEAKS, *LAYERED_PEAKS])
-def test_the_least_peaks_of_published_graphs(name: str, least: int) -> None:
-    """Byte for byte; those of the random layered graphs with 250 and 500 ops were not known before."""
-    path = DATA / f"{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    found = ValleySearch().search(once(read_graph(path)), deadline=Deadline.after(60))
-    assert (found.peak, found.bound) == (least, least)
-
-
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("nasnet-a-mobile", 4_107_520), ("amoebanet-a-mobile", 3_896_112), ("darts", 2_408_448),
-        ("randwire-regular", 13_672_960),
-        pytest.param("nasnet-a-large", 28_183_584, marks=pytest.mark.slow),
-        pytest.param("amoebanet-a", 17_332_724, marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
-def test_whole_networks_of_cells_are_proved(name: str, least: int) -> None:
-    """Cells that read the outputs of the last two, so that there is no single cut vertex between them."""
-    instance = once(ZOO[name]())
-    found = ValleySearch().search(instance, deadline=Deadline.after(120))
-    assert (found.peak, found.bound) == (least, least)
-    assert instance.peak_of(found.order) == least
-
-
 def test_a_search_that_is_broken_off_has_an_order_and_a_bound() -> None:
     instance = once(layered(300, 0.4, 7))
     exact = ValleySearch().search(instance, deadline=Deadline.after(60))
     early = ValleySearch().search(instance, deadline=Deadline.after(0.0))
     assert early.bound <= exact.bound <= exact.peak <= early.peak
     assert instance.peak_of(early.order) == early.peak
-
-
-def test_only_lower_peaks_are_wanted() -> None:
-    instance = once(layered(60, 0.35, 2))
-    assert ValleySearch().search(instance).peak == 25_340
-    nothing = ValleySearch().search(instance, upper=25_340)
-    assert (nothing.order, nothing.peak, nothing.bound) == (None, None, 25_340)
-    seen = []
-    found = ValleySearch().search(instance, upper=25_341, on_order=lambda order, peak: seen.append(peak))
-    assert seen == [found.peak] == [25_340]
-
-
-def test_the_same_seed_finds_the_same_order() -> None:
-    instance = once(layered(150, 0.3, 3))
-    orders = [ValleySearch().search(instance, seed=5).order.tolist() for _ in range(2)]
-    assert orders[0] == orders[1]
 
 
 def test_whoever_has_enough_stops_it() -> None:
