@@ -9,7 +9,7 @@ from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.io.formats import Source, reading
 from remat.io.text import expect
-from remat.schedule.formats.base import schedule_formats
+from remat.schedule.formats.base import ScheduleFormat, schedule_formats
 from remat.schedule.schedule import Schedule
 
 
@@ -32,7 +32,13 @@ def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = Non
         expect(graph, ComputeGraph, "graph", FormatError)
     source = Source.of_file(path)
     with reading():
-        return schedule_formats.read(source, lambda found: found.read(source, graph))
+        return schedule_formats.read(source, lambda found: _schedule(found, source, graph))
+
+
+def _schedule(found: ScheduleFormat, source: Source, graph: ComputeGraph | None) -> Schedule:
+    if found.read is None:
+        raise FormatError(f"schedule format {found.name!r} cannot be read")
+    return found.read(source, graph)
 
 
 def write_schedule(

@@ -101,6 +101,7 @@ def _text(format_: Format, schedule: Schedule | None, graph: ComputeGraph) -> st
 
 def _read(format_: Format, source: Source, graph: ComputeGraph | None) -> ComputeGraph | Schedule:
     if isinstance(format_, ScheduleFormat):
+        assert format_.read is not None
         return format_.read(source, graph)
     assert format_.read is not None
     return format_.read(source)

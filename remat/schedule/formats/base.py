@@ -29,9 +29,9 @@ class ScheduleFormat:
     Attributes
     ----------
     name, description : str
-    recognizes : callable
-        Whether a :class:`~remat.io.formats.Source` is in this format, to be told by its content.
-    read : callable
+    recognizes : callable, optional
+        Whether a :class:`~remat.io.formats.Source` is in this format, by its content; None: the format is never read.
+    read : callable, optional
         The schedule of a recognised source, with the graph it is for where that is known; raises FormatError or
         ScheduleError that name the place, not the file.
     write : callable, optional
@@ -41,8 +41,8 @@ class ScheduleFormat:
 
     name: str
     description: str
-    recognizes: Callable[[Source], bool]
-    read: Callable[[Source, ComputeGraph | None], Schedule]
+    recognizes: Callable[[Source], bool] | None = None
+    read: Callable[[Source, ComputeGraph | None], Schedule] | None = None
     write: Callable[[Schedule, ComputeGraph | None], str] | None = None
 
 

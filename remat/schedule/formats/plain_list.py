@@ -47,9 +47,9 @@ def _is_json_list(source: Source) -> bool:
     return re.match(rb"\s*\[\s*[\"\]]", source.data[:4096]) is not None
 
 
-#: Lines of other programs' texts, which are no names of ops: HLO and MLIR, source code, DOT, XML, sequences of Rotor.
+#: Lines of other texts, which are no names of ops: HLO and MLIR, plans, source code, DOT, XML, sequences of Rotor.
 _FOREIGN = re.compile(
-    rb"HloModule\b|(?:ENTRY|ROOT)\s|%?[\w.\-]+\s*=\s|(?:module|func|def|class|digraph|graph)\b.*[{(:]|import\s"
+    rb"HloModule\b|remat-plan\s|(?:ENTRY|ROOT)\s|%?[\w.\-]+\s*=\s|(?:module|func|def|class|digraph|graph)\b.*[{(:]|import\s"
     rb"|.*\{$|\}|<[!?a-zA-Z]|(?:Fe|Fn|CF|Fck|Fall)_\d"
 )
 

@@ -127,10 +127,6 @@ def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
     return plan_from_document(source.json).schedule(graph)
 
 
-def _refuse(source: Source, graph: ComputeGraph | None) -> Schedule:
-    raise FormatError("plans are read from JSON only; write this one with --to plan instead of plan-text", "plan-text")
-
-
 def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
     if graph is None:
         raise FormatError("an execution plan can only be written together with the graph it is for", "needs-graph")
@@ -147,7 +143,5 @@ JSON = ScheduleFormat(
 TEXT = ScheduleFormat(
     name="plan-text",
     description="the same as lines of text; written only",
-    recognizes=lambda source: source.data[:4096].lstrip().startswith(f"{NAME} ".encode()),
-    read=_refuse,
     write=lambda schedule, graph: plan_to_text(_plan(schedule, graph)),
 )
