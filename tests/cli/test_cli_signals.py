@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import PROGRAM, listens
 from shell import start
 
 from remat.cli import main
@@ -16,26 +17,13 @@ from remat.graphs.io import read_graph, write_graph
 from remat.graphs.layered import layered
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
-#: A signal that is ignored stays so, as under nohup, under which these tests may run themselves.
-PROGRAM = """
-import signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from remat.cli import main
-sys.exit(main())
-"""
-#: What is never in the way of a signal, at an instant where the process already listens.
-LISTENING = 1 << (signal.SIGTERM - 1)
 
 
 def listening(*words: object) -> subprocess.Popen[str]:
     """A command that listens to signals already."""
     process = start(*words, code=PROGRAM)
-    for _ in range(2000):
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        if int(status.partition("SigCgt:")[2].split()[0], 16) & LISTENING:
-            return process
-        time.sleep(0.01)
-    raise AssertionError("it never listens")
+    listens(process)
+    return process
 
 
 def end(process: subprocess.Popen[str], *signals: int) -> tuple[int, str, str, float]:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from remat.cli import main
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
@@ -47,6 +49,16 @@ def turns(number: int, seconds: float) -> Iterator[int]:
         yield turn
 
 
+def listens(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has ended or handles signals; before that Python itself starts."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+        if int((status.partition("SigCgt:")[2].split() or ["0"])[0], 16) & LISTENING:
+            return
+        time.sleep(0.005)
+
+
 @dataclass
 class Ended:
     """What became of a command."""
@@ -77,27 +89,13 @@ class Command:
         )  # fmt: skip
         self.folder = folder
 
-    def listens(self) -> None:
-        """Wait until signals are listened to; what comes before is Python's own beginning."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until and self.process.poll() is None:
-            status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-            if int((status.partition("SigCgt:")[2].split() or ["0"])[0], 16) & LISTENING:
-                return
-            time.sleep(0.005)
-
     def family(self) -> list[int]:
         """All processes that carry the mark."""
-        found, mark = [], f"{MARK}={self.mark}".encode()
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                if mark in (folder / "environ").read_bytes() and not _is_zombie(folder):
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-        return found
+        return [
+            process.pid
+            for process in psutil.process_iter(["environ", "status"])
+            if (process.info["environ"] or {}).get(MARK) == self.mark and process.info["status"] != psutil.STATUS_ZOMBIE
+        ]
 
     def end(self, number: int, victim: int | None = None, timeout: float = 90, linger: float = LINGER) -> Ended:
         """Send a signal (to one of its children instead), and wait for the end; see :meth:`left`."""
@@ -127,15 +125,11 @@ class Command:
             time.sleep(0.05)
 
 
-def _is_zombie(folder: Path) -> bool:
-    return (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
-
-
 def command_of(pid: int) -> str:
     """The words of a process, as far as they can be read."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
-    except OSError:
+        return " ".join(psutil.Process(pid).cmdline())[:200]
+    except psutil.Error:
         return "gone"
 
 
