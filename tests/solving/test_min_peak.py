@@ -18,9 +18,10 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics.drops import Drops
 from remat.ordering.best_first import Aim, explore
-from remat.registry import load
+from remat.registry import load, make_backend
 from remat.solving import min_peak_search
 from remat.solving.min_peak import least_known_budget
+from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.progress import Progress
 from remat.solving.result import Result
 from remat.solving.session import Session
@@ -60,27 +61,24 @@ def test_tiny_graphs_are_proved(order: str) -> None:
             assert found.stop is StopReason.FINISHED
 
 
-def test_the_budget_of_the_problem_is_not_looked_at() -> None:
+def test_rules_count_and_the_budget_of_the_problem_does_not() -> None:
     graph = unit_chain(3)
     for problem in (graph, Problem(graph, 1), Problem(graph, "100%")):
         found = checked(minimize(problem, backend=None, stop=60))
         assert (found.peak, found.cost, found.problem.budget) == (3, 10, None)
-
-
-def test_rules_count() -> None:
     builder = GraphBuilder("rules", constant_memory=50)
     builder.op("a", size=5, cost=1)
     builder.op("b", inputs=["a"], size=5, cost=1)
     builder.op("c", inputs=["b"], size=5, cost=1)
     builder.op("d", inputs=["a", "c"], size=1, cost=1)
     graph = builder.build()
-    assert checked(minimize(graph, backend=None, stop=60)).peak == 11
-    assert checked(minimize(Problem(graph, max_computes=1), backend=None, stop=60)).peak == 15
-    assert checked(minimize(Problem(graph, max_computes=1, keep=("b",)), backend=None, stop=60)).peak == 16
-    assert (
-        checked(minimize(Problem(graph, keep=("b",)), backend=None, stop=60)).peak == 11
-    )  # b is made again at the end
-    assert checked(minimize(Problem(graph, count_constant_memory=True), backend=None, stop=60)).peak == 61
+    cases = [
+        ({}, 11), ({"max_computes": 1}, 15), ({"max_computes": 1, "keep": ("b",)}, 16),
+        ({"keep": ("b",)}, 11),  # b is made again at the end
+        ({"count_constant_memory": True}, 61),
+    ]  # fmt: skip
+    for rules, peak in cases:
+        assert checked(minimize(Problem(graph, **rules), backend=None, stop=60)).peak == peak
     once = checked(minimize(Problem(graph, max_computes={"a": 1}), backend=None, stop=60))
     assert (once.peak, once.bound_kind, once.bound_cause) == (15, "the bound of what cannot be made again", "c")
 
@@ -95,9 +93,6 @@ def test_the_best_order_of_a_larger_graph() -> None:
 
 def test_a_solver_lowers_the_peak() -> None:
     """Without the other ways, the preliminary model alone; its bound counts where it holds all that is allowed."""
-    from remat.registry import make_backend
-    from remat.solving.min_peak_search import MinPeakSearch
-
     graph = layered(14, 0.3, 3)
     options = SolveOptions(Deadline.after(60), threads=1, relative_gap=0)
     for order, limit in (("free", 1), ("fixed", None)):
@@ -128,15 +123,11 @@ def larger(order: str, limit: int | None) -> Problem:
 
 @pytest.fixture
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    import remat.solving.min_peak_search
-
-    monkeypatch.setattr(remat.solving.min_peak_search, "heuristics", dict)
+    monkeypatch.setattr(min_peak_search, "heuristics", dict)
 
 
 def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import remat.solving.min_peak_search
-
-    monkeypatch.setattr(remat.solving.min_peak_search, "ORDERING_OPS", 0)
+    monkeypatch.setattr(min_peak_search, "ORDERING_OPS", 0)
     with refused("backend.refuted"):
         minimize(larger("free", 1), backend=Scripted(BOAST), stop=60)
     assert checked(minimize(larger("fixed", None), backend=Scripted(BOAST), stop=60)).bound == 11_280
@@ -144,15 +135,14 @@ def test_a_bound_above_a_schedule_is_an_error(no_heuristics: None, monkeypatch: 
 
 @pytest.mark.parametrize("first", [200_000, 0])
 def test_small_networks_wait_for_no_compiled_code(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    import remat.solving.min_peak_search as module
-
     def compiled_code(*_: object) -> None:
         raise AssertionError("loads compiled code")
 
-    monkeypatch.setattr(module, "FIRST_WORK", first)  # 0: all is left to the search that goes on while others compile
-    monkeypatch.setattr(module.Portfolio, "compiled", lambda: bool(first))
-    monkeypatch.setattr(module.MinPeakSearch, "_bounds", compiled_code)
-    monkeypatch.setattr(module.Portfolio, "prepared", compiled_code)
+    # 0: all is left to the search that runs while others compile
+    monkeypatch.setattr(min_peak_search, "FIRST_WORK", first)
+    monkeypatch.setattr(min_peak_search.Portfolio, "compiled", lambda: bool(first))
+    monkeypatch.setattr(MinPeakSearch, "_bounds", compiled_code)
+    monkeypatch.setattr(min_peak_search.Portfolio, "prepared", compiled_code)
     cells = {"swiftnet-cells-folded": 200_704, "swiftnet-c-folded": 32_536, "darts": 2_408_448}
     for name, least in cells.items():
         found = checked(remat.order(ZOO[name]()))
@@ -209,8 +199,6 @@ def test_least_known_budget() -> None:
 
 
 def test_least_known_budget_hands_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    from remat.solving.min_peak_search import MinPeakSearch
-
     def interrupt(self: MinPeakSearch, _deadline: object) -> None:
         raise KeyboardInterrupt
 
@@ -299,11 +287,11 @@ def test_nothing_is_loaded_after_the_deadline(monkeypatch):
 def test_drops_are_asked_first_where_there_are_no_blocks(monkeypatch, compiled, quick, training, order):
     """Eviction, greedy and annealing left 3,000 ops in random layers at 92 % in 12 s; drops have 70 % in three."""
     asked = []
-    monkeypatch.setattr(min_peak_search.MinPeakSearch, "descend", lambda _, name, *__: asked.append(name))
-    monkeypatch.setattr(min_peak_search.MinPeakSearch, "_cheapen", lambda _: None)
+    monkeypatch.setattr(MinPeakSearch, "descend", lambda _, name, *__: asked.append(name))
+    monkeypatch.setattr(MinPeakSearch, "_cheapen", lambda _: None)
     monkeypatch.setattr(Drops, "compiled", lambda: compiled)
     graph = unit_chain(40) if training else layered(60, seed=1)
     session = Session(Problem(graph, objective="least-peak"), SolveOptions(Deadline.after(0.9 if quick else 60)), "")
-    min_peak_search.MinPeakSearch(session).run(quick=quick)
+    MinPeakSearch(session).run(quick=quick)
     assert asked[: len(order)] == order
     assert asked.count("drops") == order.count("drops")

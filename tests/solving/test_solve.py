@@ -1,5 +1,6 @@
 """solve() by itself: with a formulation that chooses from a menu, and backends that say what a test tells them to."""
 
+import json
 import time
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from refusals import refused
 from scripted import ABSENT, Script, Scripted
 
+import remat.solving.method
 from remat.backends.base import (
     Availability,
     Incumbent,
@@ -29,7 +31,7 @@ from remat.schedule import OrderRule, Schedule
 from remat.scope import Scope
 from remat.solving.model_method import ModelMethod
 from remat.solving.progress import Progress
-from remat.solving.result import Point, Result
+from remat.solving.result import Result
 from remat.solving.session import Session
 from remat.solving.solve import solve
 
@@ -119,9 +121,7 @@ def run(script: Script, budget: object = 8, method: type[Formulation] = Menu, **
 @pytest.fixture(autouse=True)
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what the test brings along."""
-    import sys
-
-    monkeypatch.setattr(sys.modules["remat.solving.method"], "heuristics", dict)
+    monkeypatch.setattr(remat.solving.method, "heuristics", dict)
 
 
 # -- answers without a solver ------------------------------------------------------------------------------------------
@@ -191,17 +191,12 @@ def test_bounds_are_rounded_up_to_whole_costs() -> None:
     assert result.bound == 4
 
 
-def test_the_base_cost_is_a_bound_where_the_solver_has_none() -> None:
+def test_status_and_bound_are_no_more_than_what_is_proved() -> None:
+    """The base cost is a bound where the solver has none; optimal within a gap, or above its bound, is feasible."""
     result = run(says(1, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=None))
     assert (result.status, result.bound, result.gap) == (Status.FEASIBLE, 4, 0.2)
-
-
-def test_optimal_within_a_gap_is_only_feasible() -> None:
     result = run(says(2, stop=StopReason.GAP, bound=5.0), options=SolveOptions(relative_gap=0.5))
     assert (result.status, result.stop, result.bound) == (Status.FEASIBLE, StopReason.GAP, 5)
-
-
-def test_optimality_that_its_own_bound_contradicts_is_not_believed() -> None:
     assert run(says(2, bound=5.0)).status is Status.FEASIBLE
 
 
@@ -343,16 +338,12 @@ def test_infeasible_in_a_narrow_scope_does_not_say_impossible() -> None:
     assert "8 bytes (88.89 %) are known to suffice" in result.message
 
 
-def test_infeasible_in_the_whole_scope_says_so() -> None:
-    problem = Problem(skip_graph(), 8, max_computes=1)
-    result = solve(problem, Menu, Scripted(says(status=Status.INFEASIBLE)))
+def test_infeasible_in_the_whole_scope_says_so_and_is_found_out_where_it_is_false() -> None:
+    backend = Scripted(says(status=Status.INFEASIBLE))
+    result = solve(Problem(skip_graph(), 8, max_computes=1), Menu, backend)
     assert result.message.startswith("no schedule exists (proved by menu and scripted); ")
-
-
-def test_a_false_claim_that_nothing_exists_is_found_out() -> None:
-    problem = Problem(skip_graph(), 8, max_computes=3)
     with refused("backend.refuted"):
-        solve(problem, Menu, Scripted(says(status=Status.INFEASIBLE)))
+        solve(Problem(skip_graph(), 8, max_computes=3), Menu, backend)
 
 
 def test_nothing_in_time_is_unknown() -> None:
@@ -424,7 +415,6 @@ def test_a_warm_start_outside_the_scope_is_kept_beside_the_solvers_claims() -> N
 
 
 def test_a_warm_start_without_recomputation_is_optimal_at_once() -> None:
-    graph = skip_graph().with_order(["a", "b", "c", "d"])
     b = GraphBuilder("order")
     b.op("x", size=5, cost=1), b.op("y", size=5, cost=1)
     b.op("p", inputs=["x"], size=1, cost=1), b.op("q", inputs=["y"], size=1, cost=1)
@@ -481,10 +471,6 @@ def test_a_preliminary_bound_above_the_goal_proves_infeasibility() -> None:
 
 
 def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    module = sys.modules["remat.solving.method"]
-
     class Wasteful(Heuristic):
         name = "greedy"
 
@@ -493,8 +479,8 @@ def test_a_heuristic_starts_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
             assert run.seed == 3
             return sequence("abcaad")
 
-    monkeypatch.setattr(module, "heuristics", lambda: {"greedy": ""})
-    monkeypatch.setattr(module, "load", lambda group, name: Wasteful)
+    monkeypatch.setattr(remat.solving.method, "heuristics", lambda: {"greedy": ""})
+    monkeypatch.setattr(remat.solving.method, "load", lambda group, name: Wasteful)
     backend = Scripted(says(stop=StopReason.DEADLINE))
     result = solve(Problem(skip_graph(), 8), Prudent, backend, stop=100, options=SolveOptions(seed=3))
     assert (result.objective, result.source) == (6, "greedy")
@@ -526,12 +512,10 @@ def crashing(model: Model, options: SolveOptions, hint: Values | None, tell: OnI
     raise RuntimeError("segment\nviolated")
 
 
-def test_a_crash_is_an_error_that_names_the_backend() -> None:
+def test_a_crash_is_an_error_that_names_the_backend_unless_there_is_a_schedule() -> None:
     with refused("backend.crashed", culprit="scripted"):
         run(crashing)
 
-
-def test_a_crash_does_not_lose_the_schedule() -> None:
     def script(model: Model, options: SolveOptions, hint: Values | None, tell: OnIncumbent) -> RawResult:
         tell(Incumbent(0.1, 5.0, None, picked(1)))
         return crashing(model, options, hint, tell)
@@ -644,8 +628,6 @@ def test_the_printed_result_is_aligned_and_short() -> None:
 
 
 def test_the_result_as_json() -> None:
-    import json
-
     for script, budget in ((says(1), 8), (says(status=Status.INFEASIBLE), 8), (never, 7)):
         result = run(script, budget=budget)
         again = json.loads(json.dumps(result.as_dict(), allow_nan=False))
@@ -653,7 +635,3 @@ def test_the_result_as_json() -> None:
         assert again["objective"] == result.objective
         assert again["least_feasible_budget"] == result.least_feasible_budget
         assert (again["certificate"] is None) == (result.schedule is None)
-
-
-def test_points_are_plain_values() -> None:
-    assert Point(0.5, None, 4) == Point(0.5, None, 4)
