@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from remat.errors import GraphError
 from remat.graphs.builder import GraphBuilder
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.rewriting import RewriteOptions, RuleName, rewrite_graph
-from remat.graphs.zoo.network import Shape
+from remat.graphs.zoo.network import Layer, Pair, Recorder, Shape
 
 #: Bytes of one element.
 DTYPES = {"uint8": 1, "float32": 4}
@@ -19,17 +18,8 @@ DTYPES = {"uint8": 1, "float32": 4}
 CHANNEL_AXIS = {"NHWC": 3, "NCHW": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class _Op:
-    kind: str
-    inputs: tuple[str, ...]
-    shape: Shape
-    macs: int
-    attrs: dict[str, Any]
-
-
 @dataclass
-class InferenceNetwork:
+class InferenceNetwork(Recorder):
     """Collects the ops of a network; each method adds one and returns its name, which is also that of its tensor.
 
     The cost of an op is its multiply-accumulates in convolutions and fully connected layers, for the whole batch; all
@@ -66,8 +56,6 @@ class InferenceNetwork:
     ([1, 4, 4, 4], {'axis': 3}, ('b',))
     """
 
-    name: str
-    batch: int
     source: str
     dtype: str = "float32"
     layout: str = "NHWC"
@@ -75,28 +63,22 @@ class InferenceNetwork:
     fold_batch_norms: bool = False
     params: int = field(default=0, init=False)
     param_bytes: int = field(default=0, init=False)
-    _ops: dict[str, _Op] = field(default_factory=dict, init=False, repr=False)
     _kept: set[str] = field(default_factory=set, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if type(self.batch) is not int or self.batch < 1:
-            raise GraphError(f"{self.name} needs a batch of a whole number from 1")
 
     # -- ops -------------------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Shape) -> str:
         """The network's input, an op without inputs of its own: it allocates the tensor."""
-        if len(shape) != 3 or not all(type(size) is int and size > 0 for size in shape):
-            raise GraphError(f"{self.name} needs an image (height, width, channels) of whole numbers from 1")
+        self.check_image(shape)
         return self._add("Input", name, (), shape)
 
     def conv(
-        self, name: str, x: str, channels: int, *, kernel: int | tuple[int, int] = 1, stride: int | tuple[int, int] = 1,
+        self, name: str, x: str, channels: int, *, kernel: int | Pair = 1, stride: int | Pair = 1,
         valid: bool = False, bias: bool = False,
     ) -> str:  # fmt: skip
         """Convolution; `valid`: without padding."""
         (kh, kw), source = _pair(kernel), self.shape_of(x)
-        height, width = self._window(name, source, (kh, kw), _pair(stride), valid)
+        height, width = self.window(name, source, (kh, kw), _pair(stride), valid=valid)
         weights = kh * kw * source[2]
         self._count(weights * channels, channels if bias else 0)
         attrs = self._sliding(kernel, stride, valid) | {"weight_shape": [channels, kh, kw, source[2]]}
@@ -109,7 +91,7 @@ class InferenceNetwork:
     ) -> str:
         """Depthwise convolution, one filter for each channel."""
         source = self.shape_of(x)
-        height, width = self._window(name, source, _pair(kernel), _pair(stride), False)
+        height, width = self.window(name, source, _pair(kernel), _pair(stride), valid=False)
         self._count(kernel * kernel * source[2], source[2] if bias else 0)
         attrs = self._sliding(kernel, stride) | {"weight_shape": [1, kernel, kernel, source[2]]}
         if dilation > 1:
@@ -124,8 +106,8 @@ class InferenceNetwork:
 
         Several inputs are first added up, each multiplied by a learned number.
         """
-        height, width, source = self._same(name, inputs)
-        size = self._window(name, (height, width, source), _pair(kernel), _pair(stride), False)
+        height, width, source = self.same(name, inputs)
+        size = self.window(name, (height, width, source), _pair(kernel), _pair(stride), valid=False)
         channels = channels or source
         weights = source * (kernel * kernel + channels) + (repeats - 1) * channels * (kernel * kernel + channels)
         self._count(weights, repeats * 4 * channels, trainable=repeats * 2 * channels)
@@ -135,7 +117,7 @@ class InferenceNetwork:
     def pool(self, name: str, x: str, *, kind: str = "MaxPool", kernel: int = 3, stride: int = 1) -> str:
         """Pooling, ``"MaxPool"`` or ``"AvgPool"``, padded."""
         source = self.shape_of(x)
-        height, width = self._window(name, source, _pair(kernel), _pair(stride), False)
+        height, width = self.window(name, source, _pair(kernel), _pair(stride), valid=False)
         return self._add(kind, name, (x,), (height, width, source[2]), attrs=self._sliding(kernel, stride))
 
     def global_pool(self, name: str, x: str) -> str:
@@ -178,32 +160,25 @@ class InferenceNetwork:
 
     def add(self, name: str, *inputs: str) -> str:
         """Sum of tensors of one shape."""
-        return self._add("Add", name, inputs, self._same(name, inputs), attrs={"inplace_ok": True})
+        return self._add("Add", name, inputs, self.same(name, inputs), attrs={"inplace_ok": True})
 
     def weighted_add(self, name: str, *inputs: str) -> str:
         """Sum of tensors of one shape, each multiplied by a learned number."""
         self._count(0, len(inputs))
-        return self._add("WeightedAdd", name, inputs, self._same(name, inputs))
+        return self._add("WeightedAdd", name, inputs, self.same(name, inputs))
 
     def mean(self, name: str, *inputs: str) -> str:
         """Mean of tensors of one shape."""
-        return self._add("Average", name, inputs, self._same(name, inputs))
+        return self._add("Average", name, inputs, self.same(name, inputs))
 
     def concat(self, name: str, *inputs: str, keep: bool = False) -> str:
         """Concatenation along the channels; `keep`: never folded away."""
-        shapes = [self.shape_of(x) for x in inputs]
-        if len({shape[:2] for shape in shapes}) != 1:
-            raise GraphError(f"{self.name}: cannot concatenate {' and '.join(map(str, shapes))}")
-        shape = (*shapes[0][:2], sum(shape[2] for shape in shapes))
+        shape = self.concatenated(name, inputs)
         if keep:
             self._kept.add(name)
         return self._add("Concat", name, inputs, shape, attrs={"axis": CHANNEL_AXIS[self.layout]})
 
     # -- results ---------------------------------------------------------------------------------------------------
-
-    def shape_of(self, x: str) -> Shape:
-        """Height, width and channels of a tensor."""
-        return self._ops[x].shape
 
     def graph(self) -> ComputeGraph:
         """The network as a graph: the order of the ops is the reference order, what nothing reads is an output."""
@@ -220,17 +195,17 @@ class InferenceNetwork:
                 "batch": self.batch,
                 "params": self.params,
                 "overhead": {"input_bytes": 0, "param_bytes": self.param_bytes},
-                "input_ops": [name for name, op in self._ops.items() if op.kind == "Input"],
-                "shapes": {name: self._full(op.shape) for name, op in self._ops.items()},
-                "attrs": {name: op.attrs for name, op in self._ops.items() if op.attrs},
+                "input_ops": [name for name, op in self.layers.items() if op.kind == "Input"],
+                "shapes": {name: self._full(op.shape) for name, op in self.layers.items()},
+                "attrs": {name: dict(op.attrs) for name, op in self.layers.items() if op.attrs},
             },
         )
         read: set[str] = set()
-        for name, op in self._ops.items():
+        for name, op in self.layers.items():
             size = self.batch * element * prod(op.shape)
             b.op(name, inputs=op.inputs, size=size, cost=self.batch * op.macs, type=op.kind)
             read.update(op.inputs)
-        b.output(*(name for name in self._ops if name not in read))
+        b.output(*(name for name in self.layers if name not in read))
         graph = b.build()
         return self._folded(graph) if self.fold_concats else graph
 
@@ -239,7 +214,7 @@ class InferenceNetwork:
     def _folded(self, graph: ComputeGraph) -> ComputeGraph:
         """The graph without concatenations, as the rewriting rules make it."""
         rules = (RuleName.ZERO_COPY_CONCAT, RuleName.ZERO_COPY_SPLIT)
-        chosen = {(rule, name) for rule in rules for name in self._ops if name not in self._kept}
+        chosen = {(rule, name) for rule in rules for name in self.layers if name not in self._kept}
         found = rewrite_graph(graph, RewriteOptions(rules=rules), chosen).graph
         return replace(found, name=graph.name, meta={k: v for k, v in found.meta.items() if k != "rewriting"})
 
@@ -248,31 +223,10 @@ class InferenceNetwork:
         image = [channels, height, width] if self.layout == "NCHW" else [height, width, channels]
         return [self.batch, *image]
 
-    def _sliding(
-        self, kernel: int | tuple[int, int], stride: int | tuple[int, int], valid: bool = False
-    ) -> dict[str, Any]:
+    def _sliding(self, kernel: int | Pair, stride: int | Pair, valid: bool = False) -> dict[str, Any]:
         return {
             "kernel": list(_pair(kernel)), "stride": list(_pair(stride)), "padding": "VALID" if valid else "SAME"
         }  # fmt: skip
-
-    def _same(self, name: str, inputs: tuple[str, ...]) -> Shape:
-        """The one shape of all inputs."""
-        shapes = {self.shape_of(x) for x in inputs}
-        if len(shapes) != 1:
-            shown = " and ".join(f"{x} {self.shape_of(x)}" for x in inputs)
-            raise GraphError(f"{self.name}: {name} cannot add {shown}")
-        return shapes.pop()
-
-    def _window(
-        self, name: str, source: Shape, kernel: tuple[int, int], stride: tuple[int, int], valid: bool
-    ) -> tuple[int, int]:
-        """Output height and width."""
-        if not valid:
-            return -(-source[0] // stride[0]), -(-source[1] // stride[1])
-        height, width = ((source[axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1))
-        if min(height, width) < 1:
-            raise GraphError(f"{self.name}: {name} needs at least {kernel[0]} x {kernel[1]} pixels, not {source[:2]}")
-        return height, width
 
     def _count(self, weights: int, vectors: int, *, trainable: int | None = None) -> None:
         """Count parameters; `vectors` (biases and the like) have four bytes each, whatever the data type."""
@@ -286,11 +240,8 @@ class InferenceNetwork:
         self, kind: str, name: str, inputs: Sequence[str], shape: Shape, *, macs: int = 0,
         attrs: dict[str, Any] | None = None,
     ) -> str:  # fmt: skip
-        if name in self._ops:
-            raise GraphError(f"{self.name}: two ops are named {name!r}")
-        self._ops[name] = _Op(kind, tuple(inputs), shape, macs, dict(attrs or {}))
-        return name
+        return self.record(Layer(name, kind, tuple(inputs), shape, macs, attrs=attrs or {}))
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def _pair(size: int | Pair) -> Pair:
     return size if isinstance(size, tuple) else (size, size)

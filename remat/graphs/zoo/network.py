@@ -1,16 +1,18 @@
-"""A forward network, layer by layer: shapes, multiply-accumulates, parameters."""
+"""Networks layer by layer: shapes, multiply-accumulates, parameters."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from remat.errors import GraphError
 
 #: Height, width and channels; a vector is (1, 1, length), a reshaped image (1, pixels, channels).
 Shape = tuple[int, int, int]
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Layer:
         Multiply-accumulates for one sample.
     params : int
         Parameters, moving statistics included.
+    attrs : mapping
+        All else that a graph says of it.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Layer:
     shape: Shape
     macs: int = 0
     params: int = 0
+    attrs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def elements(self) -> int:
@@ -44,9 +49,72 @@ class Layer:
 
 
 @dataclass
-class Network:
-    """Collects layers; each method adds one and returns its name, and reads the layer added last unless told.
+class Recorder:
+    """Layers in the order in which they were added, by name.
 
+    Parameters
+    ----------
+    name : str
+    batch : int
+        Samples.
+    """
+
+    name: str
+    batch: int
+
+    def __post_init__(self) -> None:
+        self.layers: dict[str, Layer] = {}
+        if type(self.batch) is not int or self.batch < 1:
+            raise GraphError(f"{self.name} needs a batch of a whole number from 1")
+
+    def shape_of(self, x: str) -> Shape:
+        """Height, width and channels of the output of a layer."""
+        return self.layers[x].shape
+
+    def record(self, layer: Layer) -> str:
+        """Add a layer and return its name."""
+        if layer.name in self.layers:
+            raise GraphError(f"{self.name}: two layers are named {layer.name!r}", "name-taken")
+        self.layers[layer.name] = layer
+        return layer.name
+
+    def check_image(self, shape: Shape) -> None:
+        """Refuse what is no height, width and channels."""
+        if len(shape) != 3 or not all(type(size) is int and size > 0 for size in shape):
+            raise GraphError(f"{self.name} needs an image (height, width, channels) of whole numbers from 1")
+
+    def same(self, name: str, inputs: Sequence[str]) -> Shape:
+        """The one shape of all inputs."""
+        shapes = {self.shape_of(x) for x in inputs}
+        if len(shapes) != 1:
+            raise GraphError(f"{self.name}: {name} cannot add {self._shown(inputs)}", "shapes")
+        return shapes.pop()
+
+    def concatenated(self, name: str, inputs: Sequence[str]) -> Shape:
+        """The shape of a concatenation along the channels."""
+        shapes = [self.shape_of(x) for x in inputs]
+        if len({shape[:2] for shape in shapes}) != 1:
+            raise GraphError(f"{self.name}: {name} cannot concatenate {self._shown(inputs)}", "shapes")
+        return (*shapes[0][:2], sum(shape[2] for shape in shapes))
+
+    def window(self, name: str, source: Shape, kernel: Pair, stride: Pair, *, valid: bool) -> Pair:
+        """Output height and width of a sliding window; `valid`: without padding."""
+        if not valid:
+            return -(-source[0] // stride[0]), -(-source[1] // stride[1])
+        height, width = ((source[axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1))
+        if min(height, width) < 1:
+            raise GraphError(f"{self.name}: {name} needs at least {kernel[0]} x {kernel[1]} pixels, not {source[:2]}")
+        return height, width
+
+    def _shown(self, inputs: Sequence[str]) -> str:
+        return " and ".join(f"{x} {self.shape_of(x)}" for x in inputs)
+
+
+@dataclass
+class Network(Recorder):
+    """Collects the layers of a forward network; each method adds one and returns its name.
+
+    A method reads the layer added last unless it is given another.
     Activations inside a convolution cost nothing and are not layers, nor is the network's input. Layers without a
     name of their own are named like those of Keras: ``conv2d``, ``conv2d_1``, ...
 
@@ -66,18 +134,12 @@ class Network:
     [((8, 8, 16), 27648, 448), ((4, 4, 16), 0, 0), ((1, 1, 10), 2560, 2570)]
     """
 
-    name: str
-    batch: int
     image: Shape
-    layers: dict[str, Layer] = field(default_factory=dict)
-    _counts: Counter[str] = field(default_factory=Counter, repr=False)
 
     def __post_init__(self) -> None:
-        sizes = (self.batch, *self.image)
-        if len(sizes) != 4 or not all(type(size) is int and size > 0 for size in sizes):
-            raise GraphError(
-                f"{self.name} needs a batch and an image (height, width, channels) of whole numbers from 1"
-            )
+        super().__post_init__()
+        self.check_image(self.image)
+        self._counts: Counter[str] = Counter()
 
     # -- layers ----------------------------------------------------------------------------------------------------
 
@@ -87,7 +149,7 @@ class Network:
     ) -> str:  # fmt: skip
         """Convolution, square kernel."""
         source = self._shape(x)
-        shape = (*self._window(name or "conv2d", source, kernel, stride=stride, same=same), channels)
+        shape = (*self._slid(name or "conv2d", source, kernel, stride, same), channels)
         weights = kernel * kernel * source[2]
         return self._add("conv2d", name, [x], shape, macs=weights * prod(shape), params=(weights + bias) * channels)
 
@@ -101,14 +163,14 @@ class Network:
     def depthwise(self, kernel: int, *, stride: int = 1, same: bool = True, name: str = "", x: str = "") -> str:
         """Depthwise convolution without bias."""
         source = self._shape(x)
-        shape = (*self._window(name or "depthwise_conv2d", source, kernel, stride=stride, same=same), source[2])
+        shape = (*self._slid(name or "depthwise_conv2d", source, kernel, stride, same), source[2])
         weights = kernel * kernel
         return self._add("depthwise_conv2d", name, [x], shape, macs=weights * prod(shape), params=weights * source[2])
 
     def pool(self, window: int = 2, stride: int = 2, *, name: str = "", x: str = "") -> str:
         """Max pooling without padding."""
         source = self._shape(x)
-        shape = (*self._window(name or "max_pooling2d", source, window, stride=stride, same=False), source[2])
+        shape = (*self._slid(name or "max_pooling2d", source, window, stride, same=False), source[2])
         return self._add("max_pooling2d", name, [x], shape)
 
     def global_pool(self, *, name: str = "", x: str = "") -> str:
@@ -132,18 +194,12 @@ class Network:
 
     def add(self, *inputs: str, name: str = "") -> str:
         """Sum of layers of one shape."""
-        shapes = {self._shape(x) for x in inputs}
-        if len(shapes) != 1:
-            raise GraphError(f"{self.name}: cannot add {self._shown(inputs)}")
-        shape = shapes.pop()
+        shape = self.same(name or "add", inputs)
         return self._add("add", name, inputs, shape, macs=len(inputs) * prod(shape))
 
     def concat(self, *inputs: str, name: str = "") -> str:
         """Concatenation along the channels."""
-        if len({self._shape(x)[:2] for x in inputs}) != 1:
-            raise GraphError(f"{self.name}: cannot concatenate {self._shown(inputs)}")
-        height, width, _ = self._shape(inputs[0])
-        return self._add("concatenate", name, inputs, (height, width, sum(self._shape(x)[2] for x in inputs)))
+        return self._add("concatenate", name, inputs, self.concatenated(name or "concatenate", inputs))
 
     def pad(self, before: int, after: int, *, name: str = "", x: str = "") -> str:
         """Zero padding of height and width."""
@@ -155,7 +211,7 @@ class Network:
         """Crop to a height and a width."""
         source = self._shape(x)
         if height > source[0] or width > source[1]:
-            raise GraphError(f"{self.name}: cannot crop {source} to {height} x {width}")
+            raise GraphError(f"{self.name}: cannot crop {source} to {height} x {width}", "zoo")
         return self._add("cropping2d", name, [x], (height, width, source[2]))
 
     def upsample(self, factor: int = 2, *, name: str = "", x: str = "") -> str:
@@ -168,7 +224,7 @@ class Network:
         """Same elements, other shape."""
         shape = (height, width, channels)
         if prod(shape) != prod(self._shape("")):
-            raise GraphError(f"{self.name}: cannot reshape {self._shape('')} to {shape}")
+            raise GraphError(f"{self.name}: cannot reshape {self._shape('')} to {shape}", "zoo")
         return self._add(kind, name, [""], shape)
 
     def flatten(self, *, name: str = "") -> str:
@@ -186,37 +242,22 @@ class Network:
         """Parameters of all layers."""
         return sum(layer.params for layer in self.layers.values())
 
-    def shape_of(self, layer: str) -> Shape:
-        """Shape of the output of a layer."""
-        return self.layers[layer].shape
-
     def _last(self) -> str:
         return next(reversed(self.layers), "")
 
     def _shape(self, x: str) -> Shape:
         """Shape of layer `x`, or of the layer added last, or of the image before there is one."""
         x = x or self._last()
-        return self.layers[x].shape if x else self.image
+        return self.shape_of(x) if x else self.image
 
-    def _window(self, layer: str, source: Shape, size: int, *, stride: int, same: bool) -> tuple[int, int]:
-        """Output height and width of a sliding window; `layer` is for the message."""
-        if same:
-            return -(-source[0] // stride), -(-source[1] // stride)
-        height, width = (source[0] - size) // stride + 1, (source[1] - size) // stride + 1
-        if min(height, width) < 1:
-            raise GraphError(f"{self.name}: {layer} needs at least {size} x {size} pixels, not {source[:2]}")
-        return height, width
+    def _slid(self, layer: str, source: Shape, size: int, stride: int, same: bool) -> Pair:
+        """Output height and width of a square window; `layer` is for the message."""
+        return self.window(layer, source, (size, size), (stride, stride), valid=not same)
 
     def _add(self, kind: str, name: str, inputs: Sequence[str], shape: Shape, *, macs: int = 0, params: int = 0) -> str:
         if not name:
             number = self._counts[kind]
             self._counts[kind] += 1
             name = f"{kind}_{number}" if number else kind
-        if name in self.layers:
-            raise GraphError(f"{self.name}: two layers are named {name!r}")
         sources = tuple(source for source in (x or self._last() for x in inputs) if source)
-        self.layers[name] = Layer(name, kind, sources, shape, macs, params)
-        return name
-
-    def _shown(self, inputs: tuple[str, ...]) -> str:
-        return " and ".join(f"{x} {self._shape(x)}" for x in inputs)
+        return self.record(Layer(name, kind, sources, shape, macs, params))
