@@ -24,7 +24,9 @@ Format = GraphFormat | ScheduleFormat
 FormatCheck = Callable[..., None]
 
 #: Damaged copies of each sample.
-DAMAGES = 60
+DAMAGES = 150
+#: Texts that are put into files of formats in place of others.
+WORDS = (b"-1", b"null", b"1.5", b"1e999", b"{}", b"[]", b"[", b'"', b"true", b"9" * 20, b'"id"', b"\n", b"\0", b"\xff")
 #: What no format may take for its own, or fail on.
 JUNK = (b"", b"\0\1\2\3", b"\xff\xfe\xfa", b"{}", b"[]", b"{", b'{"format": "something else", "version": 1}')
 
@@ -183,12 +185,22 @@ def _damaged(data: bytes, rng: random.Random) -> Iterator[bytes]:
             continue
         changed = bytearray(data)
         for _ in range(rng.choice([1, 1, 2, 6])):
-            place = rng.randrange(len(changed))
-            if number % 3 == 1:
-                changed[place] = rng.choice(b'{}[]",:0-9eaz\n\0\xff')
-            else:
-                del changed[place : place + rng.randint(1, 8)]
-                changed = changed or bytearray(b"x")
+            place, other = rng.randrange(len(changed)), rng.randrange(len(changed))
+            stop = place + rng.choice([1, 1, 2, 5, 20])
+            match rng.randrange(6):
+                case 0:
+                    changed[place] = rng.randrange(256)
+                case 1:
+                    changed[place] ^= 1 << rng.randrange(8)
+                case 2:
+                    del changed[place:stop]
+                case 3:
+                    changed[place:place] = changed[place:stop]
+                case 4:
+                    changed[place:stop] = changed[other : other + stop - place]
+                case 5:
+                    changed[place:stop] = rng.choice(WORDS)
+            changed = changed or bytearray(b"x")
         yield bytes(changed)
 
 
