@@ -55,7 +55,7 @@ class GraphBuilder:
         """Declare a tensor of `size` bytes; returns its name."""
         checked_name(name, "a tensor")
         if name in self._tensors:
-            raise GraphError(f"two tensors are named {name!r}")
+            raise GraphError(f"two tensors are named {name!r}", "name-taken")
         self._tensors[name] = Tensor(name, size)
         return name
 
@@ -99,7 +99,7 @@ class GraphBuilder:
         """
         checked_name(name, "an op")
         if name in self._ops:
-            raise GraphError(f"two ops are named {name!r}")
+            raise GraphError(f"two ops are named {name!r}", "name-taken")
         if (size is None) == (outputs is None):
             raise GraphError(f"op {name!r} needs either a size (one output) or outputs")
         if size is not None:
@@ -202,7 +202,7 @@ def single_output_graph(
     for producer, consumer in edges:
         for end in (producer, consumer):
             if end not in inputs:
-                raise GraphError(f"edge {producer!r} -> {consumer!r} names unknown op {end!r}")
+                raise GraphError(f"edge {producer!r} -> {consumer!r} names unknown op {end!r}", "unknown-op")
         inputs[consumer].append(producer)
     for node, (size, cost) in nodes.items():
         phase = phases.get(node, "") if phases else ""

@@ -93,7 +93,7 @@ def from_networkx(
     10
     """
     if not graph.is_directed():
-        raise GraphError("the networkx graph is not directed")
+        raise GraphError("the networkx graph is not directed", "networkx")
     if graph.graph.get("format") == MARK:
         return _from_bipartite(graph)
     names = {node: str(node) for node in graph.nodes}
@@ -101,10 +101,10 @@ def from_networkx(
     for node, attributes in graph.nodes(data=True):
         text = names[node]
         if text in nodes:
-            raise GraphError(f"two nodes are named {text!r}")
+            raise GraphError(f"two nodes are named {text!r}", "networkx")
         for key in (size, cost):
             if key not in attributes:
-                raise GraphError(f"node {text!r} has no attribute {key!r}")
+                raise GraphError(f"node {text!r} has no attribute {key!r}", "networkx")
         nodes[text] = (
             whole_number(attributes[size], f"{size} of node {text!r}"),
             whole_number(attributes[cost], f"{cost} of node {text!r}"),
@@ -134,5 +134,5 @@ def _from_bipartite(graph: nx.DiGraph[str]) -> ComputeGraph:
             ops.append(Op(data["name"], inputs, outputs, **{field: data[field] for field in _OP_FIELDS}))
         header = {field: graph.graph[field] for field in _HEADER}
     except KeyError as error:
-        raise GraphError(f"the networkx graph is marked {MARK!r} but has no attribute {error}") from None
+        raise GraphError(f"the networkx graph is marked {MARK!r} but has no attribute {error}", "networkx") from None
     return ComputeGraph(tensors=tensors, ops=ops, **header)

@@ -113,4 +113,4 @@ def in_tree(height: int) -> ComputeGraph:
 
 def _at_least(value: int, least: int) -> None:
     if value < least:
-        raise GraphError(f"the family starts at {least}, not {value}")
+        raise GraphError(f"the family starts at {least}, not {value}", "family")

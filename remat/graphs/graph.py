@@ -170,7 +170,7 @@ class ComputeGraph:
         if self.cost_unit not in COST_UNITS:
             raise GraphError(f"cost unit {short(self.cost_unit)} is not one of {', '.join(COST_UNITS)}")
         if not self.ops:
-            raise GraphError(f"graph {self.name!r} has no ops")
+            raise GraphError(f"graph {self.name!r} has no ops", "no-ops")
         self._check_totals()
         self._check_names()
         self._check_order()
@@ -182,13 +182,13 @@ class ComputeGraph:
         cost = sum(o.cost for o in self.ops)
         for what, total in (("sizes", size), ("costs", cost)):
             if total >= MAX_TOTAL:
-                raise GraphError(f"the sum of all {what} of graph {self.name!r} is {total:,}, more than 2^62")
+                raise GraphError(f"the sum of all {what} of graph {self.name!r} is {total:,}, more than 2^62", "sums")
 
     def _check_names(self) -> None:
         assert self.order is not None
         faults = name_faults(self.tensors, self.ops, self.inputs, self.outputs, self.order)
         if faults:
-            raise GraphError(together(faults))
+            raise GraphError(together(faults), "tensor-lists")
 
     def _check_order(self) -> None:
         arrays = self.arrays
@@ -197,7 +197,7 @@ class ComputeGraph:
             cycle = _find_cycle(self)
             if cycle:
                 shown = " -> ".join(cycle[:12]) + (" -> ..." if len(cycle) > 12 else "")
-                raise GraphError(f"the graph has a cycle: {shown}")
+                raise GraphError(f"the graph has a cycle: {shown}", "cycle")
             edge = int(late.argmax())
             producer, consumer = arrays.edge_producer[edge], arrays.edge_consumer[edge]
             raise GraphError(

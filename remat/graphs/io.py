@@ -91,7 +91,7 @@ def load_graph(name: str | os.PathLike[str]) -> ComputeGraph:
     if str(name) in ZOO:
         return ZOO[str(name)]()
     near = get_close_matches(str(name), ZOO) or sorted(known for known in ZOO if not known.endswith(VARIANTS))
-    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(near)})")
+    raise FormatError(f"{name}: no such file, and no zoo graph of that name either ({', '.join(near)})", "no-graph")
 
 
 def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
@@ -113,4 +113,6 @@ def write_graph(graph: ComputeGraph, path: str | os.PathLike[str]) -> None:
         if suffix in graph_format.suffixes:
             return write_atomic(path, graph_format.write(graph))
         known.extend(graph_format.suffixes)
-    raise FormatError(f"{os.fspath(path)}: no graph format has the suffix {suffix!r} (there are {', '.join(known)})")
+    raise FormatError(
+        f"{os.fspath(path)}: no graph format has the suffix {suffix!r} (there are {', '.join(known)})", "suffix"
+    )

@@ -63,14 +63,14 @@ def layered(
     (236, 46330, 48577)
     """
     if n < 2:
-        raise GraphError(f"a layered graph has a source and a sink: n must be at least 2, not {n}")
+        raise GraphError(f"a layered graph has a source and a sink: n must be at least 2, not {n}", "layered")
     if not 0 <= density <= 1 or not 0 <= skip_density < 1 or variability < 0:
-        raise GraphError(f"out of range: {variability=}, {density=}, {skip_density=}")
+        raise GraphError(f"out of range: {variability=}, {density=}, {skip_density=}", "layered")
     draw = random.Random(seed)
     if width is None:
         width = draw.uniform(0.25, 0.5)
     if not 0 < width < 1:
-        raise GraphError(f"the width factor must lie strictly between 0 and 1, not {width!r}")
+        raise GraphError(f"the width factor must lie strictly between 0 and 1, not {width!r}", "layered")
 
     layers = _layers(n, width, variability, draw)
     edges = {edge for a, b in pairwise(layers) for edge in _between(a, b, density, draw)}
@@ -104,7 +104,7 @@ def _layers(n: int, width: float, variability: float, draw: random.Random) -> li
     mean = n / math.ceil(math.sqrt(n * (1 / width - 1)))
     low, high = max(1, math.ceil(mean * (1 - variability))), math.floor(mean * (1 + variability))
     if low > high:
-        raise GraphError(f"no whole layer size lies within {variability:.0%} of the mean {mean:.3g}")
+        raise GraphError(f"no whole layer size lies within {variability:.0%} of the mean {mean:.3g}", "layered")
     layers, first = [range(1)], 2
     while first < n:
         size = min(draw.randint(low, high), n - first)

@@ -80,12 +80,14 @@ class Profile:
         known = ", ".join(repr(each.device) for each in self.sets)
         if device is None:
             if len(self.sets) > 1:
-                raise FormatError(f"{self.name}: there are costs for several devices, name one of them: {known}")
+                raise FormatError(
+                    f"{self.name}: there are costs for several devices, name one of them: {known}", "device"
+                )
             return self.sets[0]
         for each in self.sets:
             if each.device == device:
                 return each
-        raise FormatError(f"{self.name}: there are no costs for device {device!r}, only for {known}")
+        raise FormatError(f"{self.name}: there are no costs for device {device!r}, only for {known}", "device")
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:
@@ -134,13 +136,15 @@ def with_costs(graph: ComputeGraph, profile: Profile, device: str | None = None)
     if missing:
         raise GraphError(
             f"{profile.name}: no cost{of_device} for {len(missing)} of the {len(graph.ops)} ops of graph "
-            f"{graph.name!r}: {_some(missing)}"
+            f"{graph.name!r}: {_some(missing)}",
+            "costs",
         )
     unknown = [name for name in chosen.costs if name not in graph.op_index]
     if unknown:
         raise GraphError(
             f"{profile.name}: costs{of_device} for {len(unknown)} ops that graph {graph.name!r} does not have: "
-            f"{_some(unknown)}"
+            f"{_some(unknown)}",
+            "costs",
         )
     ops = tuple(replace(op, cost=chosen.costs[op.name]) for op in graph.ops)
     return replace(graph, ops=ops, cost_unit=chosen.unit)

@@ -105,11 +105,13 @@ def check_header(document: Any, name: str, version: int) -> None:
     FormatError
     """
     if type(document) is not dict:
-        raise FormatError(f"the document must be an object, not {short(document)}")
+        raise FormatError(f"the document must be an object, not {short(document)}", "header")
     if document.get("format") != name:
-        raise FormatError(f"format is {short(document.get('format'))}, not {name!r}")
+        raise FormatError(f"format is {short(document.get('format'))}, not {name!r}", "header")
     if type(document.get("version")) is not int or document["version"] != version:
-        raise FormatError(f"version is {short(document.get('version'))}; this program reads version {version}")
+        raise FormatError(
+            f"version is {short(document.get('version'))}; this program reads version {version}", "header"
+        )
 
 
 _adapters: dict[Any, TypeAdapter[Any]] = {}

@@ -58,17 +58,17 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
         if is_standard_stream(path):
             data = _standard(sys.stdin).read(max_bytes + 1)
             if not data:
-                raise FormatError("-: standard input is empty (it can be read once)")
+                raise FormatError("-: standard input is empty (it can be read once)", "no-file")
         else:
             mode = _mode(path)
             if mode is None or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-                raise FormatError(f"{path}: {'no such file' if mode is None else 'not a plain file'}")
+                raise FormatError(f"{path}: {'no such file' if mode is None else 'not a plain file'}", "no-file")
             with Path(path).open("rb") as file:
                 data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(data) > max_bytes:
-        raise FormatError(f"{path}: larger than {max_bytes:,} bytes")
+        raise FormatError(f"{path}: larger than {max_bytes:,} bytes", "too-large")
     return data
 
 
@@ -132,27 +132,27 @@ def parse_json(text: str, name: str) -> Any:
         if len(result) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise FormatError(f"{name}: key {repr(twice)[:60]} stands twice in one object")
+            raise FormatError(f"{name}: key {repr(twice)[:60]} stands twice in one object", "json")
         return result
 
     def refuse(word: str) -> Any:
-        raise FormatError(f"{name}: {word} is not JSON")
+        raise FormatError(f"{name}: {word} is not JSON", "json")
 
     def finite(word: str) -> float:
         value = float(word)
         if math.isinf(value):
-            raise FormatError(f"{name}: number {word[:40]} is too large")
+            raise FormatError(f"{name}: number {word[:40]} is too large", "json")
         return value
 
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")  # their place would come next
-        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}") from None
+        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: {what}", "json") from None
     except RecursionError:
-        raise FormatError(f"{name}: nested too deeply") from None
+        raise FormatError(f"{name}: nested too deeply", "json") from None
     except ValueError as error:  # a number with thousands of digits
-        raise FormatError(f"{name}: {error}") from None
+        raise FormatError(f"{name}: {error}", "json") from None
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
@@ -185,7 +185,7 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, BrokenPipeError) and is_standard_stream(path):
             raise  # who reads what we print has gone, which is no error
-        raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
+        raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
 
 
 def write_new(path: str | os.PathLike[str], content: str | bytes) -> bool:
@@ -298,14 +298,14 @@ def check_output(
     try:
         for other in inputs:
             if mode is not None and other is not None and exists(other) and Path(path).samefile(other):
-                raise FormatError(f"{path}: would overwrite the input")
+                raise FormatError(f"{path}: would overwrite the input", "output")
         if mode is not None and not os.access(path, os.W_OK):
             raise FormatError(f"{path}: cannot be written: Permission denied")
         probe, handle = _temporary(_target(path).parent)
         os.close(handle)
         probe.unlink()
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: cannot be written: {_reason(error)}") from None
+        raise FormatError(f"{path}: cannot be written: {_reason(error)}", "not-written") from None
 
 
 def check_outputs(
@@ -328,5 +328,5 @@ def check_outputs(
         place = "-" if is_standard_stream(path) else os.path.realpath(path)
         if place in places:
             also = "" if places[place] == str(path) else f" (it is also {places[place]})"
-            raise FormatError(f"{path}: stands for two outputs{also}; each needs a file of its own")
+            raise FormatError(f"{path}: stands for two outputs{also}; each needs a file of its own", "output")
         places[place] = str(path)

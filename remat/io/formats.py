@@ -199,7 +199,7 @@ class Formats(Generic[F]):
         broken = "".join(f"; {fault}" for fault in faults)
         known = ", ".join(asked)
         raise FormatError(
-            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source)}{broken}"
+            f"{source.name}: not a {self.what} in any known format ({known}){_says_format(source)}{broken}", "unknown"
         )
 
 

@@ -35,7 +35,8 @@ def check_json_size(text: str, name: str) -> None:
     if estimate > MAX_JSON_MEMORY:
         raise FormatError(
             f"{name}: its values would take up about {estimate >> 20:,} MiB, more than the {MAX_JSON_MEMORY >> 20} MiB "
-            f"that are allowed for a JSON file"
+            f"that are allowed for a JSON file",
+            "json-size",
         )
 
 
@@ -61,4 +62,4 @@ def check_toml_keys(text: str, name: str) -> None:
     found = _LONG_KEY.search(text)
     if found:
         line = text.count("\n", 0, found.start()) + 1
-        raise FormatError(f"{name}: line {line}: a key of more than {MAX_KEY_PARTS} parts")
+        raise FormatError(f"{name}: line {line}: a key of more than {MAX_KEY_PARTS} parts", "toml-keys")

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 
-from remat.errors import GraphError
 from remat.graphs import GraphBuilder
 from remat.graphs.batch_scaling import Affine, AffineGraph
 from remat.graphs.zoo import TRAINING, ZOO, vgg16
@@ -42,22 +42,22 @@ def test_a_line_through_files():
 
 
 @pytest.mark.parametrize(
-    ("graphs", "message"),
+    "graphs",
     [
-        ({1: network(1)}, "two batch sizes"),
-        ({0: network(1), 1: network(1)}, "batch size must be a whole number from 1, not 0"),
-        ({1: network(1), 2: network(2, odd=1), 3: network(3)}, "size of tensor 'a' is not affine.*4 at 1, 9 at 2, 12"),
-        ({2: network(2), 4: network(4, odd=1)}, "size of tensor 'a' is not affine"),  # 4.5 bytes for each sample
-        ({2: network(2, odd=9), 4: network(4)}, "size of tensor 'a' is not affine"),  # falls
-        ({4: network(4), 5: network(5, odd=90)}, "size of tensor 'a' is not affine"),  # negative at 0
-        ({1: network(1), 2: network(2), 3: network(3, cost=4)}, "cost of op 'a' is not affine"),
-        ({1: network(1), 2: network(2, phase="")}, "op 'a' is not the same in the graphs 'net-b1' and 'net-b2'"),
-        ({1: network(1), 2: network(2, extra=["c"])}, "op 'c' is in only one"),
-        ({1: network(1), 2: network(2).with_outputs(["b"])}, "outputs of the graphs"),
+        {1: network(1)},
+        {0: network(1), 1: network(1)},
+        {1: network(1), 2: network(2, odd=1), 3: network(3)},
+        {2: network(2), 4: network(4, odd=1)},  # 4.5 bytes for each sample
+        {2: network(2, odd=9), 4: network(4)},  # falls
+        {4: network(4), 5: network(5, odd=90)},  # negative at 0
+        {1: network(1), 2: network(2), 3: network(3, cost=4)},
+        {1: network(1), 2: network(2, phase="")},
+        {1: network(1), 2: network(2, extra=["c"])},
+        {1: network(1), 2: network(2).with_outputs(["b"])},
     ],
 )
-def test_what_is_no_line_is_named(graphs, message):
-    with pytest.raises(GraphError, match=message):
+def test_what_is_no_line_is_named(graphs):
+    with refused("batch-scaling.line"):
         AffineGraph.fit(graphs)
 
 
@@ -78,18 +78,18 @@ def test_a_vgg_from_one_graph():
 
 
 @pytest.mark.parametrize(
-    ("batch", "independent", "more", "message"),
+    ("batch", "independent", "more"),
     [
-        (5, ["c"], {}, "no tensor or op 'c'"),
-        (3, ["b"], {}, "size of tensor 'a' is 20, which is no multiple of the batch size 3"),
-        (4, ["a", "b"], {}, "cost of op 'a' is 15, which"),
-        (5, [], {"constant_memory_per_sample": 23}, "110 bytes has no room for 5 samples of 23 bytes"),
-        (True, [], {}, "not True"),
-        (2.0, [], {}, "not 2.0"),
+        (5, ["c"], {}),
+        (3, ["b"], {}),
+        (4, ["a", "b"], {}),
+        (5, [], {"constant_memory_per_sample": 23}),
+        (True, [], {}),
+        (2.0, [], {}),
     ],
 )
-def test_what_cannot_be_in_proportion(batch, independent, more, message):
-    with pytest.raises(GraphError, match=message):
+def test_what_cannot_be_in_proportion(batch, independent, more):
+    with refused("batch-scaling.proportion"):
         AffineGraph.scaled(network(5), batch, independent, **more)
 
 

@@ -8,9 +8,9 @@ from graph_strategies import graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import counted_least_peak
+from refusals import refused
 from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN, from_lists
 
-from remat.errors import GraphError
 from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, single_output_graph
 from remat.graphs.builder import stable_topological_order
 
@@ -137,65 +137,55 @@ def test_immutable():
 
 
 BAD = {
-    "no ops": ({"ops": []}, "no ops"),
-    "two ops of one name": ({"ops": [A, Op("a")]}, "two ops are named 'a'"),
-    "two tensors of one name": ({"tensors": [X, X]}, "two tensors are named 'x'"),
-    "unknown input": ({"ops": [A, Op("b", ("y",))]}, "'b' reads unknown tensor 'y'"),
-    "unknown output": ({"ops": [A, Op("b", (), ("y",))]}, "'b' writes unknown tensor 'y'"),
-    "input twice": ({"ops": [A, Op("b", ("x", "x"))]}, "'b' reads tensor 'x' twice"),
-    "output twice": ({"ops": [Op("a", (), ("x", "x"))]}, "'a' writes tensor 'x' twice"),
-    "own output": ({"ops": [Op("a", ("x",), ("x",))]}, "'a' reads and writes tensor 'x'"),
-    "nobody writes": ({"ops": [Op("a")]}, "'x' is written by no op"),
-    "input is written": ({"inputs": ["x"]}, "graph input 'x' is also written"),
-    "unknown graph input": ({"inputs": ["q"]}, "graph inputs name unknown tensor 'q'"),
-    "unknown graph output": ({"outputs": ["q"]}, "graph outputs name unknown tensor 'q'"),
-    "graph output twice": ({"outputs": ["x", "x"]}, "graph outputs name a tensor twice"),
-    "negative size": ({"tensors": [Tensor("x", -1)]}, "size of tensor 'x' must not be negative"),
-    "float size": ({"tensors": [Tensor("x", 1.5)]}, "size of tensor 'x' must be a whole number, not 1.5"),
-    "integral float": ({"ops": [Op("a", (), ("x",), cost=3.0)]}, "cost of op 'a' .* finer unit"),
-    "bool cost": ({"ops": [Op("a", (), ("x",), cost=True)]}, "cost of op 'a' must be a whole number, not True"),
-    "text cost": ({"ops": [Op("a", (), ("x",), cost="3")]}, "cost of op 'a' must be a whole number, not '3'"),
-    "huge size": ({"tensors": [Tensor("x", 10**5000)]}, "size of tensor 'x' is 2\\^62 or more"),
-    "hugely negative": ({"tensors": [Tensor("x", -(10**5000))]}, "size of tensor 'x' must not be negative"),
-    "huge sum": (
-        {"tensors": [Tensor("x", 2**61), Tensor("y", 2**61)], "ops": [Op("a", (), ("x", "y"))]},
-        "the sum of all sizes",
-    ),
-    "negative workspace": ({"ops": [Op("a", (), ("x",), workspace=-1)]}, "workspace of op 'a'"),
-    "negative constant": ({"constant_memory": -1}, "constant_memory must not be negative"),
-    "phase": ({"ops": [Op("a", (), ("x",), phase="up")]}, "phase 'up' of op 'a'"),
-    "type": ({"ops": [Op("a", (), ("x",), type=3)]}, "type of op 'a' must be text"),
-    "recomputable": ({"ops": [Op("a", (), ("x",), recomputable=1)]}, "'recomputable' of op 'a'"),
-    "cost unit": ({"cost_unit": "s"}, "cost unit 's' is not one of"),
-    "control character": ({"ops": [Op("a\x1b[2J", (), ("x",))]}, r"printable, non-empty name, not 'a\\x1b"),
-    "empty name": ({"ops": [Op("", (), ("x",))]}, "non-empty name"),
-    "long name": ({"ops": [Op("a" * 5000, (), ("x",))]}, "printable, non-empty name"),
-    "lone surrogate": ({"ops": [Op("\ud800", (), ("x",))]}, "printable"),
-    "graph name": ({"name": "a\nb"}, "name of a graph must be printable"),
-    "graph source": ({"source": 3}, "source of graph 'g' must be text"),
-    "string for names": ({"ops": [Op("a", (), "x")]}, "outputs of op 'a' must be a list of names"),
-    "list for a name": ({"ops": [Op("a", ([],), ("x",))]}, "inputs of op 'a' must be names"),
-    "order misses": ({"ops": [A, Op("b")], "order": ["a"]}, "the order misses op 'b'"),
-    "order repeats": ({"ops": [A, Op("b")], "order": ["a", "a"]}, "the order names op 'a' twice"),
-    "order unknown": ({"order": ["q"]}, "the order names unknown op 'q'"),
-    "wrong order": (
-        {"ops": [A, Op("b", ("x",))], "order": ["b", "a"]},
-        "not topological: op 'b' comes before op 'a'",
-    ),
-    "cycle": (
-        {"tensors": [X, Tensor("y", 1)], "ops": [Op("a", ("y",), ("x",)), Op("b", ("x",), ("y",))]},
-        "cycle: (a -> b -> a|b -> a -> b)",
-    ),
-    "too many pairs": (
-        {"ops": [Op(f"w{i}", (), ("x",)) for i in range(10_001)] + [Op(f"r{i}", ("x",)) for i in range(10_001)]},
-        "dependencies, more than",
-    ),
+    "no ops": {"ops": []},
+    "two ops of one name": {"ops": [A, Op("a")]},
+    "two tensors of one name": {"tensors": [X, X]},
+    "unknown input": {"ops": [A, Op("b", ("y",))]},
+    "unknown output": {"ops": [A, Op("b", (), ("y",))]},
+    "input twice": {"ops": [A, Op("b", ("x", "x"))]},
+    "output twice": {"ops": [Op("a", (), ("x", "x"))]},
+    "own output": {"ops": [Op("a", ("x",), ("x",))]},
+    "nobody writes": {"ops": [Op("a")]},
+    "input is written": {"inputs": ["x"]},
+    "unknown graph input": {"inputs": ["q"]},
+    "unknown graph output": {"outputs": ["q"]},
+    "graph output twice": {"outputs": ["x", "x"]},
+    "negative size": {"tensors": [Tensor("x", -1)]},
+    "float size": {"tensors": [Tensor("x", 1.5)]},
+    "integral float": {"ops": [Op("a", (), ("x",), cost=3.0)]},
+    "bool cost": {"ops": [Op("a", (), ("x",), cost=True)]},
+    "text cost": {"ops": [Op("a", (), ("x",), cost="3")]},
+    "huge size": {"tensors": [Tensor("x", 10**5000)]},
+    "hugely negative": {"tensors": [Tensor("x", -(10**5000))]},
+    "huge sum": {"tensors": [Tensor("x", 2**61), Tensor("y", 2**61)], "ops": [Op("a", (), ("x", "y"))]},
+    "negative workspace": {"ops": [Op("a", (), ("x",), workspace=-1)]},
+    "negative constant": {"constant_memory": -1},
+    "phase": {"ops": [Op("a", (), ("x",), phase="up")]},
+    "type": {"ops": [Op("a", (), ("x",), type=3)]},
+    "recomputable": {"ops": [Op("a", (), ("x",), recomputable=1)]},
+    "cost unit": {"cost_unit": "s"},
+    "control character": {"ops": [Op("a\x1b[2J", (), ("x",))]},
+    "empty name": {"ops": [Op("", (), ("x",))]},
+    "long name": {"ops": [Op("a" * 5000, (), ("x",))]},
+    "lone surrogate": {"ops": [Op("\ud800", (), ("x",))]},
+    "graph name": {"name": "a\nb"},
+    "graph source": {"source": 3},
+    "string for names": {"ops": [Op("a", (), "x")]},
+    "list for a name": {"ops": [Op("a", ([],), ("x",))]},
+    "order misses": {"ops": [A, Op("b")], "order": ["a"]},
+    "order repeats": {"ops": [A, Op("b")], "order": ["a", "a"]},
+    "order unknown": {"order": ["q"]},
+    "wrong order": {"ops": [A, Op("b", ("x",))], "order": ["b", "a"]},
+    "cycle": {"tensors": [X, Tensor("y", 1)], "ops": [Op("a", ("y",), ("x",)), Op("b", ("x",), ("y",))]},
+    "too many pairs": {
+        "ops": [Op(f"w{i}", (), ("x",)) for i in range(10_001)] + [Op(f"r{i}", ("x",)) for i in range(10_001)]
+    },
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("changes,message", BAD.values(), ids=BAD)
-def test_ill_formed_graphs_are_refused(changes, message):
-    with pytest.raises(GraphError, match=message) as caught:
+@pytest.mark.parametrize("changes", BAD.values(), ids=BAD)
+def test_ill_formed_graphs_are_refused(changes):
+    with refused("compute-graph.ill-formed") as caught:
         ComputeGraph(**{"name": "g", "tensors": [X], "ops": [A], **changes})
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
@@ -203,15 +193,11 @@ def test_ill_formed_graphs_are_refused(changes, message):
 
 def test_all_that_is_wrong_with_the_names_is_told_at_once():
     """As the readers tell all missing keys; a list of thousands is counted."""
-    with pytest.raises(GraphError) as caught:
+    with refused("compute-graph.ill-formed"):
         ComputeGraph("g", [X, X], [A, Op("b", ("p",), ("q",)), Op("b")], outputs=["r"], order=["a", "z"])
-    assert str(caught.value) == (
-        "two ops are named 'b'; two tensors are named 'x'; op 'b' reads unknown tensor 'p'; "
-        "op 'b' writes unknown tensor 'q'; graph outputs name unknown tensor 'r'"
-    )
-    with pytest.raises(GraphError, match=r"the order names unknown op 'y'; .*'z'; the order misses op 'a'$"):
+    with refused("graph.tensor-lists", culprit="y"):
         ComputeGraph("g", [X], [A], order=["y", "z"])
-    with pytest.raises(GraphError, match=r"unknown tensor 'y4'; and 4,995 more$"):
+    with refused("graph.tensor-lists", culprit="y4"):
         ComputeGraph("g", [X], [A, *(Op(f"b{i}", (f"y{i}",)) for i in range(5000))], order=None)
 
 
@@ -227,18 +213,18 @@ def test_builder_orders_by_insertion_where_it_can():
 
 
 @pytest.mark.parametrize(
-    "call,message",
+    "call",
     [
-        (lambda b: b.op("a", size=1), "two ops are named 'a'"),
-        (lambda b: b.op("b"), "'b' needs either a size"),
-        (lambda b: b.op("b", size=1, outputs=["a"]), "'b' needs either a size"),
-        (lambda b: b.tensor("a", 2), "two tensors are named 'a'"),
+        lambda b: b.op("a", size=1),
+        lambda b: b.op("b"),
+        lambda b: b.op("b", size=1, outputs=["a"]),
+        lambda b: b.tensor("a", 2),
     ],
 )
-def test_builder_refuses(call, message):
+def test_builder_refuses(call):
     builder = GraphBuilder("g")
     builder.op("a", size=1)
-    with pytest.raises(GraphError, match=message):
+    with refused("compute-graph.builder"):
         call(builder)
 
 
@@ -252,7 +238,7 @@ def test_single_output_graph():
     assert graph.order == ("a", "b")
     assert graph.num_edges == 1
     assert [op.phase for op in graph.ops] == ["", "forward"]
-    with pytest.raises(GraphError, match="names unknown op 'q'"):
+    with refused("graph.unknown-op", culprit="q"):
         single_output_graph("g", {"a": (1, 1)}, [("a", "q")])
 
 

@@ -4,8 +4,8 @@ import networkx as nx
 import pytest
 from graph_strategies import graphs
 from hypothesis import given
+from refusals import refused
 
-from remat.errors import FormatError, GraphError
 from remat.graphs import ComputeGraph, layered, read_graph
 from remat.graphs.exchange import from_networkx, to_networkx
 
@@ -51,20 +51,20 @@ def with_nodes(**attributes):
 
 
 @pytest.mark.parametrize(
-    "make,options,message",
+    "make,options",
     [
-        (nx.Graph, {}, "not directed"),
-        (nx.DiGraph, {}, "no ops"),
-        (lambda: with_nodes(size=1), {}, "node 'a' has no attribute 'cost'"),
-        (lambda: with_nodes(size=1, cost=1), {"size": "bytes"}, "node 'a' has no attribute 'bytes'"),
-        (lambda: with_nodes(size=1.0, cost=1), {}, "size of node 'a' must be a whole number"),
-        (lambda: with_nodes(size=1, cost=-1), {}, "cost of node 'a' must not be negative"),
-        (lambda: with_nodes(size=1, cost=1), {"order": ["q"]}, "unknown op 'q'"),
-        (lambda: nx.DiGraph(format="remat-graph"), {}, "no attribute 'name'"),
+        (nx.Graph, {}),
+        (nx.DiGraph, {}),
+        (lambda: with_nodes(size=1), {}),
+        (lambda: with_nodes(size=1, cost=1), {"size": "bytes"}),
+        (lambda: with_nodes(size=1.0, cost=1), {}),
+        (lambda: with_nodes(size=1, cost=-1), {}),
+        (lambda: with_nodes(size=1, cost=1), {"order": ["q"]}),
+        (lambda: nx.DiGraph(format="remat-graph"), {}),
     ],
 )
-def test_refuses(make, options, message):
-    with pytest.raises(GraphError, match=message):
+def test_refuses(make, options):
+    with refused("networkx.refused"):
         from_networkx(make(), **options)
 
 
@@ -72,19 +72,19 @@ def test_nodes_with_the_same_text_and_cycles():
     graph = nx.DiGraph()
     graph.add_node(1, size=1, cost=1)
     graph.add_node("1", size=1, cost=1)
-    with pytest.raises(GraphError, match="two nodes are named '1'"):
+    with refused("graph.networkx", culprit="1"):
         from_networkx(graph)
     graph = nx.DiGraph([("a", "b"), ("b", "a")])
     nx.set_node_attributes(graph, 1, "size")
     nx.set_node_attributes(graph, 1, "cost")
-    with pytest.raises(GraphError, match="cycle"):
+    with refused("graph.cycle"):
         from_networkx(graph)
 
 
 def test_damaged_bipartite_form():
     graph = to_networkx(layered(5, 0.4))
     del graph.nodes["op:0"]["cost"]
-    with pytest.raises(GraphError, match="marked 'remat-graph' but has no attribute 'cost'"):
+    with refused("graph.networkx", culprit="remat-graph"):
         from_networkx(graph)
 
 
@@ -110,23 +110,20 @@ def test_node_link_of_sizes_and_costs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change,message",
+    "change",
     [
-        (lambda d: d["nodes"][0].pop("size"), r"nodes\[0\]: key 'size' is missing"),
-        (lambda d: d["nodes"][0].update(kind="thing"), r"nodes\[0\]\.kind is 'thing', not 'tensor'"),
-        (lambda d: d["nodes"][1].update(id=d["nodes"][0]["id"]), "two have the same id|not between"),
-        (lambda d: d["links"][0].update(source="nobody"), r"links\[0\] is not between an op and a tensor"),
-        (lambda d: d["links"][0].pop("position"), r"links\[0\]: key 'position' is missing"),
-        (lambda d: d["graph"].pop("order"), "graph: key 'order' is missing"),
-        (
-            lambda d: d["graph"].update(order=3, inputs=[1]),
-            r"graph\.inputs\[0\] must be .*; graph\.order must be a list",
-        ),
+        lambda d: d["nodes"][0].pop("size"),
+        lambda d: d["nodes"][0].update(kind="thing"),
+        lambda d: d["nodes"][1].update(id=d["nodes"][0]["id"]),
+        lambda d: d["links"][0].update(source="nobody"),
+        lambda d: d["links"][0].pop("position"),
+        lambda d: d["graph"].pop("order"),
+        lambda d: d["graph"].update(order=3, inputs=[1]),
     ],
 )
-def test_damaged_node_link_of_ops_and_tensors(change, message, tmp_path):
+def test_damaged_node_link_of_ops_and_tensors(change, tmp_path):
     document = nx.node_link_data(to_networkx(layered(5, 0.4)), edges="links")
     change(document)
     (tmp_path / "g.json").write_text(json.dumps(document))
-    with pytest.raises(FormatError, match=message):
+    with refused("graph-file.node-link"):
         read_graph(tmp_path / "g.json")

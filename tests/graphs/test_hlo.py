@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from refusals import refused
 
 from remat.errors import FormatError, FormatRemark, GraphError
 from remat.graphs import Source, read_graph
@@ -193,19 +194,9 @@ def test_bytes_of_shapes(text, size):
 
 
 def test_shapes_that_are_none():
-    for text, message in (
-        ("q7[3]", "unknown element type 'q7'"),
-        ("f32[?,5]", "axis 0 of .* has no bound"),
-        ("f32[-1]", "axis 0 of .* is no extent"),
-        ("f32[99999999999999999999]", "is no extent"),
-        (f"f32[{'1,' * 80}1]", "more than 64 axes"),
-        ("f32", "no shape"),
-        ("(f32[1]", "tuple of shapes ends"),
-        ("(" * 50_000, "more than 32 deep"),
-        ("f32[2,3]{2,0:T(8,128)}", "does not name the axes"),
-        ("f32[2,3]{1,0:T(0,128)}", "extent 0"),
-    ):
-        with pytest.raises(FormatError, match=message):
+    for text in ("q7[3]", "f32[?,5]", "f32[-1]", "f32[99999999999999999999]", f"f32[{'1,' * 80}1]", "f32", "(f32[1]",
+                 "(" * 50_000, "f32[2,3]{2,0:T(8,128)}", "f32[2,3]{1,0:T(0,128)}"):  # fmt: skip
+        with refused("format.hlo-shape"):
             ShapeReader(text).read(0)
     assert array_shape("s4", "3,3", "").size == 9
 
@@ -434,54 +425,52 @@ def test_convolution_pairs_are_counted_exactly():
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    "lines",
     [
-        (["x = f32[4] parameter(0)", "x = f32[4] parameter(1)"], "line 5: two instructions of 'main' are named 'x'"),
-        (["ROOT y = f32[4] negate(x)"], "line 4: y: operand 'x' is no instruction above it"),
-        (["ROOT y = f32[4] negate(%y)"], "line 4: y: operand 'y' is no instruction above it"),
-        (["ROOT y = f32[4] negate("], "line 4: y: operand '}'|brackets of its operands are not closed"),
-        (["ROOT y = f32[4] iota(), a={1"], "line 4: y: brackets of its attributes are not closed"),
-        (["ROOT y = f32[4] iota(), a=\"1"], "line 4: y: a string that does not end"),
-        (["ROOT y = f32[4] iota() nonsense"], "line 4: y: no attribute: 'nonsense'"),
-        (["ROOT y = f32[4]"], "line 4: y: no opcode"),
-        (["ROOT y = f32[99999999999999999999] iota()"], "line 4: y: axis 0"),
-        (["ROOT y = f32[9999999999,9999999999] iota()"], "line 4: y: takes 2\\^62 operations or more|2\\^62"),
-        (["ROOT y = q4[3] iota()"], "line 4: y: unknown element type 'q4'"),
-        (["what is this"], "line 4: no instruction: 'what is this'"),
-        (["y = f32[4] iota()"], "line 5: computation 'main' ends without a ROOT"),
-        (["ROOT y = f32[4] iota()", "ROOT z = f32[4] iota()"], "line 5: z: a second ROOT"),
-        (["ROOT y = f32[4] fusion(), calls=f"], "line 4: y: calls 'f', which is no computation above it"),
-        (["y = f32[4] iota()", "ROOT z = f32[4] get-tuple-element(y), index=0"], "line 5: z: takes an element of"),
-        (["y = (f32[4]) custom-call()", "ROOT z = f32[4] get-tuple-element(y), index=7"], "takes element 7 of a tuple"),
-        (["y = f32[4] iota()", "ROOT z = (f32[4], f32[4]) tuple(y)"], "line 5: z: its operands are not what"),
-        (["y = f32[4] iota()", "ROOT z = (f32[4]) bitcast(y)"], "line 5: z: its operand is not what"),
-        (["y = f32[4] iota()", "ROOT z = f32[4] dot(y, y), lhs_contracting_dims={3}"], "line 5: z: .* axis 3"),
-        (["y = f32[4] iota()", "ROOT z = f32[4] dot(), lhs_contracting_dims={3}"], "line 5: z: dot has no operand 0"),
-        (["y = f32[4] iota()", "ROOT z = f32[4] copy-done(y)", "ROOT q = token[] iota()"], "line 6: q: a second ROOT"),
-        (["y = (f32[4], f32[4]) custom-call()", "ROOT z = (f32[], f32[]) copy-done(y)"], "does not finish what y"),
-        (["y = f32[4] iota()", "ROOT z = f32[4] convolution(y, y)"], "line 5: z: convolution without dim_labels"),
-        (["ROOT y = f32[4] iota(), " + "control-predecessors={a}, " * 3 + "a"], "line 4: y: no attribute: 'a'"),
+        ["x = f32[4] parameter(0)", "x = f32[4] parameter(1)"],
+        ["ROOT y = f32[4] negate(x)"],
+        ["ROOT y = f32[4] negate(%y)"],
+        ["ROOT y = f32[4] negate("],
+        ["ROOT y = f32[4] iota(), a={1"],
+        ["ROOT y = f32[4] iota(), a=\"1"],
+        ["ROOT y = f32[4] iota() nonsense"],
+        ["ROOT y = f32[4]"],
+        ["ROOT y = f32[99999999999999999999] iota()"],
+        ["ROOT y = f32[9999999999,9999999999] iota()"],
+        ["ROOT y = q4[3] iota()"],
+        ["what is this"],
+        ["y = f32[4] iota()"],
+        ["ROOT y = f32[4] iota()", "ROOT z = f32[4] iota()"],
+        ["ROOT y = f32[4] fusion(), calls=f"],
+        ["y = f32[4] iota()", "ROOT z = f32[4] get-tuple-element(y), index=0"],
+        ["y = (f32[4]) custom-call()", "ROOT z = f32[4] get-tuple-element(y), index=7"],
+        ["y = f32[4] iota()", "ROOT z = (f32[4], f32[4]) tuple(y)"],
+        ["y = f32[4] iota()", "ROOT z = (f32[4]) bitcast(y)"],
+        ["y = f32[4] iota()", "ROOT z = f32[4] dot(y, y), lhs_contracting_dims={3}"],
+        ["y = f32[4] iota()", "ROOT z = f32[4] dot(), lhs_contracting_dims={3}"],
+        ["y = f32[4] iota()", "ROOT z = f32[4] copy-done(y)", "ROOT q = token[] iota()"],
+        ["y = (f32[4], f32[4]) custom-call()", "ROOT z = (f32[], f32[]) copy-done(y)"],
+        ["y = f32[4] iota()", "ROOT z = f32[4] convolution(y, y)"],
+        ["ROOT y = f32[4] iota(), " + "control-predecessors={a}, " * 3 + "a"],
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line(lines, message):
-    with pytest.raises(FormatError, match=message) as caught:
+def test_what_is_wrong_is_named_with_its_line(lines):
+    with refused("graph-file.hlo"):
         program_from_text(module(*lines).replace("\n\n\n", "\n\n"))
-    assert "\n" not in str(caught.value)
 
 
 def test_modules_that_are_none():
-    for text, message in (
-        ("HloModule m\n", "0 ENTRY computations"),
-        ("HloModule m\nENTRY a {\n", "computation 'a' is not closed"),
-        ("HloModule m\nnonsense\n", "line 2: no computation begins with 'nonsense'"),
-        (module("ROOT y = f32[] iota()") * 2, "line 7: a second module"),
-        (module("ROOT y = f32[] iota()", before=ADD * 2), "two computations are named 'add'"),
-        (module("ROOT y = f32[] iota()", before="b {\n  ROOT z = f32[] call(), to_apply=b\n}"), "calls 'b'"),
+    for text in (
+        "HloModule m\n",
+        "HloModule m\nENTRY a {\n",
+        "HloModule m\nnonsense\n",
+        module("ROOT y = f32[] iota()") * 2,
+        module("ROOT y = f32[] iota()", before=ADD * 2),
+        module("ROOT y = f32[] iota()", before="b {\n  ROOT z = f32[] call(), to_apply=b\n}"),
+        module("ROOT y = f32[] parameter(0)"),
     ):
-        with pytest.raises(FormatError, match=message):
+        with refused("graph-file.hlo"):
             program_from_text(text)
-    with pytest.raises(GraphError, match="computes nothing"):
-        program_from_text(module("ROOT y = f32[] parameter(0)"))
 
 
 def test_a_schedule_must_be_one(tmp_path):
@@ -489,13 +478,13 @@ def test_a_schedule_must_be_one(tmp_path):
     path.write_text(REMAT.replace(", is_scheduled=true", ""))
     with pytest.warns(UserWarning, match="the module is not scheduled"):
         graph = read_graph(path)
-    with pytest.raises(FormatError, match=r"m\.hlo: the module does not say is_scheduled=true"):
+    with refused("graph-file.hlo", culprit="is_scheduled"):
         read_schedule(path, graph)
     path.write_text(REMAT.replace("neg", "pos"))
-    with pytest.raises(FormatError, match="the module runs 'pos', which graph 'm' lacks"):
+    with refused("graph-file.hlo", culprit="pos"):
         read_schedule(path, graph)
     path.write_text(module("ROOT y = f32[] parameter(0)"))
-    with pytest.raises(FormatError, match=r"m\.hlo: module 'm' computes nothing"):
+    with refused("graph-file.hlo", culprit="m.hlo"):
         read_schedule(path)
     assert FORMAT.recognizes(Source("x", b"\n HloModule x"))
     assert not FORMAT.recognizes(Source("x", b"module @x"))

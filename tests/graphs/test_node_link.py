@@ -1,13 +1,11 @@
 import json
-import random
 
 import networkx as nx
 import pytest
+from refusals import refused
 
-from remat.errors import FormatError, GraphError, RematError
 from remat.graphs import layered, read_graph
-from remat.graphs.formats.node_link import FORMAT, graph_from_node_link
-from remat.io.formats import Source
+from remat.graphs.formats.node_link import graph_from_node_link
 
 
 def checkmate():
@@ -84,83 +82,58 @@ def put(*keys, value):
 
 
 BAD = {
-    "integral float": (put("nodes", 1, "cost_cpu", value=3.0), GraphError, r"\[1\]\.cost_cpu .* not 3\.0; .* finer"),
-    "float": (put("nodes", 1, "cost_ram", value=0.5), GraphError, r"nodes\[1\]\.cost_ram .* not 0\.5"),
-    "true": (put("nodes", 1, "cost_ram", value=True), GraphError, r"nodes\[1\]\.cost_ram .* not True"),
-    "negative": (put("nodes", 1, "cost_ram", value=-2), GraphError, r"nodes\[1\]\.cost_ram must not be negative"),
-    "missing": (put("nodes", 1, value={"id": 9, "cost_cpu": 1}), FormatError, r"nodes\[1\] \('9'\) .* 'cost_ram'"),
-    "no dialect": (put("nodes", 0, value={"id": 9}), FormatError, r"nodes\[0\] .* no known dialect"),
-    "no nodes": (put("nodes", value=[]), FormatError, "nodes is empty"),
-    "node a number": (put("nodes", 1, value=1), FormatError, r"nodes\[1\] must be an object"),
-    "id missing": (put("nodes", 1, "id", value=None), FormatError, r"nodes\[1\]\.id must be"),
-    "id a list": (put("nodes", 1, "id", value=[1]), FormatError, r"nodes\[1\]\.id must be"),
-    "id twice": (put("nodes", 1, "id", value=2), FormatError, r"nodes\[1\]\.id: two nodes are named '2'"),
-    "id twice as text": (put("nodes", 1, "id", value="2"), FormatError, r"nodes\[1\]\.id: two nodes are named '2'"),
-    "hostile id": (put("nodes", 0, "id", value="\x1b[2J"), RematError, r"\\x1b|unknown node"),
-    "links missing": (put("links", value=None), FormatError, "links must be a list"),
-    "link a list": (put("links", 0, value=[0, 1]), FormatError, r"links\[0\] must be an object"),
-    "link without ends": (put("links", 0, value={"from": 0}), FormatError, r"links\[0\] names no ends"),
-    "unknown end": (put("links", 0, "target", value=7), FormatError, r"links\[0\]\.target names unknown node 7"),
-    "end a list": (put("links", 0, "target", value=[1]), FormatError, r"links\[0\]\.target must be"),
-    "end as text": (put("links", 0, "target", value="1"), FormatError, r"links\[0\]\.target names unknown node '1'"),
-    "cycle": (put("links", 1, value={"source": 1, "target": 0}), GraphError, "cycle: "),
-    "loop": (put("links", 1, value={"source": 1, "target": 1}), GraphError, "reads and writes tensor '1'"),
-    "undirected": (put("directed", value=False), FormatError, "not directed"),
-    "graph a list": (put("graph", value=[1]), FormatError, "graph must be an object"),
-    "order unknown": (put("graph", value={"order": [0, 1, 3]}), FormatError, r"graph\.order\[2\] .* unknown node 3"),
-    "order short": (put("graph", value={"order": [0, 1]}), GraphError, "misses op '2'"),
-    "order wrong": (put("graph", value={"order": [0, 2, 1]}), GraphError, "op '2' comes before op '1'"),
-    "order a number": (put("graph", value={"order": 3}), FormatError, r"graph\.order must be a list"),
+    "integral float": put("nodes", 1, "cost_cpu", value=3.0),
+    "float": put("nodes", 1, "cost_ram", value=0.5),
+    "true": put("nodes", 1, "cost_ram", value=True),
+    "negative": put("nodes", 1, "cost_ram", value=-2),
+    "missing": put("nodes", 1, value={"id": 9, "cost_cpu": 1}),
+    "no dialect": put("nodes", 0, value={"id": 9}),
+    "no nodes": put("nodes", value=[]),
+    "node a number": put("nodes", 1, value=1),
+    "id missing": put("nodes", 1, "id", value=None),
+    "id a list": put("nodes", 1, "id", value=[1]),
+    "id twice": put("nodes", 1, "id", value=2),
+    "id twice as text": put("nodes", 1, "id", value="2"),
+    "hostile id": put("nodes", 0, "id", value="\x1b[2J"),
+    "links missing": put("links", value=None),
+    "link a list": put("links", 0, value=[0, 1]),
+    "link without ends": put("links", 0, value={"from": 0}),
+    "unknown end": put("links", 0, "target", value=7),
+    "end a list": put("links", 0, "target", value=[1]),
+    "end as text": put("links", 0, "target", value="1"),
+    "cycle": put("links", 1, value={"source": 1, "target": 0}),
+    "loop": put("links", 1, value={"source": 1, "target": 1}),
+    "undirected": put("directed", value=False),
+    "graph a list": put("graph", value=[1]),
+    "order unknown": put("graph", value={"order": [0, 1, 3]}),
+    "order short": put("graph", value={"order": [0, 1]}),
+    "order wrong": put("graph", value={"order": [0, 2, 1]}),
+    "order a number": put("graph", value={"order": 3}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change,error,message", BAD.values(), ids=BAD)
-def test_bad_documents(change, error, message, tmp_path):
+@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+def test_bad_documents(change, tmp_path):
     document = checkmate()
     change(document)
     path = tmp_path / "culprit.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(error, match=message) as caught:
+    with refused("graph-file.node-link", culprit=f"{path}: "):
         read_graph(path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert str(caught.value).isprintable()
 
 
 def test_all_faults_of_a_document_at_once():
     document = checkmate()
     document["nodes"][1] = {"id": 0}
     document["links"][0] = {"source": 7, "target": [1]}
-    with pytest.raises(FormatError) as caught:
+    with refused("graph-file.node-link"):
         graph_from_node_link(document)
-    assert str(caught.value) == (
-        "nodes[1] ('0') has no attribute 'cost_ram'; nodes[1] ('0') has no attribute 'cost_cpu'; "
-        "links[0].source names unknown node 7; links[0].target must be a whole number or a string"
-    )
     document = checkmate()
     document["nodes"][0]["cost_ram"], document["nodes"][1]["cost_cpu"] = -1, "1_000"
-    with pytest.raises(
-        GraphError, match=r"nodes\[0\]\.cost_ram must not be negative; nodes\[1\]\.cost_cpu must be a wh"
-    ):
+    with refused("graph.numbers"):
         graph_from_node_link(document)
 
 
 def test_document_that_is_no_object():
-    with pytest.raises(FormatError, match="must be an object"):
+    with refused("graph-file.node-link"):
         graph_from_node_link([])
-
-
-def test_mutated_files_raise_only_clear_errors():
-    rng = random.Random(5)
-    words = [b"-1", b"null", b"1.5", b"{}", b"[]", b'"id"', b"true", b"9" * 30, b'"0"', b""]
-    refused = 0
-    for content in (json.dumps(checkmate()).encode(), json.dumps(moccasin(layered(6, 0.4))).encode()):
-        for _ in range(1500):
-            start = rng.randrange(len(content))
-            source = Source("culprit", content[:start] + rng.choice(words) + content[start + rng.randrange(8) :])
-            try:
-                if FORMAT.recognizes(source):
-                    FORMAT.read(source)
-            except RematError as error:
-                refused += 1
-                assert "\n" not in str(error)
-    assert refused > 1000

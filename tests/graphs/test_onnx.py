@@ -12,6 +12,7 @@ onnx = pytest.importorskip("onnx")
 import numpy as np  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from onnx_models import FLOAT, constant, model, node, value, weight  # noqa: E402
+from refusals import refused  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from remat import read_graph  # noqa: E402
@@ -55,7 +56,7 @@ def test_views_may_be_kept() -> None:
     graph = graph_from_onnx(network(), views="keep")
     assert sizes(graph)["f"] == 2048
     assert costs(graph)["flat"] == 0
-    with pytest.raises(FormatError, match="views must be one of fold, keep, not 'no'"):
+    with refused("format.option", culprit="no"):
         graph_from_onnx(network(), views="no")
 
 
@@ -72,11 +73,9 @@ def test_open_dimensions_are_refused_by_name_and_can_be_given() -> None:
     )
     graph = graph_from_onnx(data, dims={"batch": 8, "width": 3, "z[0]": 8})
     assert sizes(graph) == {"x": 96, "z": 96, "r": 96, "y": 96}
-    with pytest.raises(
-        FormatError, match=r"dims: 'heigth' is no open dimension of the model \(named ones: batch, width\)"
-    ):
+    with refused("format.dims", culprit="heigth"):
         graph_from_onnx(data, dims={"batch": 8, "width": 3, "z[0]": 8, "heigth": 2})
-    with pytest.raises(FormatError, match="the size of 'batch' must be a positive whole number, not 0"):
+    with refused("format.dims", culprit="batch"):
         graph_from_onnx(data, dims={"batch": 0})
 
 
@@ -84,7 +83,7 @@ def test_a_dimension_that_depends_on_data_is_refused_and_can_be_given() -> None:
     data = model(
         [node("NonZero", ["x"], ["n"], "where"), node("Cast", ["n"], ["y"], to=FLOAT)], [value("x", [4, 4])], ["y"]
     )
-    with pytest.raises(FormatError, match=r"node 'where' \(NonZero\), output 'n': the size of n\[1\] not given"):
+    with refused("format.open-dims", culprit="where"):
         graph_from_onnx(data)
     assert sizes(graph_from_onnx(data, dims={"n[1]": 5})) == {"x": 64, "n": 80, "y": 40}
 
@@ -165,7 +164,7 @@ def branches():
 
 
 def test_control_flow_is_refused_by_name_or_one_op() -> None:
-    with pytest.raises(FormatError, match=r"node 'choice' \(If\) has graphs of its own, which are not read"):
+    with refused("format.control-flow", culprit="choice"):
         graph_from_onnx(branches())
     remarks: list[str] = []
     graph = graph_from_onnx(branches(), control_flow="op", remarks=remarks)
@@ -194,18 +193,16 @@ def calling(*functions):
 def test_functions_are_expanded_unless_they_explode() -> None:
     graph = graph_from_onnx(calling(function("f0", "f1", "f1"), function("f1", "Relu", "Relu")))
     assert [op.type for op in graph.ops] == ["Relu"] * 4
-    with pytest.raises(FormatError, match="function 'f0' calls itself"):
+    with refused("format.recursion", culprit="f0"):
         graph_from_onnx(calling(function("f0", "f1", "Relu"), function("f1", "f0")))
     bomb = [function(f"f{i}", *[f"f{i + 1}"] * 10) for i in range(30)]
-    with pytest.raises(FormatError, match=r"its functions expand to 4,.* nodes, more than the 300,000 that are read"):
+    with refused("format.expansion"):
         graph_from_onnx(calling(*bomb, function("f30", "Relu")))
 
 
 def test_ops_of_others_need_shapes_in_the_file() -> None:
     nodes = [node("Mine", ["x"], ["m"], "special", domain="some.where"), node("Relu", ["m"], ["y"])]
-    with pytest.raises(
-        FormatError, match=r"type and shape of 'm', written by node 'special' \(some.where.Mine\), are not"
-    ):
+    with refused("format.unknown-shape", culprit="m"):
         graph_from_onnx(model(nodes, [value("x", [4])], ["y"], domains=["some.where"]))
     remarks: list[str] = []
     data = model(nodes, [value("x", [4])], ["y"], domains=["some.where"], value_info=[value("m", [2])])
@@ -287,40 +284,32 @@ def chain(*nodes, constants=()):
 
 
 BROKEN = {
-    "a cycle": (chain(node("Add", ["x", "b"], ["a"], "one"), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["y"])),
-                "node 'one' reads 'b', which only it or a node after it writes (a cycle?)"),
-    "nothing writes it": (chain(node("Add", ["x", "b"], ["y"], "one")), "reads 'b', which nothing writes"),
-    "written twice": (chain(node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"], "two")), "by node 'two' too"),
-    "no output": (chain(node("Relu", ["x"], ["a"])), "graph output 'y' is written by no node"),
-    "only constants": (chain(node("Relu", ["w"], ["y"]), constants=[weight("w", 4)]), "nothing is computed from"),
-    "no such op": (chain(node("Reluu", ["x"], ["y"], "bad")), "node 'bad': ONNX has no op 'Reluu'"),
-    "no such domain": (chain(node("A", ["x"], ["y"], "bad", domain="no")), "of domain 'no', which the model does not"),
-    "shapes that do not fit": (chain(node("MatMul", ["x", "w"], ["y"], "bad"), constants=[weight("w", 5, 2)]),
-                               "node 'bad' (MatMul): "),
-    "too few inputs": (chain(node("Conv", ["x"], ["y"], "bad")), "node 'bad' (Conv): "),
-    "text": (model([node("Identity", ["x"], ["y"])], [value("x", [4], TensorProto.STRING)], ["y"]),
-             "'x' has elements of type string, which have no size"),
-    "a sequence": (chain(node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "i"], ["y"]),
-                         constants=[constant("i", np.int64(0))]), "'s' is no tensor but a sequence"),
-    "huge": (model([node("Relu", ["x"], ["y"])], [value("x", [2**40, 2**40])], ["y"]), "'x' is larger than anything"),
-    "many axes": (model([node("Relu", ["x"], ["y"])], [value("x", [1] * 40)], ["y"]), "'x' has 40 axes, more than 32"),
-    "no equation": (chain(node("Einsum", ["x"], ["y"], "bad", equation=".r.ik->...i")),
-                    "node 'bad' (Einsum): b'.r.ik->...i' is no equation"),
-    "odd names": (model([node("Relu", ["x"], ["y"])], [value("x", ["a\nb", "c" * 5000])], ["y"]),
-                  "sizes of a b (x[0]); ccc"),
-    "no text": (network().replace(b"conv", b"\xff\xfe\xfd\xfc"), "model.graph.node.name is not UTF-8 text: b'\\xff"),
-    "not a model": (b"\x08\x0a\x3a\x7f", "no ONNX model: "),
-    "no graph": (b"\x08\x0a\x12\x01a", "no ONNX model: it has no graph"),
+    "a cycle": chain(node("Add", ["x", "b"], ["a"], "one"), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["y"])),
+    "nothing writes it": chain(node("Add", ["x", "b"], ["y"], "one")),
+    "written twice": chain(node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"], "two")),
+    "no output": chain(node("Relu", ["x"], ["a"])),
+    "only constants": chain(node("Relu", ["w"], ["y"]), constants=[weight("w", 4)]),
+    "no such op": chain(node("Reluu", ["x"], ["y"], "bad")),
+    "no such domain": chain(node("A", ["x"], ["y"], "bad", domain="no")),
+    "shapes that do not fit": chain(node("MatMul", ["x", "w"], ["y"], "bad"), constants=[weight("w", 5, 2)]),
+    "too few inputs": chain(node("Conv", ["x"], ["y"], "bad")),
+    "text": model([node("Identity", ["x"], ["y"])], [value("x", [4], TensorProto.STRING)], ["y"]),
+    "a sequence": chain(node("SequenceConstruct", ["x"], ["s"]), node("SequenceAt", ["s", "i"], ["y"]),
+                         constants=[constant("i", np.int64(0))]),
+    "huge": model([node("Relu", ["x"], ["y"])], [value("x", [2**40, 2**40])], ["y"]),
+    "many axes": model([node("Relu", ["x"], ["y"])], [value("x", [1] * 40)], ["y"]),
+    "no equation": chain(node("Einsum", ["x"], ["y"], "bad", equation=".r.ik->...i")),
+    "odd names": model([node("Relu", ["x"], ["y"])], [value("x", ["a\nb", "c" * 5000])], ["y"]),
+    "no text": network().replace(b"conv", b"\xff\xfe\xfd\xfc"),
+    "not a model": b"\x08\x0a\x3a\x7f",
+    "no graph": b"\x08\x0a\x12\x01a",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_wrong_is_said_in_one_line(what: str) -> None:
-    data, message = BROKEN[what]
-    with pytest.raises(RematError) as error:
-        graph_from_onnx(data)
-    assert message in str(error.value)
-    assert str(error.value).isprintable()
+    with refused("graph-file.onnx") as error:
+        graph_from_onnx(BROKEN[what])
     assert len(str(error.value)) < 1000
 
 
@@ -336,7 +325,7 @@ def test_vectors_that_double_and_ranks_that_double_stay_bounded() -> None:
     data = model(
         [*ranks, node("Relu", ["x"], ["y"])], [value("x", [4])], ["y"], [constant("a0", np.zeros((1, 1), np.int64))]
     )
-    with pytest.raises(FormatError, match="axes, more than 32"):
+    with refused("format.rank"):
         graph_from_onnx(data)
 
 
@@ -348,10 +337,10 @@ def test_nothing_outside_the_file_is_opened(tmp_path: Path, monkeypatch: pytest.
     onnx.external_data_helper.set_external_data(shape, location="secret")
     shape.ClearField("raw_data")
     shape.data_location = TensorProto.EXTERNAL
-    with pytest.raises(FormatError, match="Reshape"):
+    with refused("graph-file.onnx", culprit="Reshape"):
         graph_from_onnx(chain(node("Reshape", ["x", "shape"], ["y"]), constants=[shape]))
     held = node("Constant", [], ["shape"], value=shape)
-    with pytest.raises(FormatError, match="Reshape"):
+    with refused("graph-file.onnx", culprit="Reshape"):
         graph_from_onnx(chain(held, node("Reshape", ["x", "shape"], ["y"])))
     far = weight("w", 4)
     far.ClearField("raw_data")
@@ -414,7 +403,7 @@ def test_the_shell_converts_models(tmp_path: Path) -> None:
     graph = read_graph(target)
     assert graph.digest == read_graph(source, dims={"batch": 3}, views="keep").digest
     assert json.loads(target.read_text())["cost_unit"] == "flop"
-    with pytest.raises(FormatError, match=r"m.json: graph format 'remat-json' has no option 'dims' \(it has none\)"):
+    with refused("graph-file.option", culprit="m.json"):
         read_graph(target, dims={"batch": 3})
 
 
@@ -427,5 +416,5 @@ def test_remarks_name_the_file(tmp_path: Path) -> None:
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(FormatError, match=r"needs the package onnx: pip install 'remat\[onnx\]'"):
+    with refused("format.package", culprit="remat[onnx]"):
         graph_from_onnx(network())

@@ -1,6 +1,6 @@
 import pytest
+from refusals import refused
 
-from remat.errors import GraphError
 from remat.graphs.zoo import INFERENCE, TRAINING, TRAINING_STEPS, ZOO, Network, training_graph
 
 # layers, ops, edges, parameters, peak, sum of sizes, structural bound, base cost, ops of cost 0, constant memory
@@ -82,17 +82,17 @@ def test_smaller_image_and_classes():
 
 
 @pytest.mark.parametrize(
-    "name,image,message",
+    "name,image",
     [
-        ("unet", (36, 32, 3), r"unet: cannot concatenate up_sampling2d_1 \(8, 8, 256\) and block2_pool \(9, 8, 128\)"),
-        ("fcn8", (16, 16, 3), "fcn8: .* needs at least 2 x 2 pixels"),
-        ("vgg16", (0, 16, 3), "vgg16 needs a batch and an image"),
-        ("vgg16", (16.0, 16, 3), "vgg16 needs a batch and an image"),
-        ("vgg16", (16, 16), "vgg16 needs a batch and an image"),
+        ("unet", (36, 32, 3)),
+        ("fcn8", (16, 16, 3)),
+        ("vgg16", (0, 16, 3)),
+        ("vgg16", (16.0, 16, 3)),
+        ("vgg16", (16, 16)),
     ],
 )
-def test_refuses_images_that_do_not_fit(name, image, message):
-    with pytest.raises(GraphError, match=message):
+def test_refuses_images_that_do_not_fit(name, image):
+    with refused("zoo.image"):
         ZOO[name](image=image)
 
 
@@ -108,13 +108,13 @@ def test_layers_by_hand():
     net.depthwise(3)
     assert net.layers["depthwise_conv2d"].macs == 9 * 6 * 4 * 4
     assert net.params == (27 + 1) * 8 + 72 * 8 + 16 * 8 * 4 + 9 * 4
-    with pytest.raises(GraphError, match=r"cannot add conv2d \(5, 4, 8\) and c"):
+    with refused("graph.shapes", culprit="conv2d"):
         net.add("conv2d", "c")
-    with pytest.raises(GraphError, match="cannot crop"):
+    with refused("graph.zoo"):
         net.crop(7, 1)
-    with pytest.raises(GraphError, match="cannot reshape"):
+    with refused("graph.zoo"):
         net.reshape(1, 1, 1)
-    with pytest.raises(GraphError, match="two layers are named 'c'"):
+    with refused("graph.name-taken", culprit="c"):
         net.dropout(name="c")
 
 
@@ -142,10 +142,10 @@ def test_layer_names_that_clash(name):
     net = Network("n", 1, (4, 4, 1))
     net.conv(2, 3, name=name)
     net.conv(2, 3, name="b")
-    with pytest.raises(GraphError, match=f"{name}"):
+    with refused("graph.name-taken"):
         training_graph(net)
 
 
 def test_empty_network():
-    with pytest.raises(GraphError, match="no layers"):
+    with refused("graph.no-ops"):
         training_graph(Network("n", 1, (4, 4, 1)))

@@ -7,8 +7,8 @@ from statistics import mean
 import networkx as nx
 import pytest
 from oracles import least_order_peak
+from refusals import refused
 
-from remat.errors import FormatError, GraphError
 from remat.graphs import read_graph
 from remat.graphs.io import load_graph
 from remat.graphs.rewriting.kinds import Kind, kind_of
@@ -275,13 +275,13 @@ def test_ops_by_hand():
     assert graph.meta["params"] == 27 * 8 + 8 + 9 * 2 + 25 * 8 + 2 * 16
     assert graph.constant_memory == 27 * 8 + 9 * 2 + 25 * 8 + 4 * (8 + 4 * 16)
     assert graph.outputs == ("p", "bn")
-    with pytest.raises(GraphError, match="cannot add"):
+    with refused("graph.shapes"):
         net.add("s", "a", "b")
-    with pytest.raises(GraphError, match="cannot concatenate"):
+    with refused("graph.shapes"):
         net.concat("e", "a", "b")
-    with pytest.raises(GraphError, match="two ops are named 'a'"):
+    with refused("graph.name-taken", culprit="a"):
         net.relu("a", x)
-    with pytest.raises(GraphError, match="needs at least 9 x 9 pixels"):
+    with refused("zoo.image"):
         net.conv("f", x, 1, kernel=9, valid=True)
     net.add("i", "c", net.conv("h", x, 16, stride=2))
     graph = net.graph()
@@ -290,27 +290,27 @@ def test_ops_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: randwire(regime="x"), "no regime 'x'; there are small, regular, cifar10, cifar100"),
-        (lambda: randwire(neighbours=3), "a ring of 32 nodes needs an even number of neighbours below that, not 3"),
-        (lambda: randwire(neighbours=0.75, rewiring=4), "even number of neighbours below that, not 0.75"),
-        (lambda: randwire(rewiring=4), "probability of rewiring must be from 0 to 1, not 4"),
-        (lambda: randwire(channels=0), "whole numbers of channels"),
-        (lambda: swiftnet_cell(0), "batch of a whole number"),
-        (lambda: swiftnet_cell(cell="d"), "no cell 'd'; there are a, b, c"),
-        (lambda: cell_network(network="x"), "no network of cells 'x'; there are nasnet-a-large, "),
-        (lambda: cell_network(filters=3), "whole number of filters from 4, not 3"),
-        (lambda: cell_network(image=(8, 8, 3), stem_filters="4"), "stem filters"),
-        (lambda: genotype_network(channels=7), "even number of channels"),
-        (lambda: ZOO["swiftnet"](1, (0, 3, 3)), "needs an image"),
+        lambda: randwire(regime="x"),
+        lambda: randwire(neighbours=3),
+        lambda: randwire(neighbours=0.75, rewiring=4),
+        lambda: randwire(rewiring=4),
+        lambda: randwire(channels=0),
+        lambda: swiftnet_cell(0),
+        lambda: swiftnet_cell(cell="d"),
+        lambda: cell_network(network="x"),
+        lambda: cell_network(filters=3),
+        lambda: cell_network(image=(8, 8, 3), stem_filters="4"),
+        lambda: genotype_network(channels=7),
+        lambda: ZOO["swiftnet"](1, (0, 3, 3)),
     ],
 )
-def test_what_is_refused(make, message):
-    with pytest.raises(GraphError, match=message):
+def test_what_is_refused(make):
+    with refused("zoo.inference"):
         make()
 
 
 def test_names_that_are_near():
-    with pytest.raises(FormatError, match=r"no zoo graph of that name either \(swiftnet-c, swiftnet-b, swiftnet-a\)"):
+    with refused("format.no-graph"):
         load_graph("swiftnet-d")

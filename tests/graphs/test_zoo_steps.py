@@ -4,8 +4,8 @@ import time
 from math import prod
 
 import pytest
+from refusals import refused
 
-from remat.errors import GraphError
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.zoo import (
     TRAINING_STEPS,
@@ -186,28 +186,28 @@ def test_what_needs_no_gradient_has_no_backward_op():
 
 
 @pytest.mark.parametrize(
-    "sizes,message",
+    "sizes",
     [
-        ({"layers": 0}, "gpt: layers must be a whole number from 1, not 0"),
-        ({"batch": 2.0}, "gpt: batch must be a whole number from 1, not 2.0"),
-        ({"heads": 5}, "gpt: the width, 768, is no multiple of the number of heads, 5"),
-        ({"accumulation": "both"}, "gpt: the accumulation of gradients is sums or buffers, not 'both'"),
+        {"layers": 0},
+        {"batch": 2.0},
+        {"heads": 5},
+        {"accumulation": "both"},
     ],
 )
-def test_refused_sizes(sizes, message):
-    with pytest.raises(GraphError, match=message):
+def test_refused_sizes(sizes):
+    with refused("graph.zoo"):
         gpt(**sizes)
 
 
 def test_refused_ops():
     tape = Tape("t", 1)
-    with pytest.raises(GraphError, match="no rule for the backward pass of 'magic'"):
+    with refused("graph.no-backward", culprit="magic"):
         tape.apply("magic", "x", [], [])
     (x,) = tape.apply("linear", "x", [], [Output("", (4,))], params=1)
-    with pytest.raises(GraphError, match="the loss is mse_loss or nll_loss, not 'l1'"):
+    with refused("graph.loss", culprit="l1"):
         tape.build("l1", x)
     tape.apply("linear", "x", [], [Output("", (4,))], params=1)
-    with pytest.raises(GraphError, match="two ops are named 'x'"):
+    with refused("graph.name-taken", culprit="x"):
         tape.build("mse_loss", x)
 
 
@@ -255,20 +255,20 @@ def test_flops_of_captured_steps_and_nearly_the_peak(shared):
 
 
 @pytest.mark.parametrize(
-    "make,message",
+    "make",
     [
-        (lambda: resnet_ops(depth=18), "resnet: the depth is 50, 101, 152, not 18"),
-        (lambda: unet_ops(image=(40, 32, 3)), "unet-ops: an image of 40 x 32 cannot be halved 4 times"),
-        (lambda: unet_ops(image=(32, 32)), "unet-ops: an image has height, width and channels"),
-        (lambda: mlp_mixer(image=(40, 32, 3)), "mlp-mixer: patches of 16 pixels do not tile an image of 40 x 32"),
-        (lambda: transformer(heads=3), "transformer: the width, 512, is no multiple of the number of heads, 3"),
-        (lambda: u_fno(sides=(8, 8, 7)), "u-fno: the sides must be multiples of 8"),
-        (lambda: uno(side=20), "uno: the side must be a multiple of 8, not 20"),
-        (lambda: fno(sides=(0,)), "fno: side 1 must be a whole number from 1, not 0"),
+        lambda: resnet_ops(depth=18),
+        lambda: unet_ops(image=(40, 32, 3)),
+        lambda: unet_ops(image=(32, 32)),
+        lambda: mlp_mixer(image=(40, 32, 3)),
+        lambda: transformer(heads=3),
+        lambda: u_fno(sides=(8, 8, 7)),
+        lambda: uno(side=20),
+        lambda: fno(sides=(0,)),
     ],
 )
-def test_refused_networks(make, message):
-    with pytest.raises(GraphError, match=message):
+def test_refused_networks(make):
+    with refused("graph.zoo"):
         make()
 
 

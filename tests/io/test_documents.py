@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from refusals import refused
 from schemas import schemas
 
 from remat.cli import main
@@ -45,39 +46,34 @@ def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
     del bad["ops"][1]["name"]
     bad["tensors"][1]["size"] = "2"
     (tmp_path / "g.json").write_text(json.dumps(bad))
-    with pytest.raises(FormatError) as caught:
+    with refused("documents.faults", culprit="g.json"):
         read_graph(tmp_path / "g.json")
-    assert str(caught.value) == (
-        f"{tmp_path / 'g.json'}: tensors[1].size must be a whole number, not '2'; "
-        "ops[0].cost must be a whole number, not 1.5; ops[0].recomputable must be true or false, not 1; "
-        "ops[0]: unknown key 'extra'; ops[1]: key 'name' is missing; pick a finer unit instead of a fraction"
-    )
     bad["ops"] = [{"name": 1, "outputs": 2}] * 6
-    with pytest.raises(FormatError, match=r"ops\[1\]\.outputs must be a list, not 2; and 8 more$"):
+    with refused("documents.faults"):
         graph_from_document(bad)
     wrong = {**SCHEDULE, "steps": [["offload", "a"], ["free"], "x"], "graph": 1}
-    with pytest.raises(FormatError, match=r"step 0 is .*; step 1 is .*; steps\[2\] must be .*; graph must be a string"):
+    with refused("documents.faults"):
         schedule_from_document(wrong)
-    with pytest.raises(FormatError, match=r"^statements\[0\] is no .*; statements\[2\] is no .*; inputs\[0\] is no "):
+    with refused("documents.faults"):
         plan_from_document({**PLAN, "statements": [["go"], ["deallocate", 1], [2]], "inputs": [[1]]})
-    with pytest.raises(FormatError, match=r"^ops\[0\] is not .*; ops\[1\] is not "):
+    with refused("documents.faults"):
         schedule_from_operations(graph_from_document(GRAPH), [["delete"], 3])
 
 
 @pytest.mark.parametrize("number", [1.0, 1.5, True, False, None, "1", "1_000", "\uff11", [1], {}, 1e300])
 def test_numbers_are_exact_everywhere(number: Any) -> None:
     for key in ("cost", "workspace"):
-        with pytest.raises(FormatError, match=rf"ops\[0\]\.{key} must be a whole number"):
+        with refused("documents.faults"):
             graph_from_document({**GRAPH, "ops": [{"name": "a", "outputs": ["x"], key: number}]})
-    with pytest.raises(FormatError, match="constant_memory must be a whole number"):
+    with refused("documents.faults"):
         graph_from_document({**GRAPH, "constant_memory": number})
     for statement in (["allocate", number, "x", 4], ["allocate", 0, "x", number], ["deallocate", number],
                       ["compute", "a", [number], []]):  # fmt: skip
-        with pytest.raises(FormatError, match=r"statements\[0\] is no "):
+        with refused("documents.faults"):
             plan_from_document({**PLAN, "statements": [statement]})
     for header in (GRAPH, SCHEDULE, PLAN):
         for read in (graph_from_document, schedule_from_document, plan_from_document):
-            with pytest.raises(FormatError, match=r"version is|format is"):
+            with refused("format.header"):
                 read({**header, "version": number})
 
 
@@ -115,7 +111,7 @@ def test_keys_that_stand_twice_are_refused_in_every_document() -> None:
         '{"ops": [{"name": "a", "name": "a"}]}',
         '{"meta": {"\\u0061": 1, "a": 2}}',
     ):
-        with pytest.raises(FormatError, match="stands twice in one object"):
+        with refused("format.json"):
             parse_json(text, "g.json")
 
 

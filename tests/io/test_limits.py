@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from remat.errors import FormatError, RematError, ScheduleError
 from remat.graphs import ComputeGraph, Op, Tensor, read_graph
@@ -30,7 +31,7 @@ CHAIN = unit_chain(4)
 def test_fifty_megabytes_of_values(piece: str) -> None:
     text = '{"format": "remat-graph", "ops": [' + piece * (50_000_000 // len(piece)) + "1]}"
     begun = time.process_time()
-    with pytest.raises(FormatError, match=r"^bomb: its values would take up about [0-9,]+ MiB, more than the 800 MiB"):
+    with refused("format.json-size"):
         parse_json(text, "bomb")
     assert time.process_time() - begun < 5
 
@@ -44,7 +45,7 @@ def test_what_graphs_and_schedules_need_is_read() -> None:
 
 
 def test_many_numbers_of_many_digits() -> None:
-    with pytest.raises(FormatError, match="bomb: "):
+    with refused("format.json"):
         parse_json("[" + "9" * 5000 + "]", "bomb")
     assert parse_json("[" + "9" * 4000 + "]", "fine") == [10**4000 - 1]
     assert parse_json("[0." + "1" * 1_000_000 + "]", "fine") == [1 / 9]
@@ -120,7 +121,7 @@ def test_dotted_keys_of_toml(tmp_path: Path) -> None:
     for text in (f"x = 1\n{long} = 1\n", f"x = 1\n[{long}]\n", f"x = 1\ny = {{{long} = 1}}\n",
                  "x = 1\n" + " . ".join(['"a"', "'b'", "c"] * 1000) + " = 1\n"):  # fmt: skip
         path.write_text(text)
-        with pytest.raises(FormatError, match=r"run\.toml: line [23]: a key of more than 32 parts"):
+        with refused("format.toml-keys"):
             read_toml(path)
     for text in (
         "x = 1\n" + "a" * 900_000,
@@ -149,11 +150,11 @@ def test_lists_of_very_many_steps(tmp_path: Path) -> None:
 
 
 def test_a_file_without_end(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="not a plain file"):
+    with refused("format.no-file"):
         read_graph("/dev/zero")
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(200 * 1024 * 1024)
-    with pytest.raises(FormatError, match="larger than 134,217,728 bytes"):
+    with refused("format.too-large"):
         read_graph(tmp_path / "sparse")
 
 

@@ -188,7 +188,7 @@ def _nodes(
         nodes[str(node)] = (checked[0], checked[1])
         constant_memory += checked[2]
     if numbers and not faults:
-        raise GraphError(together(numbers))
+        raise GraphError(together(numbers), "numbers")
     return names, nodes, constant_memory
 
 

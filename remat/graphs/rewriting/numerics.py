@@ -118,7 +118,7 @@ def run(
 def _require_shapes(draft: Draft) -> None:
     for tensor in draft.sizes:
         if tensor not in draft.shapes:
-            raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}")
+            raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}", "no-shape")
 
 
 def is_feasible(draft: Draft, shrink: Callable[[Shape], Shape] = lambda shape: shape) -> bool:

@@ -58,7 +58,9 @@ class RewriteOptions:
     def __post_init__(self) -> None:
         for rule in self.rules:
             if rule not in list(RuleName):
-                raise GraphError(f"there is no rewriting rule {short(rule)}; there are {', '.join(RuleName)}")
+                raise GraphError(
+                    f"there is no rewriting rule {short(rule)}; there are {', '.join(RuleName)}", "rewrite-options"
+                )
         checks = (
             ("min_parts", self.min_parts, 2),
             ("parts", self.parts, 2),
@@ -66,7 +68,7 @@ class RewriteOptions:
         )
         for name, value, least in checks:
             if value is not None and (type(value) is not int or not least <= value < 2**31):
-                raise GraphError(f"{name} must be a whole number from {least}, not {short(value)}")
+                raise GraphError(f"{name} must be a whole number from {least}, not {short(value)}", "rewrite-options")
 
 
 @dataclass(frozen=True)

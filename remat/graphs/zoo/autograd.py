@@ -123,7 +123,7 @@ class Tape:
         self.batch = checked_size(name, "batch", batch)
         if accumulation not in get_args(Accumulation):
             known = " or ".join(get_args(Accumulation))
-            raise GraphError(f"{name}: the accumulation of gradients is {known}, not {accumulation!r}")
+            raise GraphError(f"{name}: the accumulation of gradients is {known}, not {accumulation!r}", "zoo")
         self.accumulation = accumulation
         self.input_bytes = 0
         self.state_bytes = 0
@@ -180,7 +180,7 @@ class Tape:
             Bytes, of the forward and of the backward op.
         """
         if kind not in RULES:
-            raise GraphError(f"{self.name}: there is no rule for the backward pass of {kind!r}")
+            raise GraphError(f"{self.name}: there is no rule for the backward pass of {kind!r}", "no-backward")
         path = ".".join(self._path)
         full = f"{path}.{name}" if path else name
         needed = params > 0 or any(value.differentiable for value in inputs)
@@ -208,7 +208,7 @@ class Tape:
             If there is no such loss, two ops have one name, or sizes get too large for exact sums.
         """
         if loss not in LOSSES:
-            raise GraphError(f"{self.name}: the loss is {' or '.join(LOSSES)}, not {loss!r}")
+            raise GraphError(f"{self.name}: the loss is {' or '.join(LOSSES)}, not {loss!r}", "loss")
         return _Differentiation(self, loss, predictions, meta).graph()
 
     @property
@@ -348,7 +348,7 @@ class _Differentiation:
     ) -> None:  # fmt: skip
         """Add an op; it moves the bytes of its inputs and outputs, or `moved` ones, and `fixed` ones of parameters."""
         if name in self.modules:
-            raise GraphError(f"{self.tape.name}: two ops are named {name!r}")
+            raise GraphError(f"{self.tape.name}: two ops are named {name!r}", "name-taken")
         for value in outputs:
             if value.name not in self.shapes:
                 self.shapes[value.name] = list(value.shape)
@@ -375,5 +375,5 @@ class _Differentiation:
 def checked_size(network: str, what: str, size: Any) -> int:
     """`size`, if it is a whole number from 1; raises GraphError that names the network and `what` where it is not."""
     if type(size) is not int or size < 1:
-        raise GraphError(f"{network}: {what} must be a whole number from 1, not {size!r}")
+        raise GraphError(f"{network}: {what} must be a whole number from 1, not {size!r}", "zoo")
     return size

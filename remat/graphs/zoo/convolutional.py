@@ -32,7 +32,7 @@ def resnet_ops(
     (212, 44549160)
     """
     if depth not in RESNETS:
-        raise GraphError(f"resnet: the depth is {', '.join(map(str, RESNETS))}, not {depth!r}")
+        raise GraphError(f"resnet: the depth is {', '.join(map(str, RESNETS))}, not {depth!r}", "zoo")
     net, x = _start(f"resnet{depth}-ops", batch, image, accumulation)
     x = net.conv("conv1", x, 64, 7, stride=2, bias=False)
     x = net.max_pool("maxpool", net.batch_norm("bn1", x, then="relu"))
@@ -103,7 +103,7 @@ def unet_ops(
     """
     net, x = _start("unet-ops", batch, image, accumulation)
     if any(side % 2**levels for side in image[:2]):
-        raise GraphError(f"unet-ops: an image of {image[0]} x {image[1]} cannot be halved {levels} times")
+        raise GraphError(f"unet-ops: an image of {image[0]} x {image[1]} cannot be halved {levels} times", "zoo")
     skips = []
     for level in range(levels):
         with net.module(f"down{level + 1}"):
@@ -132,7 +132,7 @@ def _start(
 ) -> tuple[ImageOperators, Value]:
     net = ImageOperators(name, batch, accumulation=accumulation)
     if len(image) != 3:
-        raise GraphError(f"{name}: an image has height, width and channels, not {image!r}")
+        raise GraphError(f"{name}: an image has height, width and channels, not {image!r}", "zoo")
     for what, size in zip(("height", "width", "channels"), image, strict=True):
         checked_size(name, what, size)
     return net, net.source((batch, *image))

@@ -49,7 +49,7 @@ def genotype_network(
     (ComputeGraph('darts-b1', 709 ops, 709 tensors, 809 edges), 529911552, 4718752)
     """
     if type(channels) is not int or channels < 2 or channels % 2 or type(layers) is not int or layers < 1:
-        raise GraphError("a network of cells needs an even number of channels and at least one layer")
+        raise GraphError("a network of cells needs an even number of channels and at least one layer", "zoo")
     net = _network("darts", batch, fold_concats, fold_batch_norms)
     x = net.conv("stem0/conv_1", net.input("input", image), channels // 2, kernel=3, stride=2)
     x = net.relu("stem0/relu", net.batch_norm("stem0/bn_1", x))

@@ -150,7 +150,7 @@ def u_fno(
     net.source((batch, *sides, 1))  # the solution
     inside = tuple(side + 8 for side in sides)
     if any(side % 8 for side in inside):
-        raise GraphError(f"u-fno: the sides must be multiples of 8, not {sides}")
+        raise GraphError(f"u-fno: the sides must be multiples of 8, not {sides}", "zoo")
     with net.module("lift"):
         x = net.reshaped("pad", "pad1", x, (batch, sides[0], *inside[1:], features))
         x = net.reshaped("pad", "pad2", x, (batch, *inside, features))
@@ -201,7 +201,7 @@ def uno(
     """
     _check("uno", (side, side, steps), width=width)
     if side % 8:
-        raise GraphError(f"uno: the side must be a multiple of 8, not {side}")
+        raise GraphError(f"uno: the side must be a multiple of 8, not {side}", "zoo")
     net = FourierOperators("uno", batch, accumulation=accumulation)
     x = net.source((batch, side, side, steps, 1))
     net.source((batch, side, side, 4 * steps, 1))  # the solution

@@ -54,7 +54,7 @@ def gpt(
     for what, size in sizes.items():
         checked_size(name, what, size)
     if width % heads:
-        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}")
+        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}", "zoo")
     net = Operators(name, batch, accumulation=accumulation)
     tokens, positions = net.source((batch, sequence), INDEX), net.source((batch, sequence), INDEX)
     net.source((batch, sequence), INDEX)  # the tokens that follow, which the loss reads

@@ -100,10 +100,10 @@ def cell_network(
     (ComputeGraph('nasnet-a-mobile-b1', 912 ops, 912 tensors, 1067 edges), 563638816, 5289978)
     """
     if network not in NETWORKS:
-        raise GraphError(f"there is no network of cells {network!r}; there are {', '.join(NETWORKS)}")
+        raise GraphError(f"there is no network of cells {network!r}; there are {', '.join(NETWORKS)}", "zoo")
     for what, number in (("cells", cells), ("filters", filters), ("stem filters", stem_filters)):
         if type(number) is not int or number < 4:
-            raise GraphError(f"{network} needs a whole number of {what} from 4, not {number!r}")
+            raise GraphError(f"{network} needs a whole number of {what} from 4, not {number!r}", "zoo")
     chosen = NETWORKS[network]
     net = InferenceNetwork(
         f"{network}-folded" if fold_concats else network, batch, chosen.source,

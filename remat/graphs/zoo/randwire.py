@@ -68,9 +68,11 @@ def watts_strogatz(
     [(0, 2), (0, 3), (0, 4), (1, 2), (1, 4), (1, 5)]
     """
     if type(nodes) is not int or type(neighbours) is not int or not 0 < neighbours < nodes or neighbours % 2:
-        raise GraphError(f"a ring of {nodes!r} nodes needs an even number of neighbours below that, not {neighbours!r}")
+        raise GraphError(
+            f"a ring of {nodes!r} nodes needs an even number of neighbours below that, not {neighbours!r}", "zoo"
+        )
     if not 0 <= rewiring <= 1:
-        raise GraphError(f"the probability of rewiring must be from 0 to 1, not {rewiring!r}")
+        raise GraphError(f"the probability of rewiring must be from 0 to 1, not {rewiring!r}", "zoo")
     for _ in range(TRIES):
         joined: list[set[int]] = [set() for _ in range(nodes)]
         for distance in range(1, neighbours // 2 + 1):
@@ -128,11 +130,13 @@ def randwire(
     (ComputeGraph('randwire-small-s0-b1', 454 ops, 454 tensors, 573 edges), 583829240, 5640454)
     """
     if regime not in REGIMES:
-        raise GraphError(f"there is no regime {regime!r}; there are {', '.join(REGIMES)}")
+        raise GraphError(f"there is no regime {regime!r}; there are {', '.join(REGIMES)}", "zoo")
     chosen = REGIMES[regime]
     width = chosen.channels if channels is None else channels
     if type(width) is not int or width < 2 or type(nodes) is not int or type(seed) is not int:
-        raise GraphError("a randomly wired network needs whole numbers of channels (from 2) and nodes, and a seed")
+        raise GraphError(
+            "a randomly wired network needs whole numbers of channels (from 2) and nodes, and a seed", "zoo"
+        )
     random_numbers = random.Random(seed)
     net = InferenceNetwork(f"randwire-{regime}{'-coarse' if coarse else ''}-s{seed}", batch, SOURCE)
     x = net.input("input", image or chosen.image)

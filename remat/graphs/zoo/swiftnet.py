@@ -54,7 +54,7 @@ def swiftnet_cell(batch: int = 1, *, cell: str = "a", fold_concats: bool = False
      ComputeGraph('swiftnet-a-folded-b1', 21 ops, 21 tensors, 36 edges))
     """
     if cell not in _CELLS:
-        raise GraphError(f"SwiftNet has no cell {cell!r}; there are a, b, c")
+        raise GraphError(f"SwiftNet has no cell {cell!r}; there are a, b, c", "zoo")
     net = _network(f"swiftnet-{cell}", batch, fold_concats)
     _cell(net, cell, net.input("input", _INPUTS[cell]))
     return net.graph()

@@ -34,7 +34,7 @@ def training_graph(network: Network) -> ComputeGraph:
     """
     layers = list(network.layers.values())
     if not layers:
-        raise GraphError(f"network {network.name!r} has no layers")
+        raise GraphError(f"network {network.name!r} has no layers", "no-ops")
     batch = network.batch
     height, width, channels = network.image
     input_bytes = BYTES_PER_ELEMENT * batch * height * width * channels

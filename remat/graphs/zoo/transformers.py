@@ -37,7 +37,7 @@ def transformer(
     for what, size in sizes.items():
         checked_size(name, what, size)
     if width % heads:
-        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}")
+        raise GraphError(f"{name}: the width, {width}, is no multiple of the number of heads, {heads}", "zoo")
     net = Operators(name, batch, accumulation=accumulation)
     memory, x = net.source((batch, sequence, width)), net.source((batch, sequence, width))
     net.source((batch, sequence, width))  # what the loss compares with
@@ -111,7 +111,7 @@ def mlp_mixer(
     for what, size in (*sizes.items(), ("classes", classes)):
         checked_size("mlp-mixer", what, size)
     if any(side % patch for side in image[:2]):
-        raise GraphError(f"mlp-mixer: patches of {patch} pixels do not tile an image of {image[0]} x {image[1]}")
+        raise GraphError(f"mlp-mixer: patches of {patch} pixels do not tile an image of {image[0]} x {image[1]}", "zoo")
     net = ImageOperators("mlp-mixer", batch, accumulation=accumulation)
     x = net.source((batch, *image))
     net.source((batch,), INDEX)  # the right classes

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from refusals import refused
 from small_networks import Net, after_concat
 
-from remat.errors import GraphError
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph
 from remat.graphs.rewriting.annotations import read_shapes
 from remat.graphs.rewriting.check import check_numerics
@@ -93,48 +93,46 @@ def test_products_of_two_tensors_are_cut_on_both_sides(axis: int, letter: str) -
 
 
 WRONG = [
-    ({"kernel": 3}, {"x0": [1, -1]}, "shape of tensor 'x0' must be whole numbers from 1, not -1"),
-    ({}, {"x0": [1, True]}, "shape of tensor 'x0' must be whole numbers from 1, not True"),
-    ({}, {"x0": [0]}, "shape of tensor 'x0' must be whole numbers from 1, not 0"),
-    ({}, {"x0": [2**40, 2**40]}, "shape of tensor 'x0' has more than 2^62 elements"),
-    ({}, {"x0": [1] * 9}, "shape of tensor 'x0' has 9 axes, more than 8"),
-    ({}, {"x0": "12"}, "shape of tensor 'x0' must be a list, not '12'"),
-    ({}, [], "meta['shapes'] must be an object, not a list"),
-    ("no", None, "attributes of op 'y' must be an object, not 'no'"),
-    ({"concat_axis": 4}, None, "attribute 'concat_axis' of op 'y' is 4, which is no axis of a tensor with 4 axes"),
-    ({"concat_axis": -5}, None, "attribute 'concat_axis' of op 'y' is -5, which is no axis"),
-    ({"concat_axis": 1.0}, None, "attribute 'concat_axis' of op 'y' is 1.0, which is no axis"),
-    ({"concat_axis": 1}, {"x1": [2, 6, 6, 3]}, "op 'y': [2, 6, 6, 2] and [2, 6, 6, 3] (tensor 'x1') cannot be concat"),
-    ({}, {"x1": [2, 6]}, "op 'y' reads tensor 'x1' along axis 3; it has 2 axes"),
-    ({"layout": "NHW"}, None, "the layout of op 'y' must be a word like NHWC or NCHW, not 'NHW'"),
-    ({"channel_axis": 9}, None, "attribute 'channel_axis' of op 'y' is 9, which is no axis"),
-    ({"groups": 0}, None, "attribute 'groups' of op 'y' must be a whole number from 1, not 0"),
-    ({"parallel_axes": 3}, None, "attribute 'parallel_axes' of op 'y' must be a list, not 3"),
-    ({"parallel_axes": [3], "reduced_axes": [-1]}, None, "op 'y' gives axis 3 twice in parallel_axes and reduced_axes"),
-    ({"part_of": 1}, None, "attribute 'part_of' of op 'y' does not say of what it is a part"),
-    ({"part_of": {"of": "y", "start": 5}}, None, "attribute 'part_of' of op 'y' does not say of what it is a part"),
-    ({"operands": 5}, None, "attribute 'operands' of op 'y' must be a list, not 5"),
-    ({"operands": [{"parts": []}]}, None, "attribute 'operands' of op 'y' must hold objects with 'parts'"),
-    ({"operands": [{"parts": ["q"]}]}, None, "attribute 'operands' of op 'y' names 'q', which the op does not read"),
-    ({"operands": [{"parts": ["x0"]}]}, None, "attribute 'operands' of op 'y' does not name 'x1', which the op reads"),
-    ({"operands": [{"parts": ["x0", "x1"]}]}, None, "several parts, or a slice, need an axis"),
-    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", 1, 9]]}]}, None, "op 'y' reads 1 to 9 of tensor 'x1', which has"),
-    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", -1, 1]]}]}, None, "op 'y' reads -1 to 1 of tensor 'x1'"),
+    ({"kernel": 3}, {"x0": [1, -1]}),
+    ({}, {"x0": [1, True]}),
+    ({}, {"x0": [0]}),
+    ({}, {"x0": [2**40, 2**40]}),
+    ({}, {"x0": [1] * 9}),
+    ({}, {"x0": "12"}),
+    ({}, []),
+    ("no", None),
+    ({"concat_axis": 4}, None),
+    ({"concat_axis": -5}, None),
+    ({"concat_axis": 1.0}, None),
+    ({"concat_axis": 1}, {"x1": [2, 6, 6, 3]}),
+    ({}, {"x1": [2, 6]}),
+    ({"layout": "NHW"}, None),
+    ({"channel_axis": 9}, None),
+    ({"groups": 0}, None),
+    ({"parallel_axes": 3}, None),
+    ({"parallel_axes": [3], "reduced_axes": [-1]}, None),
+    ({"part_of": 1}, None),
+    ({"part_of": {"of": "y", "start": 5}}, None),
+    ({"operands": 5}, None),
+    ({"operands": [{"parts": []}]}, None),
+    ({"operands": [{"parts": ["q"]}]}, None),
+    ({"operands": [{"parts": ["x0"]}]}, None),
+    ({"operands": [{"parts": ["x0", "x1"]}]}, None),
+    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", 1, 9]]}]}, None),
+    ({"operands": [{"axis": 3, "parts": ["x0", ["x1", -1, 1]]}]}, None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("attrs", "shapes", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_wrong_shapes_and_attributes_are_one_clear_line(attrs, shapes, message) -> None:
+@pytest.mark.parametrize(("attrs", "shapes"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_shapes_and_attributes_are_one_clear_line(attrs, shapes) -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC")
     meta = {"attrs": {"y": {**graph.meta["attrs"]["y"], **attrs} if isinstance(attrs, dict) else attrs}}
     meta["shapes"] = {**graph.meta["shapes"], **shapes} if isinstance(shapes, dict) else shapes
     if shapes is None:
         meta["shapes"] = graph.meta["shapes"]
     wrong = type(graph)(graph.name, graph.tensors, graph.ops, outputs=graph.outputs, meta=meta)
-    with pytest.raises(GraphError) as error:
+    with refused("rewriting.attributes"):
         rewrite_graph(wrong, RewriteOptions(min_parts=2))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_missing_shape_is_named() -> None:
@@ -142,7 +140,7 @@ def test_a_missing_shape_is_named() -> None:
     shapes = {name: shape for name, shape in graph.meta["shapes"].items() if name != "x1"}
     bare = replace(graph, meta={**graph.meta, "shapes": shapes, "layout": "NHWC"})
     assert not rewrite_graph(bare, RewriteOptions(min_parts=2)).rewrites
-    with pytest.raises(GraphError, match="graph 'net' has no shape for tensor 'x1'"):
+    with refused("graph.no-shape", culprit="net"):
         check_numerics(bare, bare)
 
 
@@ -154,15 +152,14 @@ def test_without_shapes_nothing_is_rewritten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attrs", "message"),
+    "attrs",
     [
-        ({"output_slice": "x"}, "op 'y' cannot be computed"),
-        ({"output_slice": [3, 0, 9]}, "it writes 0 to 9 along axis 3, which its output does not have"),
+        {"output_slice": "x"},
+        {"output_slice": [3, 0, 9]},
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_cannot_be_computed_is_named(attrs, message) -> None:
+def test_what_cannot_be_computed_is_named(attrs) -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC", **attrs)
-    with pytest.raises(GraphError) as error:
+    with refused("rewriting.computed"):
         check_numerics(graph, graph)
-    assert message in str(error.value)

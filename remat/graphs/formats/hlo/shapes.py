@@ -125,7 +125,7 @@ class ShapeReader:
             if self._text.startswith("(", position):
                 open_parts.append([])
                 if len(open_parts) > MAX_DEPTH:
-                    raise FormatError(f"tuples within tuples, more than {MAX_DEPTH} deep")
+                    raise FormatError(f"tuples within tuples, more than {MAX_DEPTH} deep", "hlo-shape")
                 position = self._blank(position + 1)
                 if not self._text.startswith(")", position):
                     continue
@@ -139,7 +139,7 @@ class ShapeReader:
                     position += 1
                     break
                 if not self._text.startswith(")", position):
-                    raise FormatError(f"the tuple of shapes ends with {self._quoted(position)}")
+                    raise FormatError(f"the tuple of shapes ends with {self._quoted(position)}", "hlo-shape")
                 shape, position = self._closed(open_parts.pop()), position + 1
             else:
                 return shape, position
@@ -159,7 +159,7 @@ class ShapeReader:
     def _array(self, position: int) -> tuple[ArrayShape, int]:
         found = _ARRAY.match(self._text, position)
         if found is None:
-            raise FormatError(f"no shape: {self._quoted(position)}")
+            raise FormatError(f"no shape: {self._quoted(position)}", "hlo-shape")
         known = self._known.get(found[0])
         if known is None:
             known = self._known[found[0]] = array_shape(found[1], found[2], found[3] or "")
@@ -182,16 +182,16 @@ def array_shape(element: str, axes: str, layout: str) -> ArrayShape:
     (9, 5)
     """
     if element not in ELEMENT_BYTES:
-        raise FormatError(f"unknown element type {short(element)}")
+        raise FormatError(f"unknown element type {short(element)}", "hlo-shape")
     dims: list[int] = []
     for axis in axes.split(",") if axes.strip() else []:
         found = _DIM.fullmatch(axis)
         if found is None:
             why = "has no bound" if "?" in axis else "is no extent"
-            raise FormatError(f"axis {len(dims)} of {element}[{axes[:40]}] {why}: {short(axis.strip())}")
+            raise FormatError(f"axis {len(dims)} of {element}[{axes[:40]}] {why}: {short(axis.strip())}", "hlo-shape")
         dims.append(int(found[1]))
         if len(dims) > MAX_RANK:
-            raise FormatError(f"an array of more than {MAX_RANK} axes")
+            raise FormatError(f"an array of more than {MAX_RANK} axes", "hlo-shape")
     bits = _ELEMENT_BITS.search(layout)
     space = _SPACE.search(layout)
     elements = math.prod(_padded(dims, layout))
@@ -207,12 +207,14 @@ def _padded(dims: list[int], layout: str) -> list[int]:
         return dims
     minor_to_major = _numbers(order[1], layout)
     if sorted(minor_to_major) != list(range(len(dims))):
-        raise FormatError(f"the layout {short(layout)} does not name the axes of an array of {len(dims)} axes")
+        raise FormatError(
+            f"the layout {short(layout)} does not name the axes of an array of {len(dims)} axes", "hlo-shape"
+        )
     extents = [dims[axis] for axis in reversed(minor_to_major)]
     for text in re.findall(r"\(([0-9,]*)\)", tiles[1]):
         tile = _numbers(text, layout)
         if not all(tile):
-            raise FormatError(f"a tile of extent 0 in the layout {short(layout)}")
+            raise FormatError(f"a tile of extent 0 in the layout {short(layout)}", "hlo-shape")
         if len(extents) + len(tile) > 2 * MAX_RANK:
             raise FormatError(f"too many tiles in the layout {short(layout)}")
         extents = [1] * (len(tile) - len(extents)) + extents

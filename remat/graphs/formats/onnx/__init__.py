@@ -58,11 +58,11 @@ def graph_from_onnx(
     given = {"views": views, "control_flow": control_flow}
     for option, choices in CHOICES.items():
         if given[option] not in choices:
-            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(given[option])}")
+            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(given[option])}", "option")
     try:
         import onnx
     except ImportError:
-        raise FormatError("reading ONNX models needs the package onnx: pip install 'remat[onnx]'") from None
+        raise FormatError("reading ONNX models needs the package onnx: pip install 'remat[onnx]'", "package") from None
     from remat.graphs.formats.onnx.assembly import Assembly
     from remat.graphs.formats.onnx.functions import expanded
     from remat.graphs.formats.onnx.inference import Inference

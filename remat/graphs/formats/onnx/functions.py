@@ -27,7 +27,9 @@ def expanded(model: Any) -> Any:
         _measure(key, bodies, sizes)
     total = sum(_size(node, bodies, sizes) for node in model.graph.node)
     if total > MAX_NODES:
-        raise FormatError(f"its functions expand to {total:,} nodes, more than the {MAX_NODES:,} that are read")
+        raise FormatError(
+            f"its functions expand to {total:,} nodes, more than the {MAX_NODES:,} that are read", "expansion"
+        )
     from onnx.inliner import inline_local_functions
 
     try:
@@ -74,6 +76,6 @@ def _measure(start: _Key, bodies: dict[_Key, Any], sizes: dict[_Key, int]) -> No
             sizes[key] = min(1 + sum(_size(node, bodies, sizes) for node in bodies[key]), 2**62)
             continue
         if key in inside or key in calls:
-            raise FormatError(f"function {short(key[1])} calls itself")
+            raise FormatError(f"function {short(key[1])} calls itself", "recursion")
         inside.add(key)
         open_.extend(calls)

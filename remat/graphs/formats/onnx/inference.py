@@ -223,7 +223,8 @@ class Inference:
             if self._control_flow != "op":
                 raise FormatError(
                     f"node {short(name)} ({kind}) has graphs of its own, which are not read; "
-                    'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)'
+                    'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)',
+                    "control-flow",
                 )
             inner: set[str] = set()
             for graph in graphs:
@@ -289,7 +290,8 @@ class Inference:
         if not kinds:
             raise FormatError(
                 f"the type and shape of {short(name)}, written by node {short(node.name)} ({node.type}), are "
-                "not known: ONNX has no rule for this op, and the file does not say"
+                "not known: ONNX has no rule for this op, and the file does not say",
+                "unknown-shape",
             )
         for type_ in kinds:
             if type_.WhichOneof("value") != "tensor_type":
@@ -305,7 +307,9 @@ class Inference:
         try:
             self._dims.refuse_missing()
         except FormatError as error:
-            raise FormatError(f"node {short(node.name)} ({node.type}), output {short(name)}: {error}") from None
+            raise FormatError(
+                f"node {short(node.name)} ({node.type}), output {short(name)}: {error}", "open-dims"
+            ) from None
         raise AssertionError("no dimension is open")
 
     # -- contents ---------------------------------------------------------------------------------------------------

@@ -70,7 +70,9 @@ class Dimensions:
             raise FormatError(f"dims: names and their sizes are needed, not {short(self.given)}")
         for name, size in self.given.items():
             if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= MAX_SIZE:
-                raise FormatError(f"dims: the size of {short(name)} must be a positive whole number, not {short(size)}")
+                raise FormatError(
+                    f"dims: the size of {short(name)} must be a positive whole number, not {short(size)}", "dims"
+                )
 
     def fill(self, tensor: str, type_: Any) -> bool:
         """Put sizes into the open dimensions of a ``TypeProto``; whether none is left open, those left are noted."""
@@ -100,7 +102,8 @@ class Dimensions:
             listed = clipped(one_line(together(names)), 500)
             raise FormatError(
                 f"{'sizes' if len(names) > 1 else 'the size'} of {listed} not given: "
-                f"dims={{{example!r}: ...}}, in the shell: remat convert --dim {example}=..."
+                f"dims={{{example!r}: ...}}, in the shell: remat convert --dim {example}=...",
+                "open-dims",
             )
 
     def refuse_unused(self) -> None:
@@ -108,7 +111,9 @@ class Dimensions:
         unknown = [name for name in self.given if name not in self.used]
         if unknown:
             known = clipped(one_line(", ".join(sorted(self.named)[:10])), 300) or "none"
-            raise FormatError(f"dims: {short(unknown[0])} is no open dimension of the model (named ones: {known})")
+            raise FormatError(
+                f"dims: {short(unknown[0])} is no open dimension of the model (named ones: {known})", "dims"
+            )
 
 
 def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
@@ -128,7 +133,7 @@ def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
         raise FormatError(f"{short(tensor)} has elements of type {dtype.lower()}, which have no size")
     dims = type_.tensor_type.shape.dim
     if len(dims) > MAX_RANK:
-        raise FormatError(f"{short(tensor)} has {len(dims)} axes, more than {MAX_RANK}")
+        raise FormatError(f"{short(tensor)} has {len(dims)} axes, more than {MAX_RANK}", "rank")
     shape = tuple(dim.dim_value for dim in dims)
     if any(size > MAX_SIZE for size in shape) or prod(shape) > 2**60:
         raise FormatError(f"{short(tensor)} is larger than anything that has been built")

@@ -163,7 +163,8 @@ class _Assembly:
         if operator.kind in CONTROL_FLOW and not self.control_flow:
             raise FormatError(
                 f"{label} runs other subgraphs, which are not read; "
-                'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)'
+                'control_flow="op" takes it as one op (in the shell: remat convert --option control_flow=op)',
+                "control-flow",
             )
         for position in operator.inputs:
             if position >= 0 and self._root(position) not in self.name_of and position not in there:

@@ -145,7 +145,7 @@ class _Reader:
         if text.isascii() and text.isdigit() and len(text) < 9 and int(text) < len(names):
             return int(text)
         known = clipped(", ".join(f"{number} {name!r}" for number, name in enumerate(names)), 200) or "none"
-        raise FormatError(f"no subgraph {short(text)} (there are {known})")
+        raise FormatError(f"no subgraph {short(text)} (there are {known})", "subgraph")
 
     def _all(self, what: str, count: int, entry: Callable[[int], Any]) -> list[Any]:
         """All entries of a vector of tables, four bytes each."""
