@@ -245,6 +245,8 @@ if find_spec("tflite"):  # a ReLU, too
 @pytest.mark.parametrize("check", FORMAT_CHECKS)
 @pytest.mark.parametrize("format_", [*graph_formats(), *schedule_formats()], ids=lambda each: each.name)
 def test_format(format_, check):
+    if format_.name == "plan-text" and check.__name__ in {"comes_back", "refuses_damage"}:
+        pytest.skip("plans as text are recognized only to say that they are written, not read")
     check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
 
 
