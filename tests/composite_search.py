@@ -26,13 +26,6 @@ def memory_of(graph: ComputeGraph, sequence: Sequence[int], kept: frozenset[str]
     A tensor that is read at step r is live from the last step by which all its writers run once more before r. What
     is written is live at that step in any case. Graph outputs and `kept` are read at the end.
 
-    Raises
-    ------
-    AssertionError
-        If an op reads what was never complete.
-
-    Examples
-    --------
     >>> from remat.graphs import GraphBuilder
     >>> b = GraphBuilder("chain")
     >>> names = [b.op("a", size=4), b.op("b", inputs=["a"], size=2), b.op("c", inputs=["b"], size=1)]
@@ -67,18 +60,9 @@ def memory_of(graph: ComputeGraph, sequence: Sequence[int], kept: frozenset[str]
 
 @dataclass(frozen=True)
 class PlainNode:
-    """An op that stands alone, or the forward or backward part of a group.
+    """An op that stands alone (`group` is None), or the forward or backward part of a group.
 
-    Attributes
-    ----------
-    name : str
-    group : int or None
-        Number of the group; None: an op that stands alone.
-    is_backward : bool
-    ops : tuple of int
-        In the reference order.
-    options : dict of int to tuple of int
-        Op sequences by the option's number.
+    `ops` are in the reference order, `options` are op sequences by the option's number.
     """
 
     name: str
@@ -144,14 +128,7 @@ class _State(NamedTuple):
 
 @dataclass(frozen=True)
 class CompositeOptimum:
-    """The cheapest composite schedule.
-
-    Attributes
-    ----------
-    cost : int
-    runs : tuple of (str, int)
-        Node and option of each run, in sequence.
-    """
+    """The cheapest composite schedule: its cost, and node and option of each run in sequence."""
 
     cost: int
     runs: tuple[tuple[str, int], ...]

@@ -14,14 +14,7 @@ from remat.graphs import ComputeGraph, GraphBuilder
 
 @dataclass(frozen=True)
 class RandomOption:
-    """One way to run a group.
-
-    Attributes
-    ----------
-    forward, backward : tuple of int
-        Ops (positions in ``graph.ops``) in sequence. A backward part is empty in groups that have none, and in a
-        fast-forward, which keeps nothing.
-    """
+    """One way to run a group: positions of ops in sequence; `backward` is empty in a fast-forward."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...] = ()
@@ -29,15 +22,7 @@ class RandomOption:
 
 @dataclass(frozen=True)
 class RandomGroup:
-    """A group and its options.
-
-    Attributes
-    ----------
-    name : str
-    forward, backward : tuple of int
-        Its ops in the reference order; `backward` is empty in plain graphs.
-    options : tuple of RandomOption
-    """
+    """A group, its ops in the reference order, and its options; `backward` is empty in plain graphs."""
 
     name: str
     forward: tuple[int, ...]
@@ -47,13 +32,7 @@ class RandomGroup:
 
 @dataclass(frozen=True, eq=False)
 class RandomHierarchy:
-    """A graph and disjoint groups of its ops, each adjacent in the reference order; other ops stand alone.
-
-    Attributes
-    ----------
-    graph : ComputeGraph
-    groups : tuple of RandomGroup
-    """
+    """A graph and disjoint groups of its ops, each adjacent in the reference order; other ops stand alone."""
 
     graph: ComputeGraph
     groups: tuple[RandomGroup, ...]
@@ -62,20 +41,8 @@ class RandomHierarchy:
 def random_hierarchy(
     seed: int, most_ops: int = 6, *, training: bool | None = None, leaves: bool = False
 ) -> RandomHierarchy:
-    """A random hierarchy of one level; the same arguments give the same one.
+    """A random hierarchy of one level, of at most `most_ops` (forward) ops; with `leaves` it has no groups.
 
-    Parameters
-    ----------
-    seed : int
-    most_ops : int
-        Largest number of (forward) ops.
-    training : bool, optional
-        A training step, or a plain graph; by default either.
-    leaves : bool
-        Without any groups.
-
-    Examples
-    --------
     >>> h = random_hierarchy(4, training=True)
     >>> h.graph, [(len(g.forward), len(g.backward), len(g.options)) for g in h.groups]
     (ComputeGraph('step-4', 13 ops, 18 tensors, 15 edges), [(2, 2, 1), (2, 0, 1)])
@@ -214,17 +181,9 @@ def _walk(
     graph: ComputeGraph, part: tuple[int, ...], makers: dict[str, int], there: set[str],
     drops: Callable[[str], bool],
 ) -> tuple[int, ...]:  # fmt: skip
-    """`part` in sequence; what is missing is made anew before it is read, what may go is dropped at will.
+    """Run `part` in sequence: `makers` recompute what is missing, and `drops` decides what goes.
 
-    Parameters
-    ----------
-    part : tuple of int
-    makers : dict
-        Ops that may run again, by tensor.
-    there : set of str
-        Tensors of the makers that can be read at the beginning.
-    drops : callable
-        Whether a tensor goes now.
+    `there` has the tensors of the makers that can be read at the beginning.
     """
     steps: list[int] = []
 

@@ -18,7 +18,7 @@ from remat.testing import FORMAT_CHECKS, HEURISTIC_CHECKS, ConformanceError, Eff
 
 METHODS = {check.__name__: check for check in HEURISTIC_CHECKS}
 FORMATS = {check.__name__: check for check in FORMAT_CHECKS}
-FEW = Effort(most_ops=4, cases=2, deadline=0.2, grace=0.3)
+FEW = Effort(most_ops=4, cases=2, deadline=0.2, grace=0.15)
 
 
 @dataclass
