@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from remat.cli.common import INTERRUPTED, NO, OK, load_graph, option_bytes, print_json
+from remat.cli.common import INTERRUPTED, NO, OK, load_graph, load_schedule, option_bytes, print_json
 from remat.cli.options import Json, Quiet, Seed, Threads
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _buffers(
     source: str, schedule: Path | None, inputs: bool, workspaces: bool, constant_memory: bool
 ) -> tuple[Buffers, Addresses | None, int | None]:
     """The buffers, addresses that they come with, and how many tensors the graph has."""
-    from remat.schedule import Schedule, read_schedule, schedule_buffers
+    from remat.schedule import schedule_buffers
     from remat.schedule.buffer_tables import read_table
 
     if Path(source).suffix.lower() == ".csv":
@@ -132,7 +132,7 @@ def _buffers(
         buffers, given = read_table(source)
         return buffers, given, None
     graph = load_graph(source)
-    order = Schedule.reference(graph) if schedule is None else read_schedule(schedule, graph)
+    order = load_schedule(schedule, graph)
     buffers = schedule_buffers(graph, order, inputs=inputs, workspaces=workspaces, constant_memory=constant_memory)
     return buffers, None, len(graph.tensors)
 

@@ -13,6 +13,7 @@ from remat.io.text import aligned, json_text, printable
 if TYPE_CHECKING:
     from remat.config import OutputSection
     from remat.graphs import ComputeGraph
+    from remat.schedule import Schedule
     from remat.solving.result import Result
 
 #: Exit codes; the last two as for a program that the signal ends: Ctrl-C, a reader that goes away.
@@ -25,6 +26,13 @@ def load_graph(name: str, costs: Path | None = None, device: str | None = None) 
     from remat.graphs.profiles import load_profiled
 
     return load_profiled(load_graph(name), costs, device)
+
+
+def load_schedule(path: Path | None, graph: ComputeGraph) -> Schedule:
+    """The schedule in a file, in any format, or the graph's reference order."""
+    from remat.schedule import Schedule, read_schedule
+
+    return Schedule.reference(graph) if path is None else read_schedule(path, graph)
 
 
 def import_from_here() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.common import OK, load_graph, print_json
-from remat.cli.options import ConstantMemory, Graph, Json, Keep
+from remat.cli.common import OK, load_graph, load_schedule, print_json
+from remat.cli.options import ConstantMemory, Graph, Json, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 def command(
     graph: Graph,
-    schedule: Annotated[
-        Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
-    ] = None,
+    schedule: OptionalSchedule = None,
     *,
     by: Annotated[
         str | None,
@@ -43,13 +41,11 @@ def command(
 
     Exit code 0: done; 2: an error.
     """
-    from remat.schedule import Schedule
-    from remat.schedule.io import read_schedule
     from remat.schedule.traces.layers import SUFFIXES, layer_table
 
     check_outputs(*((table, SUFFIXES) for table in tables or ()), inputs=(graph, schedule))
     loaded = load_graph(graph)
-    steps = Schedule.reference(loaded) if schedule is None else read_schedule(schedule, loaded)
+    steps = load_schedule(schedule, loaded)
     found = layer_table(
         loaded, steps, by=by, depth=depth, collapse=collapse, keep=keep or (),  # type: ignore[arg-type]
         count_constant_memory=bool(count_constant_memory),

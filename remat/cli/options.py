@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _GRAPH_HELP = "Graph file (-: standard input), or the name of a zoo graph (resnet50)."
 Graph = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP)]
 OptionalGraph = Annotated[str | None, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP, show_default=False)]
+ScheduleFile = Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")]
+OptionalSchedule = Annotated[
+    Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
+]
 _ORDER_HELP = "Whether first computations follow the reference order"
 Order = Annotated[str, typer.Option("--order", metavar="fixed|free", help=f"{_ORDER_HELP}.")]
 Budget = Annotated[

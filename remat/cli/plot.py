@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import load_graph
-from remat.cli.options import Budget, Graph
+from remat.cli.options import Budget, Graph, ScheduleFile
 from remat.io.files import check_output
 
 
 def command(
     graph: Graph,
-    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
+    schedule: ScheduleFile,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write (.png, .svg).")],
     budget: Budget = None,

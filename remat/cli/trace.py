@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.common import OK, load_graph
-from remat.cli.options import Budget, ConstantMemory, Graph, Keep
+from remat.cli.common import OK, load_graph, load_schedule
+from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 
@@ -18,9 +18,7 @@ _VIEWERS = {CHROME: "for ui.perfetto.dev", SNAPSHOT: "for pytorch.org/memory_viz
 
 def command(
     graph: Graph,
-    schedule: Annotated[
-        Path | None, typer.Argument(metavar="SCHEDULE", help="Schedule file; default: the reference order.")
-    ] = None,
+    schedule: OptionalSchedule = None,
     *,
     output: Annotated[
         list[Path],
@@ -43,9 +41,7 @@ def command(
     Exit code 0: done; 2: an error.
     """
     from remat.problem import Problem
-    from remat.schedule import Schedule
     from remat.schedule.address_files import read_addresses
-    from remat.schedule.io import read_schedule
     from remat.schedule.traces import chrome_trace_text, save_memory_snapshot
 
     suffixes = [path.suffix.lower() for path in output]
@@ -54,7 +50,7 @@ def command(
         raise typer.BadParameter(f"--addresses is for a memory snapshot ({SNAPSHOT})")
     counted, kept = bool(count_constant_memory), tuple(keep or ())
     loaded = load_graph(graph)
-    steps = Schedule.reference(loaded) if schedule is None else read_schedule(schedule, loaded)
+    steps = load_schedule(schedule, loaded)
     placed = None if addresses is None else read_addresses(addresses)
     limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
     outputs = Outputs()

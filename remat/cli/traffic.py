@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import OK, load_graph, option_bytes, print_json, print_table
-from remat.cli.options import TABLES, Graph, Json, Keep, Tables
+from remat.cli.options import TABLES, Graph, Json, Keep, ScheduleFile, Tables
 from remat.cli.saving import Outputs
 from remat.io.files import check_outputs
 from remat.io.text import csv_text, json_text
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def command(
     graph: Graph,
-    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
+    schedule: ScheduleFile,
     *,
     on_chip: Annotated[
         list[str],

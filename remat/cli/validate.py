@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from remat.cli.common import NO, OK, print_json
-from remat.cli.options import RULES, Given, Graph, Order, shared
+from remat.cli.options import RULES, Given, Graph, Order, ScheduleFile, shared
 
 
 @shared("budget", *RULES, "addresses", "json")
 def command(
     graph: Graph,
-    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.")],
+    schedule: ScheduleFile,
     *,
     order: Order = "free",
     addresses: Annotated[

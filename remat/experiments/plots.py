@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from remat.experiments.max_batch_result import BatchResult
 from remat.io.sizes import size_unit
 from remat.problem import Objective, Problem
 from remat.schedule.certificate import overhead_percent
-from remat.schedule.plots import empty_figure, plain_text, write_figure
+from remat.schedule.plots import empty_figure, figure_saver, plain_text
 from remat.solving.incumbents import structural_peak
 
 if TYPE_CHECKING:
@@ -59,15 +58,8 @@ def plot_comparison(comparison: Comparison) -> Figure:
     return figure
 
 
-def save_comparison_plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    """Write :func:`plot_comparison` to a ``.png`` or ``.svg`` file, whole or not at all.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    write_figure(path, lambda: plot_comparison(comparison))
+save_comparison_plot = figure_saver(plot_comparison)
+"""Write :func:`plot_comparison` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
 
 
 def plot_frontier(frontier: Frontier) -> Figure:
@@ -116,15 +108,8 @@ def plot_frontier(frontier: Frontier) -> Figure:
     return figure
 
 
-def save_frontier_plot(frontier: Frontier, path: str | os.PathLike[str]) -> None:
-    """Write :func:`plot_frontier` to a ``.png`` or ``.svg`` file, whole or not at all.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    write_figure(path, lambda: plot_frontier(frontier))
+save_frontier_plot = figure_saver(plot_frontier)
+"""Write :func:`plot_frontier` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
 
 
 def plot_batches(results: Sequence[BatchResult]) -> Figure:
@@ -181,15 +166,8 @@ def plot_batches(results: Sequence[BatchResult]) -> Figure:
     return figure
 
 
-def save_batch_plot(results: Sequence[BatchResult], path: str | os.PathLike[str]) -> None:
-    """Write :func:`plot_batches` to a ``.png`` or ``.svg`` file, whole or not at all.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    write_figure(path, lambda: plot_batches(results))
+save_batch_plot = figure_saver(plot_batches)
+"""Write :func:`plot_batches` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
 
 
 def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scale: int) -> None:

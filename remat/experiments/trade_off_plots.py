@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from remat.experiments.plots import COLOURS, MARKERS
 from remat.experiments.trade_off import Point, TradeOff
 from remat.io.sizes import size_text, size_unit
-from remat.schedule.plots import empty_figure, plain_text, write_figure
+from remat.schedule.plots import empty_figure, figure_saver, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,15 +48,8 @@ def plot_trade_off(found: TradeOff) -> Figure:
     return figure
 
 
-def save_trade_off_plot(found: TradeOff, path: str | os.PathLike[str]) -> None:
-    """Write :func:`plot_trade_off` to a ``.png`` or ``.svg`` file, whole or not at all.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    write_figure(path, lambda: plot_trade_off(found))
+save_trade_off_plot = figure_saver(plot_trade_off)
+"""Write :func:`plot_trade_off` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""
 
 
 def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale: int, base: int) -> None:

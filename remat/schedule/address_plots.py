@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from remat.io.sizes import size_unit
 from remat.schedule.addresses import Addresses, check_addresses
-from remat.schedule.plots import SUFFIXES, empty_figure, plain_text, write_figure
+from remat.schedule.plots import SUFFIXES, empty_figure, figure_saver, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,12 +116,5 @@ def figure_of_addresses(addresses: Addresses) -> Figure:
     return figure
 
 
-def save_address_plot(addresses: Addresses, path: str | os.PathLike[str]) -> None:
-    """Write :func:`figure_of_addresses` to a ``.png`` or ``.svg`` file, whole or not at all.
-
-    Raises
-    ------
-    FormatError
-        Naming the file, if its name has another suffix or it cannot be written.
-    """
-    write_figure(path, lambda: figure_of_addresses(addresses))
+save_address_plot = figure_saver(figure_of_addresses)
+"""Write :func:`figure_of_addresses` to a ``.png`` or ``.svg`` file; see :func:`remat.schedule.plots.figure_saver`."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from remat.schedule.simulate import simulate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+T = TypeVar("T")
 
 SUFFIXES = (".png", ".svg")
 
@@ -166,6 +168,16 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> No
     with matplotlib.rc_context({"svg.hashsalt": "remat"}):
         draw().savefig(buffer, format=suffix[1:], dpi=120, metadata=metadata)
     write_atomic(path, buffer.getvalue())
+
+
+def figure_saver(plot: Callable[[T], Figure]) -> Callable[[T, str | os.PathLike[str]], None]:
+    """Return a function that writes the figure of `plot` to a file, by :func:`write_figure`."""
+
+    def save(shown: T, path: str | os.PathLike[str]) -> None:
+        write_figure(path, lambda: plot(shown))
+
+    save.__doc__ = f"Write :func:`{plot.__name__}` to a ``.png`` or ``.svg`` file, whole or not at all."
+    return save
 
 
 def empty_figure(size: tuple[float, float]) -> Figure:
