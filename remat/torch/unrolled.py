@@ -155,12 +155,12 @@ class _Writer:
         taken = [place for place, home in enumerate(homes) if home not in self._handed_out]
         for place in taken:
             self._drop((node, place))
-        if lean is not None:
-            args, meta = map_arg(lean[1], self._value), {**node.meta, "val": tuple(node.meta["val"][:3])}
-            result = self._add(lean[0], args, {}, node.name + suffix, meta)
-            self.made.runs[result] = Run(step, name, number)
+        run = Run(step, name, number)
+        if lean is None:
+            result = self._call(node, name + suffix, run)
         else:
-            result = self._call(node, suffix, Run(step, name, number))
+            args, meta = map_arg(lean[1], self._value), {**node.meta, "val": tuple(node.meta["val"][:3])}
+            result = self._add(lean[0], args, {}, name + suffix, meta, run=run)
         self._take(node, result, taken, suffix)
         self._live.update(outputs)
 
@@ -168,8 +168,8 @@ class _Writer:
         """Hand results out, and take the tangents."""
         given = [each.node for each in self.captured.results if each.kind in self._handed_kinds]
         known = [None if node is None else self._computed(node) for node in given]
-        self.made.begin = begin = self._add(begin_backward, tuple(known), {}, BEGIN_BACKWARD, {})
-        self.made.runs[begin] = Run(step, BEGIN_BACKWARD, 0)
+        run = Run(step, BEGIN_BACKWARD, 0)
+        self.made.begin = begin = self._add(begin_backward, tuple(known), {}, BEGIN_BACKWARD, {}, run=run)
         if self.apart:
             homes = {home for node in given if node is not None for home in self.captured.homes[node]}
             self._handed_out = homes - {None}
@@ -195,23 +195,17 @@ class _Writer:
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    def _call(self, node: fx.Node, suffix: str, run: Run) -> fx.Node:
+    def _call(self, node: fx.Node, name: str, run: Run) -> fx.Node:
         """Call an op; where a random op runs several times, with a state of its generator."""
-        name = node.name + suffix
         args, kwargs = map_arg(read_arguments(node), self._value), map_arg(node.kwargs, self._value)
         if node.name not in self._drawn_again:
-            result = self._add(node.target, args, kwargs, name, node.meta)
-            self.made.runs[result] = run
-            return result
+            return self._add(node.target, args, kwargs, name, node.meta, run=run)
         device = device_of(node)
         if run.number:
-            state = self._states[node.name]
-            result = self._add(self._pair[1], (device, state, node.target, *args), kwargs, name, node.meta)
-            self.made.runs[result] = run
-            return result
+            args = (device, self._states[node.name], node.target, *args)
+            return self._add(self._pair[1], args, kwargs, name, node.meta, run=run)
         plain = {key: value for key, value in node.meta.items() if key != "val"}
-        pair = self._add(self._pair[0], (device, node.target, *args), kwargs, f"{name}_and_state", plain)
-        self.made.runs[pair] = run
+        pair = self._add(self._pair[0], (device, node.target, *args), kwargs, f"{name}_and_state", plain, run=run)
         state = self._add(operator.getitem, (pair, 0), {}, f"{name}_state", {**plain, "val": None})
         self._states[node.name], self.made.states[state] = state, device
         return self._add(operator.getitem, (pair, 1), {}, name, node.meta)
@@ -270,9 +264,13 @@ class _Writer:
         self._free_before(made)
         return made
 
-    def _add(self, target: Any, args: Any, kwargs: Any, name: str, meta: dict[str, Any]) -> fx.Node:
+    def _add(
+        self, target: Any, args: Any, kwargs: Any, name: str, meta: dict[str, Any], *, run: Run | None = None
+    ) -> fx.Node:
         made = self.made.graph.create_node("call_function", target, args, kwargs, name=name)
         made.meta = dict(meta)
+        if run is not None:
+            self.made.runs[made] = run
         self._free_before(made)
         return made
 
