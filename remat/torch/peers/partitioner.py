@@ -100,37 +100,33 @@ def _partition(captured: Captured, by: Callable[..., Any], inputs: Any) -> tuple
 
 
 def _schedule(captured: Captured, forward: Any, backward: Any, *, source: str, meta: dict[str, Any]) -> Schedule:
-    names, random = _Names(captured), _random_pairs(captured, forward, backward)
-    first = [op for node in forward.graph.nodes if (op := names(node, random)) is not None]
-    second = [op for node in backward.graph.nodes if (op := names(node, random)) is not None]
+    random = _random_pairs(captured, forward, backward)
+    first, second = (_ops_of(graph, captured, random) for graph in (forward, backward))
     ops = captured.graph.op_index
-    between = [ops[BEGIN_BACKWARD]] if BEGIN_BACKWARD in ops else []
+    between = [BEGIN_BACKWARD] if BEGIN_BACKWARD in ops else []
     return Schedule.of_computes(
-        captured.graph, [*(ops[op] for op in first), *between, *(ops[op] for op in second)], source=source,
+        captured.graph, [ops[op] for op in (*first, *between, *second)], source=source,
         meta={**meta, "unsafe": _unsafe(captured, set(first), backward)},
     )  # fmt: skip
 
 
-class _Names:
-    """The op that a node of torch's graphs stands for, by its name; None for what computes nothing."""
-
-    def __init__(self, captured: Captured) -> None:
-        self.ops = captured.graph.op_index
-        self.known = {node.name for node in captured.module.graph.nodes}
-
-    def __call__(self, node: torch.fx.Node, random: dict[torch.fx.Node, str]) -> str | None:
-        if node.op != "call_function":
-            return None
+def _ops_of(graph: Any, captured: Captured, random: dict[torch.fx.Node, str]) -> list[str]:
+    """Return the ops that the nodes of one of torch's graphs stand for, by their names."""
+    known = {node.name for node in captured.module.graph.nodes}
+    found = []
+    for node in graph.graph.nodes:
         if node in random:
-            return random[node]
-        if node.name in self.known:
-            return node.name if node.name in self.ops else None
-        if node.target is operator.getitem and node.args[0] in random:
-            return None
-        raise ScheduleError(
-            f"node {node.name!r} ({node.target}) of torch's partition stands for no node of the captured step",
-            "partitioner-node",
-        )
+            found.append(random[node])
+        elif node.op != "call_function" or (node.target is operator.getitem and node.args[0] in random):
+            continue
+        elif node.name not in known:
+            raise ScheduleError(
+                f"node {node.name!r} ({node.target}) of torch's partition stands for no node of the captured step",
+                "partitioner-node",
+            )
+        elif node.name in captured.graph.op_index:
+            found.append(node.name)
+    return found
 
 
 def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch.fx.Node, str]:
@@ -139,31 +135,23 @@ def _random_pairs(captured: Captured, forward: Any, backward: Any) -> dict[torch
     The k-th wrapper of the forward graph stands for the k-th op that torch wrapped, and its state is the input
     ``rng_state_output_k`` of the backward graph.
     """
-    tags = {op: captured.node_of(op) for op in captured.random_ops}
-    saves = [node for node in forward.graph.nodes if _SAVES in str(node.target)]
-    restores = [node for node in backward.graph.nodes if _RESTORES in str(node.target)]
-    if not saves and not restores:
-        return {}
     plain = {node.name for node in forward.graph.nodes}
-    wrapped = [op for op in tags if op not in plain]
-    states = {name: k for k, name in enumerate(f"rng_state_output_{k}" for k in range(len(saves)))}
+    wrapped = iter([(op, captured.node_of(op)) for op in captured.random_ops if op not in plain])
     found: dict[torch.fx.Node, str] = {}
-    # Ops whose value nothing needs are in neither graph; the others come in their order, each with its own target.
-    place = 0
-    order: list[str] = []
-    for node in saves:
-        while place < len(wrapped) and getattr(tags[wrapped[place]], "target", None) is not node.args[0]:
-            place += 1
-        if place == len(wrapped):
-            raise ScheduleError(f"node {node.name!r} of torch's partition keeps the state of no known random op")
-        order.append(wrapped[place])
-        found[node] = wrapped[place]
-        place += 1
-    for node in restores:
-        state = getattr(node.args[0], "name", "")
-        if state not in states:
-            raise ScheduleError(f"node {node.name!r} of torch's partition has the state of no known random op")
-        found[node] = order[states[state]]
+    states: dict[str, str] = {}
+    for node in forward.graph.nodes:
+        if _SAVES in str(node.target):
+            # Ops whose value nothing needs are in neither graph; the others come in order, each with its own target.
+            op = next((op for op, own in wrapped if own is not None and own.target is node.args[0]), None)
+            if op is None:
+                raise ScheduleError(f"node {node.name!r} of torch's partition keeps the state of no known random op")
+            found[node] = states[f"rng_state_output_{len(states)}"] = op
+    for node in backward.graph.nodes:
+        if _RESTORES in str(node.target):
+            state = getattr(node.args[0], "name", "")
+            if state not in states:
+                raise ScheduleError(f"node {node.name!r} of torch's partition has the state of no known random op")
+            found[node] = states[state]
     return found
 
 
