@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.graphs.arrays import first_computes
 from remat.problem import Problem
 from remat.schedule import Schedule
 
@@ -48,6 +49,18 @@ def computed_ops(problem: Problem, schedule: Schedule) -> Int:
     if len(missing):
         raise ProblemError(f"the schedule never computes op {problem.graph.ops[missing[0]].name!r}")
     return sequence
+
+
+def order_of(problem: Problem, schedule: Schedule) -> Int:
+    """Return the ops in the order of their first computes.
+
+    Raises
+    ------
+    ProblemError
+        If the schedule names an unknown op or misses one.
+    """
+    sequence = computed_ops(problem, schedule)
+    return sequence[first_computes(sequence)]
 
 
 def _check_buffers(problem: Problem, schedule: Schedule, sequence: Int) -> None:
@@ -90,9 +103,7 @@ def useful_computes(problem: Problem, sequence: Int, deadline: Deadline | None =
     """
     arrays = problem.graph.arrays
     inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
-    first = np.zeros(len(sequence), dtype=np.bool_)
-    first[np.unique(sequence, return_index=True)[1]] = True
-    useful = first.tolist()
+    useful = first_computes(sequence).tolist()
     single = (arrays.producers.counts <= 1).tolist()
     wanted = problem.kept.tolist()  # read later, before the next compute
     ops = sequence.tolist()

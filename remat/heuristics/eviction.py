@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import standing_buffers, useful_schedule
-from remat.graphs.arrays import first_computes
+from remat.formulations.sequence import order_of, standing_buffers, useful_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
@@ -57,9 +56,7 @@ class Eviction(Heuristic):
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         order = problem.graph.arrays.order
         if run.start is not None and problem.order is OrderRule.FREE:
-            index = problem.graph.op_index
-            given = np.array([index[name] for name in run.start.computes()], dtype=np.int64)
-            order = given[first_computes(given)]
+            order = order_of(problem, run.start)
         try:
             machine = _Machine(problem, order.tolist(), self.options.most_computes * len(order), run.deadline)
             sequence = machine.run()

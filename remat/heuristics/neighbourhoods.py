@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.base import Part
+from remat.formulations.sequence import computed_ops
 from remat.graphs.arrays import first_computes
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -39,7 +40,7 @@ class Landscape:
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
         graph = problem.graph
         self.problem = problem
-        self.sequence = np.array([graph.op_index[name] for name in schedule.computes()], dtype=np.int64)
+        self.sequence = computed_ops(problem, schedule)
         self.run = problem.simulate(Schedule.of_computes(graph, self.sequence))
         first = first_computes(self.sequence)
         self.stage: Int = np.cumsum(first) - first

@@ -14,6 +14,7 @@ from remat.backends.resources import available_memory
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
+from remat.formulations.sequence import computed_ops
 from remat.modeling import Model
 from remat.modeling.restriction import Restricted, restrict
 from remat.modeling.size import BUILT_BYTES
@@ -153,8 +154,7 @@ def _with_options(kind: type[Formulation], options: Mapping[str, Any], problem: 
 
 def counts(problem: Problem, schedule: Schedule) -> Int:
     """Computes of each op; shape (ops,)."""
-    index = problem.graph.op_index
-    return np.bincount([index[name] for name in schedule.computes()], minlength=len(index)).astype(np.int64)
+    return np.bincount(computed_ops(problem, schedule), minlength=len(problem.graph.ops)).astype(np.int64)
 
 
 def staged(problem: Problem, schedule: Schedule) -> Schedule | None:
@@ -174,11 +174,11 @@ def staged(problem: Problem, schedule: Schedule) -> Schedule | None:
     """
     if problem.order is not OrderRule.FIXED:
         return None
-    position, index = problem.graph.arrays.position, problem.graph.op_index
+    position = problem.graph.arrays.position
     sequence: list[int] = []
     stage: set[int] = set()
     done = 0
-    for op in (index[name] for name in schedule.computes()):
+    for op in computed_ops(problem, schedule).tolist():
         at = int(position[op])
         if at > done:
             return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
-from remat.formulations.sequence import op_sequence, standing_buffers, useful_schedule
+from remat.formulations.sequence import op_sequence, order_of, standing_buffers, useful_schedule
 from remat.graphs.arrays import first_computes
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.list_order import list_order
@@ -174,9 +174,7 @@ def given_orders(problem: Problem, start: Schedule | None) -> list[Int]:
     """Orders that need not be looked for."""
     found = [problem.graph.arrays.order.copy()]
     if problem.order is OrderRule.FREE and start is not None:
-        index = problem.graph.op_index
-        given = np.array([index[name] for name in start.computes()], dtype=np.int64)
-        found.insert(0, given[first_computes(given)])
+        found.insert(0, order_of(problem, start))
     return found
 
 
