@@ -19,7 +19,6 @@ from remat.graphs.batch_scaling import AffineGraph
 from remat.interruption import interrupts
 from remat.problem import Problem, parse_budget
 from remat.schedule import OrderRule, Schedule
-from remat.schedule.simulate import simulate
 from remat.schedule.validate import validate
 from remat.scope import covers
 from remat.solving.incumbents import structural_peak
@@ -275,10 +274,7 @@ class _Search:
 
     def _memory(self, schedule: Schedule, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         problem = self.problem(batch)
-        done = simulate(
-            problem.graph, _signed(schedule, problem.graph), keep=problem.keep,
-            count_constant_memory=problem.count_constant_memory,
-        )  # fmt: skip
+        done = problem.simulate(_signed(schedule, problem.graph))
         return done.memory[done.is_compute]
 
     def _structural_limit(self) -> int:

@@ -167,10 +167,10 @@ def staged(problem: Problem, schedule: Schedule) -> Schedule | None:
     --------
     >>> from remat.graphs.families import unit_chain
     >>> graph = unit_chain(3)
-    >>> names = [graph.ops[i].name for i in (0, 1, 2, 1, 0, 1, 3, 4, 5)]
+    >>> names = [graph.ops[i].name for i in (0, 1, 2, 1, 0, 1, 3, 4, 5, 6)]
     >>> again = Schedule.from_steps([("compute", name) for name in names])
     >>> [graph.op_index[name] for name in staged(Problem(graph), again).computes()]
-    [0, 1, 2, 0, 1, 3, 4, 5]
+    [0, 1, 2, 0, 1, 3, 4, 5, 6]
     """
     if problem.order is not OrderRule.FIXED:
         return None
