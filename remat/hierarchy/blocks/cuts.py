@@ -14,7 +14,7 @@ from remat.heuristics.checkpointing.step import TrainingStep
 Int = NDArray[np.int64]
 
 #: By how much, as a share, the bytes that cross must rise and fall again between two valleys of the traffic.
-RISES = (0.1, 0.5, 1.0)
+RISES = (0.1, 1.0)
 #: Ops up to which articulation points are looked for: networkx takes some ten microseconds for each link.
 ARTICULATION_OPS = 20_000
 #: Forward ops up to which each of them is tried as a block.
