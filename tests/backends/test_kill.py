@@ -71,7 +71,8 @@ def program(tmp_path):
     there |= {f"minizinc:{name}" for name in ("gecode", "cp-sat") if MiniZinc(name).ready().ready}
     there |= {"pyomo:cbc"} if Pyomo("cbc").ready().ready else set()
     assert there == set(SOLVERS) or not os.environ.get("REMAT_CI")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
+    path = os.pathsep.join(map(str, Path(__file__).parents[:2]))
+    environment = os.environ | {"PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *sorted(there)], env=environment)
     try:
         until = time.monotonic() + 60

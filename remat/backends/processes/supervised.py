@@ -18,7 +18,7 @@ from typing import Any
 from remat.backends.processes import children, guard, guard_process, wire
 from remat.backends.processes.families import LOOK, memory_of, too_large
 from remat.backends.results import StopReason
-from remat.deadline import Deadline
+from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError
 from remat.interruption import interrupted, since
 
@@ -88,7 +88,7 @@ class Supervised:
         self._threads: list[threading.Thread] = []
         self._here, there = multiprocessing.Pipe()
         self._theirs = [there, *(each for each in arguments if isinstance(each, Connection))]
-        self.process = children.child(serve, (there, *arguments), modules)
+        self.process = children.child(serve, (there, *arguments), modules, deadline)
 
     def __enter__(self) -> Supervised:
         return self
@@ -168,7 +168,11 @@ class Supervised:
         try:
             self.process.start()
         except Exception as error:
-            self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
+            if isinstance(error, OverdueError):
+                stop = StopReason.INTERRUPTED if interrupted() else StopReason.DEADLINE
+                self.ending = self.ending or Ending(stop, "was not ready in time")
+            else:
+                self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
             self._inbox.put(None)
             self._sent.set()
             return
