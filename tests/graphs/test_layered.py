@@ -171,19 +171,19 @@ def test_acceptance_statistics(n, width, seeds, edges, peak, cost, size, layers)
 
 
 @pytest.mark.parametrize(
-    "arguments,message",
+    "arguments",
     [
-        ({"n": 1}, "n must be at least 2"),
-        ({"n": 9, "width": 0.0}, "width factor"),
-        ({"n": 9, "width": 1.0}, "width factor"),
-        ({"n": 9, "width": float("nan")}, "width factor"),
-        ({"n": 10, "width": 0.01}, "no whole layer size"),
-        ({"n": 9, "density": 1.5}, "out of range"),
-        ({"n": 9, "skip_density": 1.0}, "out of range"),
-        ({"n": 9, "variability": -1.0}, "out of range"),
+        {"n": 1},
+        {"n": 9, "width": 0.0},
+        {"n": 9, "width": 1.0},
+        {"n": 9, "width": float("nan")},
+        {"n": 10, "width": 0.01},
+        {"n": 9, "density": 1.5},
+        {"n": 9, "skip_density": 1.0},
+        {"n": 9, "variability": -1.0},
     ],
 )
-def test_refuses(arguments, message):
+def test_refuses(arguments):
     with refused("graph.layered"):
         layered(**arguments)
 

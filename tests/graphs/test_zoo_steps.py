@@ -185,15 +185,7 @@ def test_what_needs_no_gradient_has_no_backward_op():
     assert graph.constant_memory == 16 + 2 * 4 * 20
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"layers": 0},
-        {"batch": 2.0},
-        {"heads": 5},
-        {"accumulation": "both"},
-    ],
-)
+@pytest.mark.parametrize("sizes", [{"layers": 0}, {"batch": 2.0}, {"heads": 5}, {"accumulation": "both"}])
 def test_refused_sizes(sizes):
     with refused("graph.zoo"):
         gpt(**sizes)

@@ -152,12 +152,7 @@ def test_without_shapes_nothing_is_rewritten() -> None:
 
 
 @pytest.mark.parametrize(
-    "attrs",
-    [
-        {"output_slice": "x"},
-        {"output_slice": [3, 0, 9]},
-    ],
-    ids=lambda value: str(value)[:30],
+    "attrs", [{"output_slice": "x"}, {"output_slice": [3, 0, 9]}], ids=lambda value: str(value)[:30]
 )
 def test_what_cannot_be_computed_is_named(attrs) -> None:
     graph = after_concat("Conv", [[2, 6, 6, 2]] * 2, 3, [2, 6, 6, 5], layout="NHWC", **attrs)
