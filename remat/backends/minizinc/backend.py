@@ -67,8 +67,8 @@ class MiniZinc(Backend):
     dashes, for example ``{"decay": 0.9}`` for Gecode. One is this backend's own: ``generic``, true for the way by
     records and false for the formulation's text, where there is one.
 
-    The package `minizinc` of PyPI lists the solvers. Running one is this package's own work: what the other cannot do
-    is said in ``docs/backends/minizinc.md``.
+    The package `minizinc` of PyPI describes the solvers. `remat` runs them, for the reasons in
+    ``docs/backends/minizinc.md``.
     """
 
     name = "minizinc"
