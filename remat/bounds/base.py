@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,7 @@ from remat.backends.highs import Highs
 from remat.backends.resources import available_memory
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
+from remat.problem import Problem
 from remat.schedule.certificate import overhead_percent
 from remat.scope import Scope
 
@@ -88,6 +90,21 @@ class Bound:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
             what = f"cost ≥ {self.value:,}{share}"
         return f"{what} for {self.scope}; by {self.kind}" + (f" ({self.note})" if self.note else "")
+
+
+def bound_on_peak(problem: Problem, value: int | None, kind: str, scope: Scope, *, cause: str, began: float) -> Bound:
+    """Return a bound on the peak, found since `began`; it is infeasible where it exceeds the budget."""
+    budget = problem.budget_bytes
+    return Bound(
+        value,
+        kind,
+        scope,
+        problem.graph.base_cost,
+        infeasible=budget is not None and value is not None and value > budget,
+        seconds=time.monotonic() - began,
+        measure=Measure.PEAK,
+        cause=cause,
+    )
 
 
 def whole_units(bound: float) -> int:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.bounds.base import Bound, Measure
+from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.flow import BoundaryNetwork
 from remat.deadline import Deadline
 from remat.problem import Problem
@@ -55,17 +55,10 @@ def cut_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> 
         value = cut_at(problem, network, op)
         if value > best:
             best, cause = value, op
-    budget = problem.budget_bytes
-    return Bound(
-        best if cause >= 0 else None,
-        "the cut bound",
-        Scope(OrderRule.FREE, staged=False, max_computes=1),
-        graph.base_cost,
-        infeasible=budget is not None and best > budget,
-        seconds=time.monotonic() - began,
-        measure=Measure.PEAK,
-        cause=graph.op_names[cause] if cause >= 0 else "",
-    )
+    scope = Scope(OrderRule.FREE, staged=False, max_computes=1)
+    if cause < 0:
+        return bound_on_peak(problem, None, "the cut bound", scope, cause="", began=began)
+    return bound_on_peak(problem, best, "the cut bound", scope, cause=graph.op_names[cause], began=began)
 
 
 def cut_at(problem: Problem, network: BoundaryNetwork, op: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.bounds.base import Bound, Measure
+from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.flow import BoundaryNetwork
 from remat.bounds.structural import structural_bound
 from remat.deadline import Deadline
@@ -62,21 +62,12 @@ def held_bound(problem: Problem, *, deadline: float | Deadline | None = None) ->
         value = int(most[op] if network is None else needs[op] + network.cut(op, np.where(held, arrays.size, 0)))
         if value > best:
             best, cause, kind = value, graph.op_names[op], "the bound of what cannot be made again"
-    budget, limit = problem.budget_bytes, problem.max_computes
+    limit = problem.max_computes
     scope = Scope(OrderRule.FREE, staged=False)
     if kind != first.kind:
         notes = (Restriction.OWN_LIMITS,) if isinstance(limit, Mapping) else ()
         scope = Scope(OrderRule(problem.order), False, limit if isinstance(limit, int) else None, notes)
-    return Bound(
-        best,
-        kind,
-        scope,
-        graph.base_cost,
-        infeasible=budget is not None and best > budget,
-        seconds=time.monotonic() - began,
-        measure=Measure.PEAK,
-        cause=cause,
-    )
+    return bound_on_peak(problem, best, kind, scope, cause=cause, began=began)
 
 
 def _held(problem: Problem) -> NDArray[np.bool_]:

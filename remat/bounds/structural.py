@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from remat.bounds.base import Bound, Measure
+from remat.bounds.base import Bound, bound_on_peak
 from remat.problem import Problem
 from remat.scope import EVERY_SCHEDULE
 
@@ -33,13 +33,4 @@ def structural_bound(problem: Problem) -> Bound:
     if kept > peak:
         peak, cause = kept, ""
     peak += problem.constant_bytes
-    return Bound(
-        peak,
-        "the structural bound",
-        EVERY_SCHEDULE,
-        problem.graph.base_cost,
-        infeasible=problem.budget_bytes is not None and peak > problem.budget_bytes,
-        seconds=time.monotonic() - began,
-        measure=Measure.PEAK,
-        cause=cause,
-    )
+    return bound_on_peak(problem, peak, "the structural bound", EVERY_SCHEDULE, cause=cause, began=began)
