@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.formulations.staging import run_stages
 from remat.graphs.arrays import first_computes
 from remat.problem import Problem
 from remat.schedule import Schedule
@@ -243,3 +244,17 @@ class Instances:
                 latest[tensor] = max(latest[tensor], step)
         table = np.array(found[::-1], dtype=np.int64).reshape(-1, 3)
         return cls(table[:, 0], table[:, 1], table[:, 2])
+
+
+def stages_of(problem: Problem, sequence: Int) -> Int:
+    """Return the stage (from 1) of each compute: stage k ends with the first compute of the k-th op in the order.
+
+    Raises
+    ------
+    ProblemError
+        If stages cannot express the sequence; see :func:`remat.formulations.staging.run_stages`.
+    """
+    graph = problem.graph
+    return run_stages(
+        graph.arrays.position[sequence], len(graph.ops), lambda op: f"op {graph.op_names[op]!r}", sequence
+    )

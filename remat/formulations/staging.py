@@ -100,13 +100,7 @@ def useful_runs(
     return (spent <= most) & (np.arange(nodes)[:, None] < stages)
 
 
-def op_stages(problem: Problem, sequence: Int) -> Int:
-    """Return the stage (from 1) of each compute; see :func:`stages_of`."""
-    graph = problem.graph
-    return stages_of(graph.arrays.position[sequence], len(graph.ops), lambda op: f"op {graph.op_names[op]!r}", sequence)
-
-
-def stages_of(position: Int, count: int, named: Callable[[int], str], node: Int) -> Int:
+def run_stages(position: Int, count: int, named: Callable[[int], str], node: Int) -> Int:
     """Return the stage (from 1) of each run: stage k ends with the first run of the k-th node of the reference order.
 
     Parameters

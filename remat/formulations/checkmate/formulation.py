@@ -15,9 +15,9 @@ from remat.formulations.sequence import (
     Instances,
     check_limits,
     op_sequence,
+    stages_of,
     useful_schedule,
 )
-from remat.formulations.staging import op_stages
 from remat.modeling import Model, Vars
 from remat.modeling.rows import expand, rows_from, sums_without
 from remat.modeling.size import ModelSize
@@ -381,7 +381,7 @@ class Checkmate(Formulation):
     def _stages_of(self, sequence: Int) -> Int:
         """Stage, from 0, of each compute."""
         if self.layout.frontier:
-            return op_stages(self.problem, sequence) - 1
+            return stages_of(self.problem, sequence) - 1
         position = self.problem.graph.arrays.position[sequence]
         stage: Int = np.append(0, np.cumsum(position[1:] <= position[:-1]))
         if stage[-1] >= self.layout.T:

@@ -15,7 +15,7 @@ from remat.formulations.hierarchical.choices import Levels, column
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step, expand
 from remat.formulations.hierarchical.recognition import FoundRun
-from remat.formulations.staging import stages_of
+from remat.formulations.staging import run_stages
 from remat.modeling.rows import NONE, ONE, sums_without
 from remat.schedule import Schedule
 
@@ -56,7 +56,7 @@ class Plan:
         number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(h.tables.node, h.tables.runs, strict=True))}
         node = np.array([each.node for each in runs], dtype=np.int64)
         choice = np.array([number[each.node, each.option] for each in runs], dtype=np.int64)
-        phase = stages_of(node, len(names), lambda k: repr(names[k]), node) - 1
+        phase = run_stages(node, len(names), lambda k: repr(names[k]), node) - 1
         return cls(node, choice, phase, [each.left_out for each in runs])
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.staging import stages_of
+from remat.formulations.staging import run_stages
 from remat.graphs.arrays import first_computes
 from remat.modeling.rows import expand
 
@@ -94,7 +94,7 @@ class IntervalsEncoder:
         at, gap, node = self.layout, self.gap, self.runs.node
         if at.grid is not None:
             position = at.tables.position[node]
-            stage = stages_of(position, len(at.copies), self.formulation.named, node)
+            stage = run_stages(position, len(at.copies), self.formulation.named, node)
             late = np.flatnonzero((stage > at.last_stage[node]) & (stage != position + 1))
             if len(late):
                 who = self.formulation.named(int(node[late[0]]))

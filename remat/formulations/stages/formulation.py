@@ -15,12 +15,12 @@ from remat.formulations.sequence import (
     MemoryScale,
     check_limits,
     op_sequence,
+    stages_of,
     standing_buffers,
     useful_schedule,
 )
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
-from remat.formulations.staging import op_stages
 from remat.modeling import Model, Vars
 from remat.modeling.rows import NONE, ONE, Term, expand, rows_from, sums_without
 from remat.modeling.size import ModelSize
@@ -362,7 +362,7 @@ class Stages(Formulation):
         cost = int(problem.graph.arrays.cost[sequence].sum())
         if self._limit is not None and cost > self._limit:
             raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}", "over-the-limit")
-        stage = op_stages(problem, sequence) - 1
+        stage = stages_of(problem, sequence) - 1
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)
         chosen = np.flatnonzero((op < stage) & (stage >= at.first_stage))
