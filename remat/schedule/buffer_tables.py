@@ -48,7 +48,7 @@ def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addres
     (('a', 'b'), 6)
     >>> table_from_text("id,lower,upper,size\na,3,3,4\n")
     Traceback (most recent call last):
-    remat.errors.FormatError: the table, row 2: buffer 'a' lives in no step: lower is 3 and upper 3
+    remat.errors.FormatError: the table, row 2: buffer 'a' lives in no step: lower 3, upper 3
     """
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
@@ -63,30 +63,30 @@ def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addres
             header = _header(cells, at)
             continue
         if len(cells) != len(header):
-            raise FormatError(f"{at}: {len(cells)} cells, but the header has {len(header)}")
+            raise FormatError(f"{at}: {len(cells)} cells, but the header has {len(header)}", "table")
         entry = dict(zip(header, cells, strict=True))
         called = entry["id"].strip()
         if not 0 < len(called) <= MAX_NAME_LENGTH or not called.isprintable():
-            raise FormatError(f"{at}: id {short(called)} is empty, long or unprintable")
+            raise FormatError(f"{at}: id {short(called)} is empty, long or unprintable", "table")
         if called in first_row:
-            raise FormatError(f"{at}: id {short(called)} stands in row {first_row[called]}, too")
+            raise FormatError(f"{at}: id {short(called)} stands in row {first_row[called]}, too", "table")
         first_row[called] = row
         if len(names) >= MAX_STEPS:
-            raise FormatError(f"{name}: more than the {MAX_STEPS:,} buffers that are read")
+            raise FormatError(f"{name}: more than the {MAX_STEPS:,} buffers that are read", "table")
         names.append(called)
         numbers.append([_number(entry[word], word, at) for word in (*COLUMNS[1:], "offset") if word in entry])
         if numbers[-1][0] >= numbers[-1][1]:
             lower, upper = numbers[-1][:2]
-            raise FormatError(f"{at}: buffer {short(called)} lives in no step: lower is {lower} and upper {upper}")
+            raise FormatError(f"{at}: buffer {short(called)} lives in no step: lower {lower}, upper {upper}", "table")
         if "memory" in entry:
             places.append(memories.setdefault(entry["memory"].strip() or "memory", len(memories)))
     if header is None:
-        raise FormatError(f"{name}: empty; a table begins with {','.join(COLUMNS)}")
+        raise FormatError(f"{name}: empty; a table begins with {','.join(COLUMNS)}", "table")
     columns = np.array(numbers, dtype=np.int64).reshape(len(names), 3 + ("offset" in header)).T
     try:
         buffers = Buffers.of(names, *columns[:3])
     except ScheduleError as error:
-        raise FormatError(f"{name}: {error}") from None
+        raise FormatError(f"{name}: {error}", "table") from None
     if "offset" not in header:
         return buffers, None
     where = np.array(places or [0] * len(names), dtype=np.int64)
@@ -104,7 +104,7 @@ def _rows(rows: Iterator[list[str]], name: str) -> Iterator[tuple[int, list[str]
         except StopIteration:
             return
         except csv.Error as error:
-            raise FormatError(f"{name}, row {row}: {error}") from None
+            raise FormatError(f"{name}, row {row}: {error}", "table") from None
         if any(cell.strip() for cell in cells):
             yield row, cells
 
@@ -113,12 +113,12 @@ def _header(cells: list[str], at: str) -> list[str]:
     header = [cell.strip().lower() for cell in cells]
     missing = [word for word in COLUMNS if word not in header]
     if missing:
-        raise FormatError(f"{at}: no column {', '.join(missing)}; a table begins with {','.join(COLUMNS)}")
+        raise FormatError(f"{at}: no column {', '.join(missing)}; a table begins with {','.join(COLUMNS)}", "table")
     unknown = [word for word in header if word not in COLUMNS + MORE_COLUMNS]
     if unknown:
-        raise FormatError(f"{at}: column {short(unknown[0])} is not known; {', '.join(MORE_COLUMNS)} may be there, too")
+        raise FormatError(f"{at}: unknown column {short(unknown[0])}; optional: {', '.join(MORE_COLUMNS)}", "table")
     if len(set(header)) < len(header):
-        raise FormatError(f"{at}: a column stands there twice")
+        raise FormatError(f"{at}: a column stands there twice", "table")
     return header
 
 
@@ -127,7 +127,7 @@ def _number(cell: str, word: str, at: str) -> int:
     value = int(text) if _WHOLE.fullmatch(text) else -1
     if value < 0 or value > MAX_BYTES:
         what = "negative" if re.fullmatch(r"-[0-9]+", text, re.ASCII) else f"not a whole number from 0 to {MAX_BYTES:,}"
-        raise FormatError(f"{at}: {word} {short(text)} is {what}")
+        raise FormatError(f"{at}: {word} {short(text)} is {what}", "table")
     return value
 
 

@@ -145,31 +145,28 @@ def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int, int]]) 
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "empty"),
-        ("id,lower,size\n", "row 1: no column upper"),
-        ("id,lower,upper,size,gaps\n", "row 1: column 'gaps' is not known"),
-        ("id,lower,upper,size\na,0,2\n", "row 2: 3 cells, but the header has 4"),
-        ("id,lower,upper,size\na,0,2,3\n\na,0,2,3\n", "row 4: id 'a' stands in row 2, too"),
-        ("id,lower,upper,size\na,0,2,-3\n", "row 2: size '-3' is negative"),
-        ("id,lower,upper,size\na,0,2,1e3\n", "row 2: size '1e3' is not a whole number"),
-        ("id,lower,upper,size\na,0,2,９\n", "row 2: size '９' is not a whole number"),
-        ("id,lower,upper,size\na,0,2,99999999999999999999999\n", "row 2: size '99999999999999999999999' is not"),
-        ("id,lower,upper,size\na,2,2,3\n", "row 2: buffer 'a' lives in no step: lower is 2 and upper 2"),
-        ("id,lower,upper,size\n,0,2,3\n", "row 2: id '' is empty"),
-        ('id,lower,upper,size\n"a,0,2,3\n', "row 2: unexpected end of data"),
-        ("id,lower,upper,size\n" + "".join(f"{k},0,1,{2**60}\n" for k in range(3)), "bytes together"),
+        "",
+        "id,lower,size\n",
+        "id,lower,upper,size,gaps\n",
+        "id,lower,upper,size\na,0,2\n",
+        "id,lower,upper,size\na,0,2,3\n\na,0,2,3\n",
+        "id,lower,upper,size\na,0,2,-3\n",
+        "id,lower,upper,size\na,0,2,1e3\n",
+        "id,lower,upper,size\na,0,2,９\n",
+        "id,lower,upper,size\na,0,2,99999999999999999999999\n",
+        "id,lower,upper,size\na,2,2,3\n",
+        "id,lower,upper,size\n,0,2,3\n",
+        'id,lower,upper,size\n"a,0,2,3\n',
+        "id,lower,upper,size\n" + "".join(f"{k},0,1,{2**60}\n" for k in range(3)),
     ],
 )
-def test_a_table_that_is_wrong_is_refused_by_row(tmp_path, text: str, words: str) -> None:
+def test_a_table_that_is_wrong_is_refused_by_row(tmp_path, text: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
-    with pytest.raises(FormatError) as refused:
+    with refused("format.table", culprit=str(path)):
         read_table(path)
-    assert words in str(refused.value)
-    assert str(refused.value).startswith(str(path))
-    assert "\n" not in str(refused.value)
 
 
 def test_tables_and_json_come_back(tmp_path) -> None:
