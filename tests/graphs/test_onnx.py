@@ -13,9 +13,9 @@ import numpy as np  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from onnx_models import FLOAT, constant, model, node, value, weight  # noqa: E402
 from refusals import refused  # noqa: E402
-from typer.testing import CliRunner  # noqa: E402
 
 from remat import read_graph  # noqa: E402
+from remat.cli import main  # noqa: E402
 from remat.errors import FormatError, FormatRemark, RematError  # noqa: E402
 from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
 from remat.graphs.formats.onnx.wire import without_weights  # noqa: E402
@@ -389,17 +389,10 @@ def test_cut_off_files_are_refused(tmp_path: Path) -> None:
 # -- from the shell --------------------------------------------------------------------------------------------------
 
 
-def shell(*arguments: str) -> tuple[int, str]:
-    from remat.cli.shell import app
-
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.output
-
-
 def test_the_shell_converts_models(tmp_path: Path) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "m.json"
     source.write_bytes(network("batch"))
-    assert shell("convert", str(source), str(target), "--dim", "batch=3", "--option", "views=keep")[0] == 0
+    assert main(["convert", str(source), str(target), "--dim", "batch=3", "--option", "views=keep"]) == 0
     graph = read_graph(target)
     assert graph.digest == read_graph(source, dims={"batch": 3}, views="keep").digest
     assert json.loads(target.read_text())["cost_unit"] == "flop"
