@@ -14,6 +14,7 @@ from remat.modeling import (
     Domain,
     Linear,
     Model,
+    NoOverlap2D,
     PlainLinear,
     Reservoir,
     lower,
@@ -52,7 +53,7 @@ def feasible_with(solver, values):
 
 def assert_equivalent(model):
     """Each assignment satisfies `model` exactly when the lowered rows can be satisfied, and then `extend` does it."""
-    lowered = lower(model, {PlainLinear})
+    lowered, with_literals = lower(model, {PlainLinear}), lower(model, {Linear, Clauses})
     assert {kind_of(record) for record in lowered.model.records} <= {PlainLinear}
     solver = linear_solver(lowered.model)
     boxes = [np.arange(a, b + 1) for a, b in zip(model.lower, model.upper, strict=True)]
@@ -62,8 +63,8 @@ def assert_equivalent(model):
         wanted = violations(model, values) == []
         good += wanted
         assert feasible_with(solver, values) == wanted, f"{values} {violations(model, values)}\n{model}"
-        if wanted:
-            assert violations(lowered.model, lowered.extend(values)) == []
+        for each in (lowered, with_literals):
+            assert (violations(each.model, each.extend(values)) == []) == wanted
     return good
 
 
@@ -157,6 +158,14 @@ def reservoir(rng, model, seed):
     ]  # fmt: skip
 
 
+def no_overlap(rng, model, seed):
+    b = model.booleans("b", 1).index
+    first = model.integers("step", 3, [0, 1, 1], [0, 1, 1]).index if seed % 2 else model.integers("x", 3, 0, 1).index
+    second = model.integers("y", 3, 0, 2).index
+    presence = np.array([ALWAYS, ALWAYS, rng.choice([ALWAYS, b[0], ~b[0]])])
+    return [NoOverlap2D("apart", first, second, rng.integers(0, 3, 3), rng.integers(1, 3, 3), presence)]
+
+
 def mixed(rng, model, seed):
     x, b = model.integers("x", 3, 0, 3).index, model.booleans("b", 2).index
     thin(rng, model, x)
@@ -170,7 +179,7 @@ def mixed(rng, model, seed):
 #: Families of random models, and how many of each are tried.
 FAMILIES = {
     clauses: 12, enforced: 25, domains: 25, all_different: 20, cumulative: 20, partial(cumulative, variable=True): 20,
-    shared_ends: 6, reservoir: 30, mixed: 8,
+    shared_ends: 6, reservoir: 30, no_overlap: 5, mixed: 8,
 }  # fmt: skip
 
 
@@ -216,6 +225,17 @@ def test_big_m_is_the_smallest_and_rows_that_cannot_fail_are_left_out():
     assert row.value.tolist() == [1, -2]  # x - 2 b >= 0
     assert row.lower.tolist() == [0]
     assert np.isinf(row.upper).all()
+
+
+def test_fixed_steps_need_one_boolean_for_each_pair():
+    model = Model("buffers")
+    step = model.integers("step", 4, [0, 1, 2, 9], [0, 1, 2, 9]).index
+    offset = model.integers("offset", 4, 0, 6).index
+    everywhere = np.full(4, ALWAYS)
+    model.add(NoOverlap2D("apart", step, offset, np.array([3, 3, 3, 1]), np.array([2, 3, 1, 5]), everywhere))
+    lowered = lower(model, {Linear, Clauses}).model
+    assert lowered.num_vars == model.num_vars + 3  # the fourth lives later
+    assert [type(record) for record in lowered.records] == [Linear]
 
 
 def test_extend_leaves_the_unknown_unknown():
