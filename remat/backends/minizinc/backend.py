@@ -216,7 +216,7 @@ class _Run(Run):
         if process.too_large:
             self.books.stop_reason, self.large = StopReason.OTHER, True
         if deadline.expired or (limit is not None and deadline.remaining <= LAST_WORDS):
-            self.books.stop_reason = self.books.stop_reason or StopReason.DEADLINE
+            self.books.ask_to_stop(StopReason.DEADLINE)
 
     def stop(self) -> None:
         if self.process:
