@@ -281,7 +281,7 @@ def _check_method(word: str, where: str) -> None:
     from remat.solving.method import known_methods, unknown_method
 
     if word not in known_methods():
-        raise FormatError(f"{where}{unknown_method(word)}", "unknown-method", word)
+        raise FormatError(f"{where}{unknown_method(word)}")
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:

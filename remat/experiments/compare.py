@@ -60,9 +60,7 @@ class Limits:
     def __post_init__(self) -> None:
         stopping(self.stop, self.options)
         if isinstance(self.stop, Deadline) or math.isfinite(self.options.deadline.seconds):
-            raise ProblemError(
-                "a running deadline cannot be shared by many runs; stop takes the seconds of each", "shared-deadline"
-            )
+            raise ProblemError("a running deadline cannot be shared by many runs; stop takes the seconds of each")
 
     def of(self, method: Contestant) -> SolveOptions:
         """The options of one method."""
@@ -290,7 +288,7 @@ def chosen_methods(methods: Sequence[Contestant | MethodLike]) -> list[Contestan
         For a name that is not registered; a ProblemError if there is no method, or one stands twice.
     """
     if isinstance(methods, str):
-        raise ProblemError(f"the methods are a list, not the text {methods!r}", "no-list")
+        raise ProblemError(f"the methods are a list, not the text {methods!r}")
     chosen = [as_contestant(method) for method in methods]
     check_names("method", [method.label for method in chosen])
     return chosen
@@ -306,10 +304,10 @@ def as_contestant(method: Contestant | MethodLike) -> Contestant:
 def check_names(what: str, names: Sequence[str]) -> None:
     """Refuse an empty list, and a name that stands twice."""
     if not names:
-        raise ProblemError(f"there is no {what} to compare", "nothing-to-compare")
+        raise ProblemError(f"there is no {what} to compare")
     for name in names:
         if names.count(name) > 1:
-            raise ProblemError(f"{what} {name!r} stands twice in the comparison", "stands-twice", name)
+            raise ProblemError(f"{what} {name!r} stands twice in the comparison")
 
 
 def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Contestant:
         name, slash, solver = text.strip().partition("/")
         method_class(name)  # an unknown name is an error before anything else
         if slash and not solver:
-            raise ProblemError(f"method {text!r} names no backend after the slash", "no-backend-named")
+            raise ProblemError(f"method {text!r} names no backend after the slash")
         return cls.of(name, solver if slash else None, backend, text.strip())
 
     @classmethod

@@ -347,7 +347,7 @@ def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[in
     sizes = []
     for one in asked:
         if one.budget_bytes is None:
-            raise ProblemError("a frontier needs budgets; 'no budget' has no place on its axis", "no-budget")
+            raise ProblemError("a frontier needs budgets; 'no budget' has no place on its axis")
         sizes.append(one.budget_bytes)
     check_names("budget", [f"{size:,} bytes" for size in sizes])
     return dict(sorted(zip(sizes, asked, strict=True), key=lambda pair: pair[0]))

@@ -104,11 +104,9 @@ def max_batch(
     chosen = as_contestant(method)
     size = read_memory(memory)
     if not family.grows:
-        raise ProblemError(f"no memory of {family.name} grows with the batch size", "no-growth")
+        raise ProblemError(f"no memory of {family.name} grows with the batch size")
     if not any(op.phase == "forward" for op in family.pattern.ops):
-        raise ProblemError(
-            f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known", "no-forward"
-        )
+        raise ProblemError(f"no op of {family.name} has phase 'forward'; what a forward pass costs is not known")
     uneven = family.uneven_op()
     if uneven is not None:
         raise ProblemError(

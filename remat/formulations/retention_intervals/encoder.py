@@ -98,9 +98,7 @@ class IntervalsEncoder:
             late = np.flatnonzero((stage > at.last_stage[node]) & (stage != position + 1))
             if len(late):
                 who = self.formulation.named(int(node[late[0]]))
-                raise ProblemError(
-                    f"the schedule runs {who} in stage {stage[late[0]]}, where it is of no use", "no-use"
-                )
+                raise ProblemError(f"the schedule runs {who} in stage {stage[late[0]]}, where it is of no use")
             return at.grid.event(stage, position + 1)
         event = np.arange(1, len(node) + 1, dtype=np.int64)
         if gap is not None:  # as many events are left out, evenly, as there are idle copies that want one
