@@ -4,8 +4,7 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations import Formulation, Scope
-from remat.formulations.sequence import Instances, op_sequence
-from remat.formulations.staging import op_stages
+from remat.formulations.sequence import Instances, op_sequence, stages_of
 from remat.modeling import Clauses, Model
 from remat.modeling.rows import rows_from
 from remat.problem import Problem
@@ -65,7 +64,7 @@ class LiveSets(Formulation):
 
     def encode(self, schedule: Schedule) -> np.ndarray:
         sequence = op_sequence(self.problem, schedule)
-        stage, over = op_stages(self.problem, sequence), np.bincount(sequence) > self.limit
+        stage, over = stages_of(self.problem, sequence), np.bincount(sequence) > self.limit
         if over.any():
             raise ProblemError(f"op {self.problem.graph.op_names[over.argmax()]!r} is computed too often")
         slot = np.append(stage * (stage - 1) // 2 + self.problem.graph.arrays.position[sequence], len(self.op) - 1)
