@@ -111,9 +111,7 @@ def max_batch(
     if uneven is not None:
         raise ProblemError(
             f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
-            "use the costs of one batch size",
-            "uneven-costs",
-            uneven,
+            "use the costs of one batch size"
         )
     limits = Limits(stop, options)
 
