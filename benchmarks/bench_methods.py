@@ -93,7 +93,7 @@ def contestant(name: str) -> tuple[Any, Any]:
 
 @dataclass
 class Cell:
-    """What one method found over the seeds; overheads in %, infinite without a schedule."""
+    """Results of one method over the seeds; overheads in %, infinite without a schedule."""
 
     overheads: list[float] = field(default_factory=list)
     first: float = NONE

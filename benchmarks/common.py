@@ -1,4 +1,4 @@
-"""What the benchmarks share: graphs by name, problems by table, one-threaded runs and aligned rows."""
+"""Shared parts of the benchmarks: graphs by name, options of the command line, timing and aligned tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of many parts need: options of one thread, certificates, and proved answers of models."""
+"""Helpers of tests of many parts: options of one thread, certificates, and proved answers of models."""
 
 from __future__ import annotations
 

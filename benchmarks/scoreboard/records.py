@@ -37,7 +37,7 @@ class Found(Document):
     cost: Count
     peak: Count
     method: str
-    """Who found it."""
+    """Method that found it."""
     seconds: Seconds | None = None
     """When, in its run; None: not known."""
     limit: Seconds | None = None
@@ -48,7 +48,7 @@ class Found(Document):
 
 
 class Record(Document):
-    """What is known of one cell: graph and problem, the best bound, the best schedule."""
+    """Record of one cell: graph and problem, the best known bound, the best known schedule."""
 
     instance: str
     order: Order
@@ -61,7 +61,7 @@ class Record(Document):
     bound: Count | None
     """No schedule with this order rule costs less, however often ops are computed; None: there is no schedule."""
     bound_kind: str
-    """What gives the bound, or the proof that there is no schedule."""
+    """Source of the bound, or of the proof that there is no schedule."""
     bound_order: Order
     """``free`` if the bound holds for any order, ``fixed`` if for the reference order alone."""
     found: Found | None
