@@ -48,7 +48,7 @@ def computed_ops(problem: Problem, schedule: Schedule) -> Int:
     sequence = np.array([index[name] for name in names], dtype=np.int64)
     missing = np.flatnonzero(np.bincount(sequence, minlength=len(index)) == 0)
     if len(missing):
-        raise ProblemError(f"the schedule never computes op {problem.graph.ops[missing[0]].name!r}")
+        raise ProblemError(f"the schedule never computes op {problem.graph.ops[missing[0]].name!r}", "missing-op")
     return sequence
 
 

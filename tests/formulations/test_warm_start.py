@@ -258,6 +258,14 @@ def test_a_refill_that_saves_nothing_is_left_out(refilled):
 
 
 @pytest.mark.parametrize("name", FORMULATIONS)
+def test_a_schedule_that_misses_an_op_is_refused_by_name(name):
+    graph = unit_chain(2)
+    schedule = Schedule.of_computes(graph, [0, 1, 2, 3])
+    with refused("problem.missing-op", culprit=graph.op_names[4]):
+        FORMULATIONS[name](Problem(graph)).encode(schedule)
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
 @pytest.mark.parametrize(("computes", "culprit"), [("bacd", "b"), ("abcbad", "a")])
 def test_a_schedule_that_is_not_staged_is_refused_by_name(name, computes, culprit):
     b = GraphBuilder("fork")
