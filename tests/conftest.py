@@ -23,7 +23,7 @@ collect_ignore = ["backends/slow_to_import.py"]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Signals that are ignored stay so in all that tests start: in the background of a shell Ctrl-C is one of them."""
-    if config.getoption("--update-messages"):
+    if config.getoption("--update-messages") or config.getoption("--replace-messages"):
         refusals.start_recording()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,7 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="of the conformance tests, run only those of these backends, for example cp-sat,minizinc:gecode",
     )
-    parser.addoption("--update-messages", action="store_true", help="record the messages of refusals in tests/messages")
+    parser.addoption("--update-messages", action="store_true", help="add the messages of refusals to tests/messages")
+    parser.addoption("--replace-messages", action="store_true", help="put them in place of those their kinds had")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -59,7 +60,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if refusals.recorded is not None and (output := getattr(session.config, "workeroutput", None)) is not None:
         output["messages"] = {kind: sorted(texts) for kind, texts in refusals.recorded.items()}
     elif refusals.recorded:
-        refusals.write_texts(refusals.recorded)
+        refusals.write_texts(refusals.recorded, replace=session.config.getoption("--replace-messages"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,7 +5,8 @@ A message is recorded under its kind, ``"graph.cycle"`` in ``messages/graph.txt`
     graph.cycle
         GraphError: ops 'a' and 'b' form a cycle
 
-``pytest --update-messages`` replaces the texts of each kind that the run meets; review the diff.
+``pytest --update-messages`` adds the texts that the run meets. ``--replace-messages`` puts them in place of
+those that their kinds had; it drops what only tests outside the run record, such as slow ones. Review the diff.
 """
 
 from __future__ import annotations
@@ -90,11 +91,13 @@ def start_recording() -> None:
     recorded = defaultdict(set)
 
 
-def write_texts(met: Mapping[str, set[str] | list[str]]) -> None:
-    """Replace the recorded texts of the kinds in `met`."""
+def write_texts(met: Mapping[str, set[str] | list[str]], *, replace: bool) -> None:
+    """Record the texts in `met`, in place of those that their kinds had, or in addition to them."""
     MESSAGES.mkdir(exist_ok=True)
     for area in {kind.partition(".")[0] for kind in met}:
         texts = read_texts(area)
-        texts.update({kind: set(found) for kind, found in met.items() if kind.partition(".")[0] == area})
+        for kind, found in met.items():
+            if kind.partition(".")[0] == area:
+                texts[kind] = set(found) if replace else texts[kind] | set(found)
         lines = [line for kind in sorted(texts) for line in (kind, *(f"    {text}" for text in sorted(texts[kind])))]
         (MESSAGES / f"{area}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
