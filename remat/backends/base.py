@@ -224,7 +224,7 @@ class Run(ABC):
     """One solve, built and ready to run; made by :meth:`Backend.prepare`."""
 
     keeps_deadline: ClassVar[bool] = False
-    """Whether :meth:`run` returns at the deadline even if :meth:`stop` is not called."""
+    """True if :meth:`run` returns at the deadline even when :meth:`stop` is not called."""
 
     @abstractmethod
     def run(self) -> None:

@@ -16,7 +16,7 @@ Status = cp_model_helper.CpSolverStatus
 
 
 def fault(proto: Any) -> str:
-    """What is wrong with a model, in CP-SAT's own words; nothing if it is well formed."""
+    """Return CP-SAT's message about an ill-formed model; empty if the model is well formed."""
     return str(cp_model_helper.CpSatHelper.validate_model(proto))
 
 

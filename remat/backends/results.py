@@ -1,4 +1,4 @@
-"""What a solver says: statuses, solutions on the way, and the result before any of it is checked."""
+"""Results of solvers, unchecked: statuses, incumbents, and the result of a solve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values = NDArray[np.float64]
 
 
 class Status(StrEnum):
-    """What is known about a model after a solve; why the solver stopped is :class:`StopReason`."""
+    """Status of a model after a solve; :class:`StopReason` says why the solver stopped."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -32,10 +32,10 @@ class StopReason(StrEnum):
     GAP = "gap"
     """The wanted relative gap is reached."""
     CRITERION = "criterion"
-    """What it was asked to stop at is reached: a cost, a first schedule, some time without a better one."""
+    """A stopping criterion holds: a cost, a first schedule, some time without a better one."""
     DEADLINE = "deadline"
     INTERRUPTED = "interrupted"
-    """Ctrl-C, or a callback asked for it."""
+    """Ctrl-C, or a callback returned true."""
     OTHER = "other"
     """A limit of the solver's own (memory, iterations)."""
 
@@ -62,7 +62,7 @@ class Incumbent:
 
 @dataclass(frozen=True)
 class RawResult:
-    """What a solver says, before any of it is checked.
+    """Result of a solver before any of it is checked.
 
     Attributes
     ----------

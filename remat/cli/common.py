@@ -1,4 +1,4 @@
-"""What the commands share: reading inputs, printing, and the end of a solve."""
+"""Shared parts of the commands: reading inputs, printing, and the end of a solve."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class _Run(Run):
             message = {}
         kind = message.get("type")
         if kind == "solution":
-            # what was on its way when a stop was asked for is kept, but tells nobody anything new
+            # a solution that arrives after the stop is kept without a callback
             self.books.found(self._values(message), tell=not self.books.stop_reason)
             self._look_at_gap()
         elif kind == "statistics":

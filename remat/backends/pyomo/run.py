@@ -26,7 +26,7 @@ from remat.deadline import Deadline
 from remat.modeling import Lowered, Model, lower, violations
 from remat.modeling.matrix import Matrix, to_matrix
 
-#: Rows above which building the Pyomo model takes longer than most would expect; it goes on all the same.
+#: Rows above which a note says that building the Pyomo model takes long.
 MANY_ROWS = 100_000
 #: Seconds before the deadline at which the solver is told to stop: what is read and sent then takes time too.
 READING = 0.25
@@ -211,7 +211,7 @@ class _Call(_Known):
                     variable.set_value(value, skip_validation=True)
 
     def run(self) -> None:
-        """Let the solver run until it ends or is asked to."""
+        """Let the solver run until it ends or is stopped."""
         (self._modern if self.solver.modern else self._legacy)()
 
     def last_words(self) -> tuple[Status, StopReason, str]:
