@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import read_text, write_atomic
 from remat.schedule import OrderRule, Schedule, validate
 from remat.scope import Scope, covers
-from scoreboard.records import Found, Record, better, certify, changed, from_text, to_ops, to_text, with_bound
+from scoreboard.records import Found, Record, certify, from_text, to_ops, to_text
 from scoreboard.suite import BUDGETS, INSTANCES, ORDERS, Cell, Instance
 
 #: The records of the repository.
@@ -61,30 +62,17 @@ class Board:
             For a damaged record, or a file that belongs to no cell.
         """
         cells = [Cell(name, order, percent) for name in INSTANCES for order in ORDERS for percent in BUDGETS]
-        expected = {self.path(cell) for cell in cells}
-        for path in sorted(self.folder.rglob("*")) if self.folder.is_dir() else ():
-            if path.is_file() and path not in expected:
-                raise FormatError(f"{path}: belongs to no instance, order and budget of the scoreboard")
+        strange = {path for path in self.folder.rglob("*") if path.is_file()} - {self.path(cell) for cell in cells}
+        if strange:
+            raise FormatError(f"{min(strange)}: belongs to no instance, order and budget of the scoreboard")
         return [record for cell in cells if (record := self.read(cell)) is not None]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a schedule comes from; see :class:`scoreboard.records.Found`."""
-
-    method: str
-    seconds: float | None = None
-    limit: float | None = None
-    seed: int | None = None
 
 
 class Shelf:
     """The records of one instance: a schedule or bound that is found for one of them may serve others as well."""
 
-    def __init__(self, board: Board, instance: Instance, graph: ComputeGraph | None = None) -> None:
+    def __init__(self, board: Board, instance: Instance) -> None:
         self.board, self.instance = board, instance
-        if graph is not None:
-            self.graph = graph
 
     @cached_property
     def graph(self) -> ComputeGraph:
@@ -92,66 +80,67 @@ class Shelf:
         return self.instance.make()
 
     def record(self, order: str, percent: int) -> Record:
-        """What is known of a cell, certified.
+        """Return what is known of a cell, certified.
 
         Raises
         ------
         FormatError
-            If the file is damaged, or says what is not so.
+            If the file is damaged or wrong.
         """
         cell = Cell(self.instance.name, order, percent)
         record = self.board.read(cell) or Record.empty(cell, self.graph)
         certify(record, self.graph, str(self.board.path(cell)))
         return record
 
-    def offer(self, schedule: Schedule, origin: Origin) -> list[Cell]:
-        """Put a schedule wherever it is strictly better than what is known; the cells where it is."""
+    def records(self) -> Iterator[Record]:
+        """Yield what is known of every cell."""
+        return (self.record(order, percent) for order in ORDERS for percent in BUDGETS)
+
+    def offer(
+        self, schedule: Schedule, method: str, seconds: float | None = None, limit: float | None = None,
+        seed: int | None = None,
+    ) -> list[Cell]:  # fmt: skip
+        """Put a schedule wherever it is cheaper than what is known, or as cheap with a lower peak; return the cells."""
         improved = []
-        free = validate(self.graph, schedule)
-        for order, percent in ((order, percent) for order in ORDERS for percent in BUDGETS):
-            record = self.record(order, percent)
-            if record.found is not None and record.found.cost < free.cost:
-                continue
-            lean = schedule.without_frees()
+        lean = schedule.without_frees()
+        for record in self.records():
             certificate = validate(self.graph, lean, record.cell.problem(self.graph).rules)
-            if not certificate.accepted:
-                continue
-            found = Found(
-                cost=certificate.cost, peak=certificate.peak, method=origin.method, seconds=_rounded(origin.seconds),
-                limit=origin.limit, seed=origin.seed, ops=to_ops(self.graph, lean),
-            )  # fmt: skip
-            if better(record, found):
-                record = changed(record, found=found)
-                certify(record, self.graph, record.cell.name)
-                self.board.write(record)
-                improved.append(record.cell)
+            known = record.found
+            if certificate.accepted and (
+                known is None or (certificate.cost, certificate.peak) < (known.cost, known.peak)
+            ):
+                found = Found(
+                    cost=certificate.cost, peak=certificate.peak, method=method, limit=limit, seed=seed,
+                    seconds=None if seconds is None else round(seconds, 1), ops=to_ops(self.graph, lean),
+                )  # fmt: skip
+                self._replace(record, improved, found=found)
         return improved
 
-    def offer_bound(self, bound: int | None, kind: str, scope: Scope, percent: int) -> list[Cell]:
-        """Put a bound on cost at a budget (None: no schedule exists) wherever it says strictly more; the cells."""
-        raised = []
-        for order, other in ((order, other) for order in ORDERS for other in BUDGETS if other <= percent):
-            record = self.record(order, other)
-            if not covers(scope, record.cell.problem(self.graph)):
+    def offer_bound(self, bound: int | None, kind: str, scope: Scope, budget: int) -> list[Cell]:
+        """Put a bound on cost (None: no schedule exists) up to a budget in bytes where it says more; return the cells.
+
+        Raises
+        ------
+        FormatError
+            If it contradicts a known schedule.
+        """
+        raised: list[Cell] = []
+        for record in self.records():
+            known, found, name = record.bound, record.found, record.cell.name
+            if record.budget > budget or not covers(scope, record.cell.problem(self.graph)):
                 continue
-            following = with_bound(record, bound, kind, OrderRule(scope.order))
-            if following is not record:
-                self.board.write(following)
-                raised.append(record.cell)
+            wider = bound == known and record.bound_order == "fixed" and scope.order is OrderRule.FREE
+            higher = known is not None and (bound is None or bound > known)
+            if higher and found is not None and (bound is None or bound > found.cost):
+                claim = "there is no schedule" if bound is None else f"nothing costs less than {bound:,}"
+                raise FormatError(f"{name}: {kind} says that {claim}, but one costs {found.cost:,}")
+            if wider or higher:
+                self._replace(record, raised, bound=bound, bound_kind=kind, bound_order=str(scope.order))
         return raised
 
-    def offer_peak_bound(self, peak: int, kind: str, scope: Scope) -> list[Cell]:
-        """Take note that no schedule in `scope` has a lower peak: budgets below it have none; the cells."""
-        raised = []
-        for order, percent in ((order, percent) for order in ORDERS for percent in BUDGETS):
-            record = self.record(order, percent)
-            if record.budget < peak and covers(scope, record.cell.problem(self.graph)):
-                following = with_bound(record, None, kind, OrderRule(scope.order))
-                if following is not record:
-                    self.board.write(following)
-                    raised.append(record.cell)
-        return raised
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
+    def _replace(self, record: Record, changed: list[Cell], **values: Any) -> None:
+        """Write a record with other values, and note its cell."""
+        record = record.model_copy(update=values)
+        certify(record, self.graph, record.cell.name)
+        self.board.write(record)
+        changed.append(record.cell)

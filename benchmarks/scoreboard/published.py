@@ -6,15 +6,13 @@ as run there (input order, staged); FastSA: Imanishi et al., NeurIPS 2023 (any o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """One number: overhead in %, as printed, and seconds to the best schedule where they are printed."""
 
     who: str
-    order: str
     overhead: float
     seconds: float | None = None
     remark: str = ""
@@ -23,41 +21,32 @@ class Published:
         return f"{self.who} {self.overhead:g}{self.remark}"
 
 
-def _moccasin(overhead: float, seconds: float) -> Published:
-    return Published("Moccasin", "fixed", overhead, seconds)
-
-
-def _checkmate(overhead: float, seconds: float | None = None) -> Published:
-    return Published("Checkmate", "fixed", overhead, seconds)
-
-
-def _fastsa(overhead: float, seconds: float | None = None, remark: str = "") -> Published:
-    return Published("FastSA", "free", overhead, seconds, remark)
-
-
 #: Printed peak above the budget.
 OVER = " (over budget)"
+#: Rules of order.
+FIXED, FREE = ("Checkmate", "Moccasin"), ("FastSA",)
 
 #: By instance and budget in %. FCN8 with costs from its layers is Moccasin's CM1.
-PUBLISHED: dict[tuple[str, int], tuple[Published, ...]] = {
-    ("rl_g1", 90): (_checkmate(0.8, 18.5), _moccasin(0.8, 9.3), _fastsa(0.0, 11.7)),
-    ("rl_g1", 80): (_checkmate(2.3, 22.7), _moccasin(2.3, 9.5), _fastsa(0.3, 11.5)),
-    ("rl_g1", 70): (_fastsa(2.2, 12, OVER),),
-    ("rl_g2", 90): (_checkmate(0.9, 685), _moccasin(0.9, 55.0), _fastsa(0.0, 15)),
-    ("rl_g2", 80): (_moccasin(4.9, 639.5), _fastsa(0.0, 15)),
-    ("rl_g2", 70): (_fastsa(2.6, 14.5),),
-    ("rl_g3", 90): (_moccasin(0.7, 1803), _fastsa(0.03, 21)),
-    ("rl_g3", 80): (_moccasin(3.4, 1805), _fastsa(2.3, 21)),
-    ("rl_g3", 70): (_fastsa(4.8, 21, OVER),),
-    ("rl_g4", 90): (_moccasin(0.7, 3613), _fastsa(0.4, 36)),
-    ("rl_g4", 80): (_moccasin(3.4, 3612), _fastsa(2.5, 36)),
-    ("rl_g4", 70): (_fastsa(7.4, 36.5),),
-    ("fcn8", 90): (_checkmate(0.0), Published("Moccasin", "fixed", 0.0), _fastsa(0.1)),
-    ("fcn8", 80): (_checkmate(0.1, 6), _moccasin(0.1, 3.1), _fastsa(0.1)),
-    ("fcn8", 70): (_fastsa(3.0),),
+PUBLISHED: dict[tuple[str, int], tuple[tuple[Any, ...], ...]] = {
+    ("rl_g1", 90): (("Checkmate", 0.8, 18.5), ("Moccasin", 0.8, 9.3), ("FastSA", 0.0, 11.7)),
+    ("rl_g1", 80): (("Checkmate", 2.3, 22.7), ("Moccasin", 2.3, 9.5), ("FastSA", 0.3, 11.5)),
+    ("rl_g1", 70): (("FastSA", 2.2, 12, OVER),),
+    ("rl_g2", 90): (("Checkmate", 0.9, 685), ("Moccasin", 0.9, 55.0), ("FastSA", 0.0, 15)),
+    ("rl_g2", 80): (("Moccasin", 4.9, 639.5), ("FastSA", 0.0, 15)),
+    ("rl_g2", 70): (("FastSA", 2.6, 14.5),),
+    ("rl_g3", 90): (("Moccasin", 0.7, 1803), ("FastSA", 0.03, 21)),
+    ("rl_g3", 80): (("Moccasin", 3.4, 1805), ("FastSA", 2.3, 21)),
+    ("rl_g3", 70): (("FastSA", 4.8, 21, OVER),),
+    ("rl_g4", 90): (("Moccasin", 0.7, 3613), ("FastSA", 0.4, 36)),
+    ("rl_g4", 80): (("Moccasin", 3.4, 3612), ("FastSA", 2.5, 36)),
+    ("rl_g4", 70): (("FastSA", 7.4, 36.5),),
+    ("fcn8", 90): (("Checkmate", 0.0), ("Moccasin", 0.0), ("FastSA", 0.1)),
+    ("fcn8", 80): (("Checkmate", 0.1, 6), ("Moccasin", 0.1, 3.1), ("FastSA", 0.1)),
+    ("fcn8", 70): (("FastSA", 3.0),),
 }
 
 
-def published(instance: str, order: str, percent: int) -> tuple[Published, ...]:
-    """The numbers that stand beside a cell: those of the same rule of order."""
-    return tuple(one for one in PUBLISHED.get((instance, percent), ()) if one.order == order)
+def published(instance: str, order: str, percent: int) -> list[Published]:
+    """Return the numbers for a cell: those of the same rule of order."""
+    found = [Published(*one) for one in PUBLISHED.get((instance, percent), ())]
+    return [one for one in found if one.who in (FIXED if order == "fixed" else FREE)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,13 +18,14 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, check_header, decoded
 from remat.io.files import parse_json
-from remat.schedule import OrderRule, Schedule, validate
-from remat.schedule.certificate import Certificate, Rule, Verdict
+from remat.schedule import Certificate, Rule, Schedule, validate
 from scoreboard.suite import Cell
 
 FORMAT, VERSION = "remat-scoreboard", 1
 #: A schedule computes each op this often at most, on average: what is longer is not read.
 MOST_COMPUTES_PER_OP = 1000
+#: What a record says of its graph.
+FACTS = ("graph_digest", "ops", "base_cost", "reference_peak", "budget")
 _RUN = re.compile(r"(0|[1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?")
 
 Count = Annotated[int, Field(ge=0)]
@@ -76,10 +78,9 @@ class Record(Document):
         """Nothing known yet but what is plain."""
         problem = cell.problem(graph)
         return decoded(cls, {
-            "instance": cell.instance, "order": cell.order, "percent": cell.percent, "graph_digest": graph.digest,
-            "ops": len(graph.ops), "base_cost": graph.base_cost, "reference_peak": problem.reference_peak,
-            "budget": problem.budget_bytes, "bound": graph.base_cost, "bound_kind": "computing each op once",
-            "bound_order": "free", "found": None,
+            **asdict(cell), "graph_digest": graph.digest, "ops": len(graph.ops), "base_cost": graph.base_cost,
+            "reference_peak": problem.reference_peak, "budget": problem.budget_bytes, "bound": graph.base_cost,
+            "bound_kind": "computing each op once", "bound_order": "free", "found": None,
         })  # fmt: skip
 
     @property
@@ -155,66 +156,31 @@ def to_schedule(graph: ComputeGraph, ops: str, name: str, source: str = "") -> S
 
 
 def certify(record: Record, graph: ComputeGraph, name: str) -> Certificate | None:
-    """Check everything that a record says against the graph; the certificate of its schedule.
+    """Check everything that a record says against the graph; return the certificate of its schedule.
 
     Raises
     ------
     FormatError
-        Beginning with `name`: for another graph, a schedule that is not valid, or a number that is not so.
+        Beginning with `name`: for another graph, a schedule that is not valid, or a wrong number.
     """
-    problem = record.cell.problem(graph)
-    plain = Record.empty(record.cell, graph)
-    for field in ("graph_digest", "ops", "base_cost", "reference_peak", "budget"):
-        said, true = getattr(record, field), getattr(plain, field)
+    plain, found, certificate = Record.empty(record.cell, graph), record.found, None
+    facts = [(word, getattr(record, word), getattr(plain, word)) for word in FACTS]
+    if found is not None:
+        certificate = validate(graph, to_schedule(graph, found.ops, name), record.cell.problem(graph).rules)
+        if not certificate.accepted:
+            why = min(certificate.violations, key=lambda violation: violation.rule is Rule.BUDGET)
+            raise FormatError(f"{name}: the schedule is {certificate.verdict}: {why}")
+        facts += [(word, getattr(found, word), getattr(certificate, word)) for word in ("cost", "peak")]
+    for word, said, true in facts:
         if said != true:
-            raise FormatError(f"{name}: {field.replace('_', ' ')} is {said}, that of the graph is {true}")
-    if record.bound is not None and record.bound < graph.base_cost:
-        raise FormatError(f"{name}: the bound is {record.bound:,}, less than computing each op once")
-    if record.bound_order == "fixed" and record.cell.order == "free":
+            raise FormatError(f"{name}: {word} is {said}, but by graph and schedule it is {true}")
+    if record.bound_order == "fixed" and record.order == "free":
         raise FormatError(f"{name}: a bound for the fixed order says nothing of a free one")
-    if record.found is None:
-        return None
     if record.bound is None:
-        raise FormatError(f"{name}: there is a schedule, and {record.bound_kind} says that there is none")
-    certificate = validate(graph, to_schedule(graph, record.found.ops, name), problem.rules)
-    if not certificate.accepted:
-        invalid = certificate.verdict is Verdict.INVALID
-        why = next(v for v in certificate.violations if not invalid or v.rule is not Rule.BUDGET)
-        raise FormatError(f"{name}: the schedule is {certificate.verdict}: {why}")
-    for word in ("cost", "peak"):
-        said, true = getattr(record.found, word), getattr(certificate, word)
-        if said != true:
-            raise FormatError(f"{name}: the {word} is said to be {said:,}, that of the schedule is {true:,}")
-    if record.bound > certificate.cost:
-        raise FormatError(f"{name}: the bound is {record.bound:,}, more than the {certificate.cost:,} of the schedule")
+        if found is not None:
+            raise FormatError(f"{name}: there is a schedule, and {record.bound_kind} says that there is none")
+    elif record.bound < graph.base_cost:
+        raise FormatError(f"{name}: the bound is {record.bound:,}, less than computing each op once")
+    elif found is not None and record.bound > found.cost:
+        raise FormatError(f"{name}: the bound is {record.bound:,}, more than the {found.cost:,} of the schedule")
     return certificate
-
-
-def better(record: Record, found: Found) -> bool:
-    """Whether `found` is strictly better than what is known: cheaper, or as cheap with a lower peak."""
-    return record.found is None or (found.cost, found.peak) < (record.found.cost, record.found.peak)
-
-
-def with_bound(record: Record, bound: int | None, kind: str, order: OrderRule) -> Record:
-    """The record with that bound, or the proof that there is no schedule (None), if it says strictly more.
-
-    Raises
-    ------
-    FormatError
-        If it contradicts the schedule that is known.
-    """
-    known = record.bound
-    if bound == known:  # the same for more schedules is more, too
-        wider = order is OrderRule.FREE and record.bound_order != "free"
-        return changed(record, bound_kind=kind, bound_order="free") if wider else record
-    if known is None or (bound is not None and bound < known):
-        return record
-    if record.found is not None and (bound is None or bound > record.found.cost):
-        claim = "there is no schedule" if bound is None else f"nothing costs less than {bound:,}"
-        raise FormatError(f"{record.cell.name}: {kind} says that {claim}, but one costs {record.found.cost:,}")
-    return changed(record, bound=bound, bound_kind=kind, bound_order=str(order))
-
-
-def changed(record: Record, **values: Any) -> Record:
-    """The record with other values."""
-    return record.model_copy(update=values)

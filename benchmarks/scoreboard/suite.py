@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from common import SHARED
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph, read_graph
@@ -17,8 +18,6 @@ from remat.problem import Problem
 #: Budgets in % of the reference peak, and rules of order.
 BUDGETS = (90, 80, 70, 60, 50)
 ORDERS = ("fixed", "free")
-#: Where the published instances are, which are not part of the repository.
-SHARED = Path(os.environ.get("REMAT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data" / "graphs"
 
 
 @dataclass(frozen=True)

@@ -8,39 +8,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from scoreboard.published import published
-from scoreboard.records import Record
+from scoreboard.records import Found, Record
 
 
 def row(record: Record) -> dict[str, Any]:
-    """One line of the table; shares in %, unknown values None."""
-    found, cell = record.found, record.cell
+    """Return one line of the table; shares in %, unknown values None."""
+    found = record.found
+    facts = found.model_dump() if found else dict.fromkeys(Found.model_fields)
     return {
-        "instance": cell.instance,
+        "instance": record.instance,
         "ops": record.ops,
-        "order": cell.order,
-        "budget_percent": cell.percent,
+        "order": record.order,
+        "budget_percent": record.percent,
         "budget": record.budget,
         "status": status(record),
-        "cost": None if found is None else found.cost,
-        "overhead_percent": None if found is None else record.overhead(found.cost),
+        "cost": facts["cost"],
+        "overhead_percent": record.overhead(facts["cost"]),
         "bound": record.bound,
         "bound_percent": record.overhead(record.bound),
         "bound_kind": record.bound_kind,
         "bound_scope": f"{'any' if record.bound_order == 'free' else 'fixed'} order, any number of computes",
         "gap_percent": None if record.gap is None else 100 * record.gap,
-        "peak_percent": None if found is None else 100 * found.peak / record.reference_peak,
-        "method": None if found is None else found.method,
-        "seconds": None if found is None else found.seconds,
-        "limit_seconds": None if found is None else found.limit,
-        "seed": None if found is None else found.seed,
+        "peak_percent": 100 * found.peak / record.reference_peak if found else None,
+        "method": facts["method"],
+        "seconds": facts["seconds"],
+        "limit_seconds": facts["limit"],
+        "seed": facts["seed"],
         "published": [
-            {
-                "who": one.who,
-                "overhead_percent": one.overhead,
-                "seconds": one.seconds,
-                "remark": one.remark.strip(" ()"),
-            }
-            for one in published(cell.instance, cell.order, cell.percent)
+            {"who": who, "overhead_percent": overhead, "seconds": seconds, "remark": remark.strip(" ()")}
+            for who, overhead, seconds, remark in published(record.instance, record.order, record.percent)
         ],
     }
 
@@ -64,27 +60,24 @@ LEFT = {"order", "found by", "bound by", "published %"}
 
 
 def to_markdown(records: Sequence[Record]) -> str:
-    """The text of the Markdown table: one section for each instance, and totals."""
+    """Return the text of the Markdown table: one section for each instance, and totals."""
     lines = ["# Scoreboard", "", *_summary(records), ""]
-    names = list(dict.fromkeys(record.cell.instance for record in records))
-    for name in names:
-        mine = [record for record in records if record.cell.instance == name]
+    for name in dict.fromkeys(record.instance for record in records):
+        mine = [record for record in records if record.instance == name]
         lines += [f"## {name}", "", f"{mine[0].ops:,} ops, reference peak {mine[0].reference_peak:,} bytes", ""]
-        lines += ["| " + " | ".join(HEAD) + " |"]
-        lines += ["|" + "|".join("---" if word in LEFT else "---:" for word in HEAD) + "|"]
-        lines += ["| " + " | ".join(_cells(record)) + " |" for record in mine]
+        rules = ["---" if word in LEFT else "---:" for word in HEAD]
+        lines += ["| " + " | ".join(HEAD) + " |", "|" + "|".join(rules) + "|"]
+        lines += ["| " + " | ".join(_cells(row(record))) + " |" for record in mine]
         lines += [""]
     return "\n".join(lines)
 
 
 def _summary(records: Sequence[Record]) -> list[str]:
-    counts = dict.fromkeys(("optimal", "feasible", "infeasible", "unknown"), 0)
-    for record in records:
-        counts[status(record)] += 1
-    told = ", ".join(f"{number} {word}" for word, number in counts.items())
+    counts = Counter(map(status, records))
+    words = ", ".join(f"{counts[word]} {word}" for word in ("optimal", "feasible", "infeasible", "unknown"))
     finders = Counter(record.found.method for record in records if record.found is not None)
     return [
-        f"{len(records)} questions: {told}. Written by `benchmarks/scoreboard.py`; do not edit.",
+        f"{len(records)} questions: {words}. Written by `benchmarks/scoreboard.py`; do not edit.",
         "",
         f"Best schedules found by: {', '.join(f'{name} {number}' for name, number in finders.most_common())}.",
         "",
@@ -93,29 +86,18 @@ def _summary(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _cells(record: Record) -> list[str]:
-    found = record.found
-    over = _share(record.overhead(None if found is None else found.cost))
-    if record.bound is None:
-        over = "infeasible"
-    elif found is None:
-        over = "?"
-    elif record.closed:
-        over = f"**{over}**"
-    kind = record.bound_kind.removeprefix("the ")
+def _cells(line: dict[str, Any]) -> list[str]:
+    """Return the cells of a line of :func:`row`."""
+
+    def number(key: str, form: str) -> str:
+        return "" if line[key] is None else f"{line[key]:{form}}"
+
+    over = number("overhead_percent", ".4f")
+    special = {"infeasible": "infeasible", "unknown": "?", "optimal": f"**{over}**"}
+    wider = line["order"] == "fixed" and line["bound_scope"].startswith("any")
     return [
-        f"{record.cell.percent}",
-        record.cell.order,
-        over,
-        _share(record.overhead(record.bound)),
-        "" if record.gap is None else f"{100 * record.gap:.3f}",
-        "" if found is None else f"{100 * found.peak / record.reference_peak:.2f}",
-        "" if found is None else found.method,
-        "" if found is None or found.seconds is None else f"{found.seconds:g}",
-        kind + (" (any order)" if record.cell.order == "fixed" and record.bound_order == "free" else ""),
-        ", ".join(map(str, published(record.cell.instance, record.cell.order, record.cell.percent))),
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+        f"{line['budget_percent']}", line["order"], special.get(line["status"], over), number("bound_percent", ".4f"),
+        number("gap_percent", ".3f"), number("peak_percent", ".2f"), line["method"] or "", number("seconds", "g"),
+        line["bound_kind"].removeprefix("the ") + " (any order)" * wider,
+        ", ".join(map(str, published(line["instance"], line["order"], line["budget_percent"]))),
+    ]  # fmt: skip
