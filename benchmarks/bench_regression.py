@@ -17,7 +17,6 @@ is more: searches draw random numbers and have a clock), or finds no schedule wh
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import statistics
@@ -25,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,26 +34,42 @@ METHODS = "auto,hierarchical,block-checkpointing,rotor"
 NOTHING = float("inf")
 
 
+def contestant(name: str) -> tuple[Any, Any]:
+    """Return method and backend of a name; ``depth-N`` is H-ILP over groups of N levels alone."""
+    from remat.experiments.contestant import Contestant
+    from remat.hierarchy.method import Hierarchical, HierarchicalOptions
+
+    kind, _, depth = name.partition("-")
+    if kind != "depth":
+        made = Contestant.parse(name)
+        return made.method, made.backend or "cp-sat"
+    if depth == "1":  # the ops themselves
+        top = ("drops", "few-stages", "h-ilp")
+        return Hierarchical(HierarchicalOptions(depth=1, top_methods=top, nodes=200, polish=False)), "highs"
+    return Hierarchical(HierarchicalOptions(depth=int(depth), top_methods=("h-ilp",), polish=False)), "highs"
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """One run, by whichever checkout this process imports: overhead, peak, seconds to the first schedule, MiB."""
+    """Return facts of one run by the checkout that this process imports; bounds of part of the schedules are 0."""
     from remat import Problem, read_graph, solve
     from remat.backends.base import SolveOptions
     from remat.errors import RematError
 
-    graph = read_graph(request["graph"])
-    least = request["budget"] is None
-    problem = Problem(graph, objective="least-peak") if least else Problem(graph, request["budget"])
-    options = SolveOptions(threads=request["threads"], seed=request["seed"])
     began = time.monotonic()
     try:
-        result = solve(problem, request["method"], stop=request["seconds"], options=options)
+        problem = Problem(read_graph(request["graph"]), **request["problem"])
+        method, backend = contestant(request["method"])
+        options = SolveOptions(threads=request["threads"], seed=request["seed"])
+        began = time.monotonic()
+        result = solve(problem, method, backend, stop=request["seconds"], options=options)
     except RematError as error:
         return {"error": str(error)}
+    part = "staged" in str(result.scope) or "groups" in str(result.scope)
     facts: dict[str, Any] = {
         "late": time.monotonic() - began - request["seconds"],
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "first": next((point.time for point in result.incumbents if point.objective is not None), None),
-        "bound": result.bound,
+        "bound": 0 if part else result.bound,
     }
     if result.certificate is not None:
         facts |= {"overhead": result.certificate.overhead, "peak": result.certificate.peak}
@@ -67,28 +83,34 @@ class Runner:
     python: str
     seconds: float
     seeds: int
-    threads: int
+    threads: int = 1
 
     def ask(
-        self, graph: Path, budget: int | None, method: str, *, seed: int = 0, seconds: float | None = None
+        self, graph: Path, method: str, *, seed: int = 0, seconds: float | None = None, **problem: Any
     ) -> dict[str, Any]:
-        """What :func:`answer` says there; without a budget: the least peak."""
+        """Return what :func:`answer` says there of a problem."""
         request = {
-            "graph": str(graph), "budget": budget, "method": method, "seed": seed,
+            "graph": str(graph), "problem": problem, "method": method, "seed": seed,
             "seconds": seconds or self.seconds, "threads": self.threads,
         }  # fmt: skip
         done = subprocess.run(
-            [self.python, __file__, "--answer"], input=json.dumps(request), capture_output=True, text=True, check=False
-        )
+            [self.python, str(Path(__file__)), "--answer"], input=json.dumps(request), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
         if done.returncode:
             return {"error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1]}
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def overhead(self, graph: Path, budget: int, method: str) -> tuple[float, list[dict[str, Any]]]:
+    def overhead(self, graph: Path, method: str, **problem: Any) -> tuple[float, list[dict[str, Any]]]:
         """Median over the seeds, infinite without a schedule; and all that was found."""
-        found = [self.ask(graph, budget, method, seed=seed) for seed in range(self.seeds)]
+        found = [self.ask(graph, method, seed=seed, **problem) for seed in range(self.seeds)]
         return statistics.median(facts.get("overhead", NOTHING) for facts in found), found
+
+
+def most(found: Iterable[dict[str, Any]], fact: str) -> Any:
+    """Return the largest value of a fact."""
+    return max((facts.get(fact) or 0 for facts in found), default=0)
 
 
 def worse(now: float, before: float, tolerance: float) -> bool:
@@ -105,19 +127,12 @@ def shown(overhead: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", default="", help="interpreter of the environment of the other checkout")
-    parser.add_argument("--graphs", default=GRAPHS)
-    parser.add_argument("--budgets", default="80,50,30,least")
-    parser.add_argument("--methods", default=METHODS)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--least-seconds", type=float, default=20.0, help="for finding the least peak")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tolerance", type=float, default=0.1)
-    given = parser.parse_args()
     import common
 
+    given = common.parse(
+        str(__doc__), before="", graphs=GRAPHS, budgets="80,50,30,least", methods=METHODS, seconds=5.0,
+        least_seconds=20.0, seeds=1, threads=1, tolerance=0.1,
+    )  # fmt: skip
     from remat.graphs.io import write_graph
     from remat.graphs.zoo import TRAINING, TRAINING_STEPS
     from remat.registry import formulations, heuristics, methods
@@ -135,7 +150,9 @@ def main() -> int:
             for share in given.budgets.split(","):
                 if share == "least":
                     sides = [side for side in (before, now) if side]
-                    runs = [side.ask(path, None, "auto", seconds=given.least_seconds) for side in sides]
+                    runs = [
+                        side.ask(path, "auto", seconds=given.least_seconds, objective="least-peak") for side in sides
+                    ]
                     peaks = [int(run.get("peak", graph.reference_peak)) for run in runs]
                     budget = min(graph.reference_peak, 21 * min(peaks) // 20)
                     least = "  ".join(f"{100 * peak / graph.reference_peak:.2f} %" for peak in peaks)
@@ -147,10 +164,8 @@ def main() -> int:
                     *([("auto before", before, "auto")] if before else []),
                     *((method, now, method) for method in chosen),
                 ]:
-                    overheads[label], found = side.overhead(path, budget, method)
-                    first = max((facts.get("first") or 0.0 for facts in found), default=0.0)
-                    late = max((facts.get("late", 0.0) for facts in found), default=0.0)
-                    memory = max((facts.get("memory", 0) for facts in found), default=0)
+                    overheads[label], found = side.overhead(path, method, budget=budget)
+                    first, late, memory = (most(found, fact) for fact in ("first", "late", "memory"))
                     notes.append(f"{label} first {first:.1f} s, late {late:.1f} s, {memory} MiB")
                     notes += [f"{label}: {facts['error']}" for facts in found if "error" in facts][:1]
                 line = "  ".join(f"{label} {shown(overhead)}" for label, overhead in overheads.items())
