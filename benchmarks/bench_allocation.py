@@ -1,19 +1,17 @@
 """Addresses: seconds and arena of every allocator on tables, schedules and reference orders.
 
-Allocators are those that are registered, and the baselines of ``omnimalloc_baselines.py``.
+    python benchmarks/bench_allocation.py [--seconds S] [--capacity 1MiB] [table.csv, graph or zoo name] ...
 
-Run: python benchmarks/bench_allocation.py [seconds for each] [capacity: 1MiB, or -] [table.csv, graph or zoo name] ...
-
-Without names: graphs of the zoo in their reference order. Each allocator is asked for the least arena, or, with a
-capacity, for any addresses within it.
+Allocators are those that are registered, and the baselines of ``omnimalloc_baselines.py``. Without names: graphs of the
+zoo in their reference order. Each allocator is asked for the least arena, or, with a capacity, for any addresses within
+it.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 
+import common
 from omnimalloc_baselines import BASELINES, Baseline
 
 from remat.allocation import AllocationProblem, allocate
@@ -35,34 +33,28 @@ def buffers_of(name: str) -> Buffers:
     return schedule_buffers(graph, Schedule.reference(graph))
 
 
-def main(seconds: float, capacity: str, names: list[str]) -> None:
-    """Print a table."""
-    memory = Memory(capacity=None if capacity == "-" else memory_bytes(capacity))
-    print(f"{'buffers of':28} {'count':>6} {'allocator':20} {'arena':>15} {'above peak':>10} {'proved':>6} {'s':>7}")
-    for name in names:
+def main() -> None:
+    given = common.parse(str(__doc__), names=NAMES, seconds=20.0, capacity="")
+    memory = Memory(capacity=memory_bytes(given.capacity) if given.capacity else None)
+    table = common.Table("buffers of:-28", "count:6", "allocator:-20", "arena:15", "above peak:10", "proved:6", "s:7")
+    for name in given.names:
         problem = AllocationProblem(buffers_of(name), (memory,))
-        peak = problem.buffers.peak()
+        line, peak = (Path(name).name, len(problem.buffers)), problem.buffers.peak()
         for method in [*sorted(allocators()), *BASELINES]:
-            began = time.monotonic()
+            chosen = Baseline(method) if method in BASELINES else method
             try:
-                found = allocate(problem, Baseline(method) if method in BASELINES else method, time_limit=seconds)
+                found, spent, _ = common.timed(
+                    lambda problem=problem, chosen=chosen: allocate(problem, chosen, time_limit=given.seconds)
+                )
             except RematError as error:
-                print(f"{Path(name).name:28} {len(problem.buffers):>6} {method:20} {str(error)[:60]}")
+                table.row(*line, method, str(error)[:60], "", "", "")
                 continue
-            spent = time.monotonic() - began
             arena, above = "none", ""
             if found.addresses is not None:
                 assert check_addresses(found.addresses, problem.buffers).accepted
                 arena, above = f"{found.addresses.arena:,}", f"{100 * (found.addresses.arena / peak - 1):.2f} %"
-            proved = "yes" if found.proved else "no"
-            row = f"{Path(name).name:28} {len(problem.buffers):>6} {method:20} {arena:>15} {above:>10} {proved:>6}"
-            print(f"{row} {spent:>7.2f}", flush=True)
+            table.row(*line, method, arena, above, "yes" if found.proved else "no", f"{spent:.2f}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seconds", nargs="?", type=float, default=20.0, help="for each")
-    parser.add_argument("capacity", nargs="?", default="-")
-    parser.add_argument("names", nargs="*", default=list(NAMES))
-    given = parser.parse_args()
-    main(given.seconds, given.capacity, given.names)
+    main()

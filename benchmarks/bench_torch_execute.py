@@ -1,13 +1,15 @@
 """Training steps by the executor: predicted, tracked and allocated peak, and extra time, at full size.
 
-Run: python benchmarks/bench_torch_execute.py [--models resnet50,unet,gpt2] [--size full] [--batch 2] [--budget 50%] ...
+    python benchmarks/bench_torch_execute.py [--models resnet50,unet,gpt2] [--size full|small] [--budget 50%]
+        [--batch N] [--image PIXELS] [--length TOKENS] [--method auto] [--seconds S] [--costs C] [--route R]
+        [--repeat N] [--threads N] [--fake] [--no-check]
 
 For each model three schedules: the reference order, one that `--method` finds at `--budget`, and random
 recomputations. ``tracked`` is the most bytes of live tensors, less parameters, buffers and inputs, and must be the
 prediction; ``allocated`` is what the allocator gave out at most, workspaces of kernels included. Extra time is that of
 recomputations, as a share of computing each op once: predicted by `--costs`, and measured op by op. ``equal`` says
-whether loss, gradients and buffers are those of eager autograd to the bit. With ``--fake`` nothing is computed and no
-memory is needed: only the tracked peak is compared.
+whether loss, gradients and buffers are those of eager autograd to the bit (not with ``--no-check``). With ``--fake``
+nothing is computed and no memory is needed: only the tracked peak is compared.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
+import common
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch_models import MODELS, SIZES, build, different, dropping, eager, record
+from torch_models import build, different, dropping, eager, record
 
 from remat import Problem, solve
 from remat.errors import RematError
@@ -59,7 +62,7 @@ def restore(module: Any, buffers: list[Any]) -> None:
         buffer.copy_(value)
 
 
-def run(name: str, options: argparse.Namespace) -> None:
+def run(name: str, options: argparse.Namespace, table: common.Table) -> None:
     """One model: rows of the table."""
     fake = FakeTensorMode() if options.fake else None
     with fake or nullcontext():
@@ -68,7 +71,7 @@ def run(name: str, options: argparse.Namespace) -> None:
         captured = capture(module, args, route=options.route, costs=options.costs)
     graph = captured.graph
     print(f"{name}: {graph} captured in {time.perf_counter() - began:.1f} s", flush=True)
-    theirs = eager(module, args, seed=1) if options.check and not options.fake else None
+    theirs = eager(module, args, seed=1) if not (options.no_check or options.fake) else None
     before = [buffer.clone() for buffer in module.buffers()] if not options.fake else []
     for title, schedule in schedules(graph, options):
         executor = Executor(captured, schedule)
@@ -77,8 +80,8 @@ def run(name: str, options: argparse.Namespace) -> None:
             step = executor.step(module, *args)
         same = "-" if theirs is None else "NO" if different(record(module, step.loss), theirs) else "yes"
         del step
-        predicted, off = executor.predicted_peak / 1e6, tracker.peak - executor.predicted_peak
-        row = f"  {title:20} {executor.schedule.num_computes:>6} {predicted:>10.2f} {off:>+8,}"
+        predicted = executor.predicted_peak
+        row = [f"  {title}", executor.schedule.num_computes, f"{predicted / 1e6:.2f}", f"{tracker.peak - predicted:+,}"]
         if options.fake:
             module.zero_grad(set_to_none=True)
         else:
@@ -95,39 +98,26 @@ def run(name: str, options: argparse.Namespace) -> None:
                 module.zero_grad(set_to_none=True)
             restore(module, before)
             assert memory.peak is not None
-            allocated = f"{memory.peak / 1e6:>10.2f} {100 * (memory.peak / executor.predicted_peak - 1):>+6.1f} %"
-            predicted_extra = executor.certificate.overhead or 0.0
-            row += f" {allocated} {predicted_extra:>8.1f} % {100 * extra(runs):>8.1f} %"
-            row += f" {min(took):>8.2f} {same:>6}"
-        print(row, flush=True)
+            row += [
+                f"{memory.peak / 1e6:.2f}", f"{100 * (memory.peak / predicted - 1):+.1f} %",
+                f"{executor.certificate.overhead or 0.0:.1f} %", f"{100 * extra(runs):.1f} %", f"{min(took):.2f}", same,
+            ]  # fmt: skip
+        table.row(*row, *[""] * (len(table.widths) - len(row)))
 
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="resnet50,unet,gpt2", help=f"of {', '.join(sorted(MODELS))}")
-    parser.add_argument("--size", default="full", choices=SIZES)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--image", type=int, help="pixels, instead of the model's own")
-    parser.add_argument("--length", type=int, help="tokens, instead of the model's own")
-    parser.add_argument("--budget", default="50%")
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each solve")
-    parser.add_argument("--costs", default="roofline")
-    parser.add_argument("--route", default="auto")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fake", action="store_true", help="fake tensors: no memory, no numbers")
-    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="against eager autograd")
-    options = parser.parse_args()
+    options = common.parse(
+        str(__doc__), models="resnet50,unet,gpt2", size="full", batch=1, image=0, length=0, budget="50%", method="auto",
+        seconds=30.0, costs="roofline", route="auto", repeat=3, threads=1, fake=False, no_check=False,
+    )  # fmt: skip
     torch.set_num_threads(options.threads)
-    print(
-        f"  {'schedule':20} {'runs':>6} {'predicted':>10} {'tracked':>8} {'allocated':>10} {'over':>8} {'extra':>10} "
-        f"{'measured':>10} {'s':>8} {'equal':>6}   (MB; bytes off)"
-    )
+    print("MB; bytes off")
+    table = common.Table("schedule:-22", "runs:6", "predicted:10", "tracked:9", "allocated:10", "over:8", "extra:8",
+                         "measured:8", "s:8", "equal:6")  # fmt: skip
     for name in options.models.split(","):
         try:
-            run(name, options)
+            run(name, options, table)
         except RematError as error:
             print(f"{name}: {error}", flush=True)
 

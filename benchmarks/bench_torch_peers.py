@@ -3,17 +3,19 @@
 One captured step, one table of costs, one validator for both. For each budget of torch's partitioner
 (``activation_memory_budget``) the method solves with torch's peak as its budget; then it is asked for its least peak.
 
-    python benchmarks/bench_torch_peers.py --models gpt2 resnet50 --size small --seconds 20
+    python benchmarks/bench_torch_peers.py --models gpt2,resnet50 --size small --seconds 20
     python benchmarks/bench_torch_peers.py --size full --seconds 60 --output results.json --plots pictures
     python benchmarks/bench_torch_peers.py --size full --costs torch  # the table by which torch chooses
-    python benchmarks/bench_torch_peers.py --models resnet50 --size full --budgets 1000MB 1539MB --plots pictures
+    python benchmarks/bench_torch_peers.py --models resnet50 --size full --budgets 1000MB,1539MB --plots pictures
+
+Further options: ``--method``, ``--order``, ``--threads``, ``--seed``; ``--seconds`` for each budget; ``--from-torch``:
+auto also begins with each of torch's schedules; ``--knobs`` of torch; ``--picture svg|png``.
 
 A ratio is that of the extra times; "at least" is what no schedule can bring it below, whatever its order.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import time
@@ -21,8 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
-from torch_models import MODELS, OWN, SIZES, build
+from torch_models import OWN, build
 
 from remat import SolveOptions
 from remat.experiments.trade_off import TradeOff
@@ -80,24 +83,14 @@ def table(name: str, found: TradeOff) -> dict[str, Any]:
 
 def main() -> None:
     """Compare, print and write."""
-    read = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    read.add_argument("--models", nargs="+", choices=MODELS, default=OWN)
-    read.add_argument("--size", choices=SIZES, default="small")
-    read.add_argument("--costs", default="roofline", help="flops, roofline, roofline:DEVICE, measured or torch")
-    read.add_argument("--method", default="auto")
-    read.add_argument("--order", choices=("fixed", "free"), default="free")
-    read.add_argument("--from-torch", action="store_true", help="auto also begins with each of torch's schedules")
-    read.add_argument("--seconds", type=float, default=20, help="for each budget")
-    read.add_argument("--threads", type=int, default=1)
-    read.add_argument("--seed", type=int, default=0)
-    read.add_argument("--knobs", type=float, nargs="+", default=KNOBS)
-    read.add_argument("--budgets", nargs="+", help="of the method, such as 700MB; default: each peak of torch's")
-    read.add_argument("--output", type=Path, help="JSON file")
-    read.add_argument("--plots", type=Path, help="folder for a picture of each model")
-    read.add_argument("--picture", choices=("svg", "png"), default="svg")
-    asked = read.parse_args()
+    asked = common.parse(
+        str(__doc__), models=",".join(OWN), size="small", costs="roofline", method="auto", order="free",
+        from_torch=False, seconds=20.0, threads=1, seed=0, knobs=",".join(map(str, KNOBS)), budgets="", output="",
+        plots="", picture="svg",
+    )  # fmt: skip
+    budgets, knobs = asked.budgets.split(",") if asked.budgets else AT_PEAKS, [float(k) for k in asked.knobs.split(",")]
     results = []
-    for name in asked.models:
+    for name in asked.models.split(","):
         began = time.perf_counter()
         with fake_tensors():
             module, args = build(name, asked.size)
@@ -105,18 +98,18 @@ def main() -> None:
         step = capture(module, args, route="joint", costs=costs, name=f"{name} ({asked.size})")
         captured = time.perf_counter() - began
         found = compare_peers(
-            step, asked.budgets or AT_PEAKS, methods=[asked.method], knobs=asked.knobs, order=asked.order,
-            least_peak=asked.budgets is None, from_peers=asked.from_torch, stop=asked.seconds,
+            step, budgets, methods=[asked.method], knobs=knobs, order=asked.order,
+            least_peak=not asked.budgets, from_peers=asked.from_torch, stop=asked.seconds,
             options=SolveOptions(threads=asked.threads, seed=asked.seed),
         )  # fmt: skip
         results.append({**table(name, found), "capture_seconds": captured, "seconds": time.perf_counter() - began})
         print(f"captured in {captured:.1f} s, all in {results[-1]['seconds']:.0f} s", flush=True)
-        if asked.plots is not None:
-            asked.plots.mkdir(parents=True, exist_ok=True)
-            save_trade_off_plot(found, asked.plots / f"torch-{name}.{asked.picture}")
-        if asked.output is not None:
+        if asked.plots:
+            Path(asked.plots).mkdir(parents=True, exist_ok=True)
+            save_trade_off_plot(found, Path(asked.plots) / f"torch-{name}.{asked.picture}")
+        if asked.output:
             options = {key: str(value) for key, value in vars(asked).items()}
-            asked.output.write_text(json.dumps({"options": options, "results": results}, indent=1) + "\n")
+            Path(asked.output).write_text(json.dumps({"options": options, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Real training steps within a budget: gradients against eager, measured against predicted peak, time.
 
-Run: python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size small|full] [--batch N] [--budget 50%]
-     [--steps 3] [--time-limit 60] [--method auto] [--costs roofline] [--threads 1] [--device cpu] [--allocator]
-     [--clock wall|processor] [--workspaces measured]
+    python benchmarks/bench_torch_train.py [--models gpt2,resnet50,...] [--size small|full] [--batch N] [--budget 50%]
+        [--vocabulary N] [--steps 3] [--time-limit 60] [--method auto] [--costs roofline] [--threads 1] [--device cpu]
+        [--allocator] [--clock wall|processor] [--workspaces measured]
 
 Each model trains a few steps with SGD, as it is and rematerialized, step about, from the same weights and seeds. A line
 says whether all losses, gradients and statistics are equal bit by bit, the greatest difference of a gradient relative
@@ -25,9 +25,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import common
 import torch
 from torch import nn
-from torch_models import OWN, SIZES, Record, build, different, greatest_difference, record
+from torch_models import OWN, Record, build, different, greatest_difference, record
 
 from remat.errors import RematError
 from remat.torch import rematerialize, track_storages
@@ -90,29 +91,16 @@ def train(each: Sequence[Trained], args: tuple[Any, ...], chosen: argparse.Names
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(OWN))
-    parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--vocabulary", type=int)
-    parser.add_argument("--budget", default="50%")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--costs", default="roofline")
-    parser.add_argument("--workspaces", choices=("measured",))
-    parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
-    parser.add_argument("--allocator", action="store_true")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--device", default="cpu")
-    chosen = parser.parse_args()
+    chosen = common.parse(
+        str(__doc__), models=",".join(OWN), size="small", batch=0, vocabulary=0, budget="50%", steps=3, time_limit=60.0,
+        method="auto", costs="roofline", workspaces="", clock="wall", allocator=False, threads=0, device="cpu",
+    )  # fmt: skip
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
-    print(
-        f"{'model':16} {'ops':>5} {'again':>5} {'equal':>5} {'differ':>7} {'reference':>14} {'predicted':>14} "
-        f"{'measured':>14} {'eager':>14} {'extra cost':>10} {'eager s':>8} {'step s':>8} {'time':>5} {'capture':>8} "
-        f"{'solve':>6}"
-    )
+    table = common.Table(
+        "model:-16", "ops:5", "again:5", "equal:5", "differ:7", "reference:14", "predicted:14", "measured:14",
+        "eager:14", "extra cost:10", "eager s:8", "step s:8", "time:5", "capture:8", "solve:6",
+    )  # fmt: skip
     for name in chosen.models.split(","):
         module, args = build(name, chosen.size, batch=chosen.batch, vocabulary=chosen.vocabulary)
         module, args = module.to(chosen.device), tuple(each.to(chosen.device) for each in args)
@@ -120,7 +108,7 @@ def main() -> None:
         try:
             model = rematerialize(
                 copied, args, chosen.budget, method=chosen.method, costs=chosen.costs, time_limit=chosen.time_limit,
-                workspaces=chosen.workspaces,
+                workspaces=chosen.workspaces or None,
             )  # fmt: skip
         except RematError as error:
             print(f"{name:16} {error}")
@@ -130,14 +118,12 @@ def main() -> None:
         report = model.report
         same = "NO" if different(ours.record, eager.record) else "yes"
         overhead = "-" if report.overhead is None else f"{report.overhead:.2f} %"
-        print(
-            f"{name:16} {report.ops:5} {report.recomputations:5} {same:>5} "
-            f"{greatest_difference(ours.record, eager.record):7.1g} {report.reference_peak:14,} "
-            f"{report.predicted_peak:14,} {ours.peak:14,} {eager.peak:14,} {overhead:>10} {eager.median:7.2f}s "
-            f"{ours.median:7.2f}s {ours.median / eager.median:5.2f} {report.seconds['capture']:7.1f}s "
-            f"{report.seconds['solve']:5.1f}s",
-            flush=True,
-        )
+        table.row(
+            name, report.ops, report.recomputations, same, f"{greatest_difference(ours.record, eager.record):.1g}",
+            f"{report.reference_peak:,}", f"{report.predicted_peak:,}", f"{ours.peak:,}", f"{eager.peak:,}", overhead,
+            f"{eager.median:.2f}s", f"{ours.median:.2f}s", f"{ours.median / eager.median:.2f}",
+            f"{report.seconds['capture']:.1f}s", f"{report.seconds['solve']:.1f}s",
+        )  # fmt: skip
         for who, one in (("eager", eager), ("rematerialized", ours)):
             print(f"{'':16} seconds of steps, {who}: {' '.join(f'{took:.2f}' for took in one.seconds)}", flush=True)
         if chosen.allocator:

@@ -83,10 +83,10 @@ def build(name: str, size: str, **changed: int | None) -> Sample:
         Key of :data:`MODELS`.
     size : {"small", "full"}
     changed
-        Sizes that differ; None, and those that the model does not have, change nothing.
+        Sizes that differ; None or 0, and those that the model does not have, change nothing.
     """
     make, *sizes = MODELS[name]
     chosen = sizes[SIZES.index(size)]
-    changes = {key: value for key, value in changed.items() if value is not None and key in chosen}
+    changes = {key: value for key, value in changed.items() if value and key in chosen}
     torch.manual_seed(0)
     return make(**{**chosen, **changes})

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 #: Words with which each script is done in seconds, and what its output must have.
 SMALL = {
-    "bench_allocation": ("2 - swiftnet-folded", "first-fit"),
+    "bench_allocation": ("--seconds 2 swiftnet-folded", "first-fit"),
     "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
     "bench_first_run": ("--graph vgg16 --budget 90% --time-limit 3 --repeat 1", "warm median"),
     "bench_matrix": ("--rows 1000", "passModel"),
