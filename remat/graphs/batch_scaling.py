@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from remat.errors import GraphError
-from remat.graphs.graph import ComputeGraph
+from remat.graphs.graph import ComputeGraph, Op, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +82,23 @@ class AffineGraph:
         first, *others = graphs.values()
         for other in others:
             _check_same(first, other)
+        tensors = {b: [g.tensors[g.tensor_index[t.name]] for t in first.tensors] for b, g in graphs.items()}
+        ops = {b: [g.ops[g.op_index[o.name]] for o in first.ops] for b, g in graphs.items()}
+
+        def lines(what: str, of: str, items: Mapping[int, Sequence[Tensor | Op]]) -> tuple[Affine, ...]:
+            return tuple(
+                _line(
+                    {b: getattr(each, what) for b, each in zip(items, row, strict=True)},
+                    f"{what} of {of} {row[0].name!r}",
+                )
+                for row in zip(*items.values(), strict=True)
+            )
+
         return cls(
             first,
-            tuple(
-                _line(
-                    {b: g.tensors[g.tensor_index[t.name]].size for b, g in graphs.items()}, f"size of tensor {t.name!r}"
-                )
-                for t in first.tensors
-            ),
-            tuple(
-                _line(
-                    {b: g.ops[g.op_index[o.name]].workspace for b, g in graphs.items()}, f"workspace of op {o.name!r}"
-                )
-                for o in first.ops
-            ),
-            tuple(
-                _line({b: g.ops[g.op_index[o.name]].cost for b, g in graphs.items()}, f"cost of op {o.name!r}")
-                for o in first.ops
-            ),
+            lines("size", "tensor", tensors),
+            lines("workspace", "op", ops),
+            lines("cost", "op", ops),
             _line({b: g.constant_memory for b, g in graphs.items()}, "constant memory"),
             first.name.removesuffix(f"-b{next(iter(graphs))}"),
         )

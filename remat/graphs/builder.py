@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from remat.errors import GraphError
@@ -143,24 +145,18 @@ def stable_topological_order(ops: list[Op]) -> list[str]:
     for number, op in enumerate(ops):
         for tensor in op.outputs:
             writers.setdefault(tensor, []).append(number)
-    before = [{w for t in op.inputs for w in writers.get(t, ())} for op in ops]
-    after: list[list[int]] = [[] for _ in ops]
-    for number, earlier in enumerate(before):
-        for other in earlier:
-            after[other].append(number)
-    waiting = [len(earlier) for earlier in before]
-    ready = [number for number, count in enumerate(waiting) if count == 0]
-    placed: list[int] = []
-    while ready:
+    sorter = TopologicalSorter({n: [w for t in op.inputs for w in writers.get(t, ())] for n, op in enumerate(ops)})
+    with suppress(CycleError):  # what is before the cycles can still be sorted
+        sorter.prepare()
+    ready: list[int] = []
+    placed: dict[int, None] = {}
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready, number)
         number = heapq.heappop(ready)
-        placed.append(number)
-        for later in after[number]:
-            waiting[later] -= 1
-            if waiting[later] == 0:
-                heapq.heappush(ready, later)
-    done = set(placed)
-    placed.extend(number for number in range(len(ops)) if number not in done)
-    return [ops[number].name for number in placed]
+        placed[number] = None
+        sorter.done(number)
+    return [ops[number].name for number in placed | dict.fromkeys(range(len(ops)))]
 
 
 def single_output_graph(

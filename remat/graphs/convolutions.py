@@ -51,12 +51,10 @@ def _hits(first: int, step: int, count: int, last: int, every: int) -> int:
     """Numbers among ``first + k·step`` (k < count) from 0 to `last` that `every` divides."""
     if step <= 0:
         return count if 0 <= first <= last and first % every == 0 else 0
-    start = max(0, -(first // step))  # the least k with first + k·step ≥ 0
-    end = min(count - 1, (last - first) // step)
+    begin, end = max(0, -(first // step)), max(0, (last - first) // step + 1)
+    inside = range(first, first + step * count, step)[begin:end]
     common = math.gcd(step, every)
-    if start > end or first % common:
+    if not inside or inside[0] % common:
         return 0
     period = every // common
-    wanted = -(first // common) * pow(step // common, -1, period) % period if period > 1 else 0
-    start += (wanted - start) % period
-    return 0 if start > end else (end - start) // period + 1
+    return len(inside[-(inside[0] // common) * pow(step // common, -1, period) % period :: period])

@@ -12,7 +12,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -22,14 +22,12 @@ from remat.errors import FormatError, GraphError
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
 from remat.io.files import parse_json, read_text
 from remat.io.limits import MAX_STEPS
-from remat.io.text import short
+from remat.io.text import LISTED, short
 
 NAME = "remat-costs"
 VERSION = 1
 #: Units of a profile: those of graphs, but for the one that says nothing.
 UNITS = tuple(unit for unit in COST_UNITS if unit != "none")
-#: How many names an error lists.
-LISTED = 5
 #: Decimal alone would take underscores and the digits of all scripts.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _NOT_FINITE = re.compile(r"[+-]?(inf(inity)?|s?nan[0-9]*)", re.ASCII | re.IGNORECASE)
@@ -165,7 +163,12 @@ def _from_csv(text: str, name: str) -> Profile:
         header = [cell.strip() for cell in next(rows, [])]
         if len(header) < 2 or header[0] != "op":
             raise FormatError(f"{name}: line 1 must be 'op,us', or 'op,DEVICE [us],...' for several devices")
-        sets = _columns(header[1:], f"{name}: line 1")
+        columns: list[tuple[str, str, dict[str, int]]] = []
+        for cell in header[1:]:
+            match = _COLUMN.fullmatch(cell)
+            device, unit = (match["device"], match["unit"].strip()) if match else ("", cell)
+            columns.append((device, _unit(unit, f"{name}: line 1"), {}))
+        sets = _distinct([CostSet(*column) for column in columns], f"{name}: line 1")
         lines: dict[str, int] = {}
         for row in rows:
             if not row:
@@ -176,40 +179,22 @@ def _from_csv(text: str, name: str) -> Profile:
             if row[0] in lines:
                 raise FormatError(f"{at}: op {row[0]!r} stands on line {lines[row[0]]} already")
             lines[row[0]] = rows.line_num
-            for each, cell in zip(sets, row[1:], strict=True):
+            for (_, unit, costs), cell in zip(columns, row[1:], strict=True):
                 if cell.strip():
-                    each.costs[row[0]] = _cost(cell.strip(), each.unit, f"{at}: the cost of op {row[0]!r}")
+                    costs[row[0]] = _cost(cell.strip(), unit, f"{at}: the cost of op {row[0]!r}")
     except csv.Error as error:
         raise FormatError(f"{name}: line {rows.line_num}: {error}") from None
-    return Profile(name, tuple(CostSet(each.device, each.unit, each.costs) for each in sets))
+    return Profile(name, sets)
 
 
-@dataclass
-class _Column:
-    """A set of costs that is being read."""
-
-    device: str
-    unit: str
-    costs: dict[str, int]
-
-
-def _columns(cells: Iterable[str], at: str) -> list[_Column]:
-    found: list[_Column] = []
-    for cell in cells:
-        match = _COLUMN.fullmatch(cell)
-        device, unit = (match["device"], match["unit"].strip()) if match else ("", cell)
-        found.append(_Column(device, _unit(unit, at), {}))
-    return _distinct(found, at)
-
-
-def _distinct(sets: list[_Column], at: str) -> list[_Column]:
+def _distinct(sets: list[CostSet], at: str) -> tuple[CostSet, ...]:
     devices = [each.device for each in sets]
     if len(sets) > 1 and "" in devices:
         raise FormatError(f"{at}: with several sets of costs, each needs the name of its device")
     if len(set(devices)) < len(devices):
         twice = next(device for device in devices if devices.count(device) > 1)
         raise FormatError(f"{at}: device {twice!r} stands twice")
-    return sets
+    return tuple(sets)
 
 
 def _from_json(document: Any, name: str) -> Profile:
@@ -227,8 +212,8 @@ def _from_json(document: Any, name: str) -> Profile:
             raise FormatError(f"{at}: device must be a string, and costs an object of numbers by op")
         unit = _unit(item.get("unit"), at)
         numbers = {op: _json_cost(value, unit, f"{at}: the cost of op {op!r}") for op, value in costs.items()}
-        sets.append(_Column(device, unit, numbers))
-    return Profile(name, tuple(CostSet(each.device, each.unit, each.costs) for each in _distinct(sets, name)))
+        sets.append(CostSet(device, unit, numbers))
+    return Profile(name, _distinct(sets, name))
 
 
 def _keys(value: Any, known: set[str], at: str) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from remat.errors import FormatError
 from remat.graphs.graph import ComputeGraph
 from remat.io.formats import Formats, Source
+from remat.io.text import short
 
 #: The formats of this package, as in its entry points: they work without installed metadata, too.
 BUILT_IN = {
@@ -56,3 +58,15 @@ class GraphFormat:
 
 #: All graph formats, those of this package first.
 graph_formats = Formats("graph", GraphFormat, BUILT_IN)
+
+
+def check_model_options(views: str, control_flow: str) -> None:
+    """Refuse words that the readers of deployed models do not know.
+
+    Raises
+    ------
+    FormatError
+    """
+    for option, word, choices in (("views", views, ("fold", "keep")), ("control_flow", control_flow, ("refuse", "op"))):
+        if word not in choices:
+            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(word)}", "option")

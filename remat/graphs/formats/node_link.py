@@ -11,24 +11,22 @@ graph.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeGuard
+from collections.abc import Container
+from typing import Annotated, Any, Literal
 
-from remat.errors import FormatError, GraphError
+from pydantic import AliasChoices, Field
+
+from remat.errors import FormatError
 from remat.graphs.builder import single_output_graph
 from remat.graphs.exchange import MARK, from_networkx
 from remat.graphs.formats.base import GraphFormat
-from remat.graphs.graph import ComputeGraph, whole_number
-from remat.io.documents import ForeignDocument, decoded
+from remat.graphs.formats.remat_json import Count
+from remat.graphs.graph import ComputeGraph
+from remat.io.documents import ForeignDocument, Shape, decoded
 from remat.io.formats import Source
 from remat.io.text import short, together
 
-#: Dialect: node attributes for size, cost and (optional) constant memory.
-DIALECTS = {
-    "checkmate": ("cost_ram", "cost_cpu", None),
-    "moccasin": ("out_cost", "duration", "param_cost"),
-    "networkx": ("size", "cost", None),
-}
-_LINK_ENDS = (("source", "target"), ("0", "1"))
+NodeId = Annotated[int | str, Shape("{at} must be a whole number or a string", "")]
 
 
 class NodeLinkDocument(ForeignDocument):
@@ -80,12 +78,49 @@ class BipartiteOp(ForeignDocument):
     recomputable: bool
 
 
-class BipartiteLink(ForeignDocument):
+class Node(ForeignDocument):
+    """A node that is an op with one output; its dialects name the numbers differently."""
+
+    id: Annotated[NodeId, Field(validation_alias=AliasChoices("id", "name"))]
+    size: Count
+    cost: Count
+    constant_memory: int = 0
+
+
+class CheckmateNode(Node):
+    """Written by Checkmate."""
+
+    size: Annotated[Count, Field(validation_alias="cost_ram")]
+    cost: Annotated[Count, Field(validation_alias="cost_cpu")]
+
+
+class MoccasinNode(Node):
+    """Written by Moccasin."""
+
+    size: Annotated[Count, Field(validation_alias="out_cost")]
+    cost: Annotated[Count, Field(validation_alias="duration")]
+    constant_memory: Annotated[Count, Field(validation_alias="param_cost")] = 0
+
+
+class Link(ForeignDocument):
+    """From an op to another that reads its output."""
+
+    source: Annotated[NodeId, Field(validation_alias=AliasChoices("source", "0"))]
+    target: Annotated[NodeId, Field(validation_alias=AliasChoices("target", "1"))]
+
+
+class BipartiteLink(Link):
     """From a tensor to who reads it, or from an op to what it writes."""
 
-    source: str
-    target: str
     position: int
+
+
+#: Dialect: two attributes of its nodes, by which it is recognised, and the form of a list of them.
+DIALECTS: dict[str, tuple[str, str, type[list[Any]]]] = {
+    "checkmate": ("cost_cpu", "cost_ram", list[CheckmateNode]),
+    "moccasin": ("duration", "out_cost", list[MoccasinNode]),
+    "networkx": ("cost", "size", list[Node]),
+}
 
 
 def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
@@ -103,9 +138,10 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
     Raises
     ------
     FormatError
-        Naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong types.
+        Naming all places (``nodes[3]``, ``links[5]``) with missing attributes, unknown ends, wrong types, negative
+        numbers.
     GraphError
-        Naming the nodes, for sizes and costs that are negative or not whole numbers, and for cycles.
+        Naming the nodes, for cycles.
 
     Examples
     --------
@@ -122,102 +158,45 @@ def graph_from_node_link(document: Any, name: str = "") -> ComputeGraph:
         return _from_bipartite(found, header)
     if not found.nodes:
         raise FormatError("nodes is empty: a graph needs an op")
-    dialect = _dialect(found.nodes[0])
+    dialect = next((name for name, keys in DIALECTS.items() if found.nodes[0].keys() & set(keys[:2])), None)
     if dialect is None:
-        known = ", ".join(f"{keys[1]} and {keys[0]}" for keys in DIALECTS.values())
+        known = ", ".join(f"{cost} and {size}" for cost, size, _ in DIALECTS.values())
         raise FormatError(f"nodes[0] has the attributes of no known dialect: {known}")
-    faults: list[str] = []
-    names, nodes, constant_memory = _nodes(found.nodes, dialect, faults)
-    edges = _edges(found, names, faults)
+    nodes = decoded(DIALECTS[dialect][2], found.nodes, "nodes")
+    names = {node.id: str(node.id) for node in nodes}
+    if len(set(names.values())) < len(nodes):
+        raise FormatError("nodes: two have the same id")
+    edges = [(names[link.source], names[link.target]) for link in _links(found, list[Link], names)]
     order = None
     if "order" in header:
-        listed = decoded(list[Any], header["order"], "graph.order")
-        order = [_end(node, names, f"graph.order[{number}]", faults) for number, node in enumerate(listed)]
-    if faults:
-        raise FormatError(together(faults))
+        listed = decoded(list[NodeId], header["order"], "graph.order")
+        _check_known({f"graph.order[{number}]": node for number, node in enumerate(listed)}, names)
+        order = [names[node] for node in listed]
     title = header.get("name", name)
     return single_output_graph(
         title if isinstance(title, str) else name,
-        nodes,
+        {names[node.id]: (node.size, node.cost) for node in nodes},
         edges,
         order=order,
-        constant_memory=constant_memory,
+        constant_memory=sum(node.constant_memory for node in nodes),
         source=f"node-link JSON, {dialect} attributes",
     )
 
 
-def _dialect(node: dict[str, Any]) -> str | None:
-    """The dialect of a node."""
-    for dialect, keys in DIALECTS.items():
-        if keys[0] in node or keys[1] in node:
-            return dialect
-    return None
+def _links(found: NodeLinkDocument, kind: type[list[Any]], nodes: Container[int | str]) -> list[Any]:
+    """Return the links of a document, whose ends are `nodes`."""
+    key, listed = found.listed()
+    links = decoded(kind, listed, key)
+    ends = {f"{key}[{i}].{end}": getattr(link, end) for i, link in enumerate(links) for end in ("source", "target")}
+    _check_known(ends, nodes)
+    return links
 
 
-def _nodes(
-    entries: list[dict[str, Any]], dialect: str, faults: list[str]
-) -> tuple[dict[int | str, str], dict[str, tuple[int, int]], int]:
-    """Names by node, size and cost by name, and the constant memory; `faults` takes what is wrong.
-
-    Raises
-    ------
-    GraphError
-        With all numbers that are none, where nothing else is wrong.
-    """
-    size_key, cost_key, constant_key = DIALECTS[dialect]
-    names: dict[int | str, str] = {}
-    nodes: dict[str, tuple[int, int]] = {}
-    constant_memory, numbers = 0, []
-    for number, entry in enumerate(entries):
-        at = f"nodes[{number}]"
-        node = entry.get("id", entry.get("name"))
-        if not _is_id(node):
-            faults.append(f"{at}.id must be a whole number or a string")
-            continue
-        if str(node) in nodes:
-            faults.append(f"{at}.id: two nodes are named {short(str(node), 40)}")
-        names[node] = str(node)
-        missing = [key for key in (size_key, cost_key) if key not in entry]
-        faults += [f"{at} ({short(str(node), 40)}) has no attribute {key!r}" for key in missing]
-        try:
-            keys = (size_key, cost_key, constant_key or "")
-            checked = [whole_number(entry.get(key, 0), f"{at}.{key}") for key in keys]
-        except GraphError as error:
-            numbers.append(str(error))
-            checked = [0, 0, 0]
-        nodes[str(node)] = (checked[0], checked[1])
-        constant_memory += checked[2]
-    if numbers and not faults:
-        raise GraphError(together(numbers), "numbers")
-    return names, nodes, constant_memory
-
-
-def _edges(found: NodeLinkDocument, names: dict[int | str, str], faults: list[str]) -> list[tuple[str, str]]:
-    """Producer and consumer of each link, by name; `faults` takes what is wrong."""
-    edges = []
-    key, links = found.listed()
-    for number, link in enumerate(links):
-        at = f"{key}[{number}]"
-        ends = next(((a, b) for a, b in _LINK_ENDS if a in link and b in link), None)
-        if ends is None:
-            faults.append(f"{at} names no ends: source and target, or 0 and 1")
-        else:
-            producer, consumer = (_end(link[end], names, f"{at}.{end}", faults) for end in ends)
-            edges.append((producer, consumer))
-    return edges
-
-
-def _is_id(value: Any) -> TypeGuard[int | str]:
-    return isinstance(value, int | str) and not isinstance(value, bool)
-
-
-def _end(value: Any, names: dict[int | str, str], at: str, faults: list[str]) -> str:
-    if not _is_id(value):
-        faults.append(f"{at} must be a whole number or a string")
-        return ""
-    if value not in names:
-        faults.append(f"{at} names unknown node {short(value, 40)}")
-    return names.get(value, "")
+def _check_known(named: dict[str, int | str], nodes: Container[int | str]) -> None:
+    """Refuse what is no node, by the place that names it."""
+    faults = [f"{at} names unknown node {short(node, 40)}" for at, node in named.items() if node not in nodes]
+    if faults:
+        raise FormatError(together(faults))
 
 
 def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeGraph:
@@ -232,10 +211,9 @@ def _from_bipartite(found: NodeLinkDocument, header: dict[str, Any]) -> ComputeG
     if len(result) != len(found.nodes):
         raise FormatError("nodes: two have the same id")
     kinds = result.nodes(data="kind")
-    key, links = found.listed()
-    for number, link in enumerate(decoded(list[BipartiteLink], links, key)):
-        if not {link.source, link.target} <= result.nodes or kinds[link.source] == kinds[link.target]:
-            raise FormatError(f"{key}[{number}] is not between an op and a tensor of the graph")
+    for link in _links(found, list[BipartiteLink], result):
+        if kinds[link.source] == kinds[link.target]:
+            raise FormatError(f"{short(link.source, 40)} and {short(link.target, 40)} are not an op and a tensor")
         result.add_edge(link.source, link.target, position=link.position)
     return from_networkx(result)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import GraphError
-from remat.graphs.graph import ComputeGraph, Op
+from remat.graphs.graph import Op
 from remat.graphs.rewriting.annotations import Attributes, Shape, axis_of
 from remat.graphs.rewriting.axes import FIXED, Reading, Roles, claimed, roles
 from remat.graphs.rewriting.draft import Draft
@@ -62,33 +62,21 @@ class Shrink:
         return (*shape[:2], *small) if self.layout.index("C") == 1 else (shape[0], *small, shape[-1])
 
 
-def values(graph: ComputeGraph, seed: int = 0) -> dict[str, Array]:
-    """All tensors of a graph in double precision, from random inputs and weights that depend on names and the seed.
+def run(
+    draft: Draft, shrink: Callable[[Shape], Shape], seed: int, deadline: Deadline | None = None
+) -> dict[str, Array]:
+    """All tensors of a draft in double precision, with images made smaller by `shrink`.
+
+    Inputs and weights are random numbers that depend on names and the seed.
 
     Raises
     ------
     GraphError
         Naming the op, where shapes are missing or do not go together, or everything together is too large.
-
-    Examples
-    --------
-    >>> from remat.graphs import ComputeGraph, Op, Tensor
-    >>> ops = [Op("a", outputs=("x",), type="Input"), Op("b", ("x",), ("y",), type="ReLU")]
-    >>> g = ComputeGraph("g", [Tensor("x", 4), Tensor("y", 4)], ops, meta={"shapes": {"x": [1, 4], "y": [1, 4]}})
-    >>> {name: value.shape for name, value in values(g).items()}
-    {'x': (1, 4), 'y': (1, 4)}
     """
-    draft = Draft(graph)
-    return run(draft, lambda shape: shape, seed)
-
-
-def run(
-    draft: Draft, shrink: Callable[[Shape], Shape], seed: int, deadline: Deadline | None = None
-) -> dict[str, Array]:
-    """The same for a draft, with images made smaller by `shrink`."""
     clock = deadline or Deadline()
     _require_shapes(draft)
-    if not is_feasible(draft, shrink):
+    if sum(prod(shrink(shape)) for shape in draft.shapes.values()) > MOST_ELEMENTS:
         raise GraphError(f"the tensors of graph {draft.graph.name!r} are too large to be computed for a check")
     found: dict[str, Array] = {
         tensor: generator(seed, "tensor", tensor).standard_normal(shrink(draft.shapes[tensor]))
@@ -119,11 +107,6 @@ def _require_shapes(draft: Draft) -> None:
     for tensor in draft.sizes:
         if tensor not in draft.shapes:
             raise GraphError(f"graph {draft.graph.name!r} has no shape for tensor {tensor!r}", "no-shape")
-
-
-def is_feasible(draft: Draft, shrink: Callable[[Shape], Shape] = lambda shape: shape) -> bool:
-    """Whether all tensors together are small enough."""
-    return sum(prod(shrink(shape)) for shape in draft.shapes.values()) <= MOST_ELEMENTS
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:

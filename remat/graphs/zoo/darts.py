@@ -54,8 +54,7 @@ def genotype_network(
     x = net.conv("stem0/conv_1", net.input("input", image), channels // 2, kernel=3, stride=2)
     x = net.relu("stem0/relu", net.batch_norm("stem0/bn_1", x))
     before = net.batch_norm("stem0/bn_2", net.conv("stem0/conv_2", x, channels, kernel=3, stride=2))
-    x = net.conv("stem1/conv", net.relu("stem1/relu", before), channels, kernel=3, stride=2)
-    last = net.batch_norm("stem1/bn", x)
+    last = net.relu_conv_bn("stem1", before, channels, kernel=3, stride=2)
     halved = True
     for layer in range(layers):
         halve = layer in (layers // 3, 2 * layers // 3)
@@ -91,11 +90,10 @@ def darts_cell(
     net = _network("darts-cell-coarse" if coarse else "darts-cell", batch, fold_concats, fold_batch_norms)
     states = [net.input(f"s{number}", (28, 28, CHANNELS)) for number in (0, 1)]
     last = _Cell(net, "cell", CHANNELS, coarse).run(states, NORMAL)
-    following = _Cell(net, "next", CHANNELS)
     if coarse:
         net.conv("next/preprocess1", last, CHANNELS)
     else:
-        following.relu_conv_bn("preprocess1", last)
+        net.relu_conv_bn("next/preprocess1", last, CHANNELS)
     return net.graph()
 
 
@@ -127,9 +125,7 @@ class _Cell:
         return self.net.concat(f"{self.name}/concat", *states[2:])
 
     def relu_conv_bn(self, name: str, x: str) -> str:
-        here = f"{self.name}/{name}"
-        x = self.net.conv(f"{here}/conv", self.net.relu(f"{here}/relu", x), self.channels)
-        return self.net.batch_norm(f"{here}/bn", x)
+        return self.net.relu_conv_bn(f"{self.name}/{name}", x, self.channels)
 
     def factorized_reduce(self, name: str, x: str) -> str:
         """Two convolutions of stride 2, the second one pixel further, each for half of the channels."""
@@ -150,8 +146,6 @@ class _Cell:
             return net.separable(here, x, kernel=size, repeats=repeats, kind="SepConv" if repeats == 2 else "DilConv")
         for number in range(1, repeats + 1):
             part = f"{here}/{number}" if repeats > 1 else here
-            x = net.relu(f"{part}/relu", x)
-            x = net.depthwise(f"{part}/dw", x, kernel=size, stride=stride, dilation=3 - repeats)
-            x = net.batch_norm(f"{part}/bn", net.conv(f"{part}/pw", x, self.channels))
+            x = net.relu_separable_bn(part, x, self.channels, kernel=size, stride=stride, dilation=3 - repeats)
             stride = 1
         return x

@@ -99,6 +99,18 @@ class InferenceNetwork(Recorder):
         shape = (height, width, source[2])
         return self._add("DepthwiseConv", name, (x,), shape, macs=kernel * kernel * prod(shape), attrs=attrs)
 
+    def relu_conv_bn(self, name: str, x: str, channels: int, *, kernel: int | Pair = 1, stride: int | Pair = 1) -> str:
+        """ReLU, convolution and normalisation: the ops ``name/relu``, ``name/conv`` and ``name/bn``."""
+        x = self.conv(f"{name}/conv", self.relu(f"{name}/relu", x), channels, kernel=kernel, stride=stride)
+        return self.batch_norm(f"{name}/bn", x)
+
+    def relu_separable_bn(
+        self, name: str, x: str, channels: int, *, kernel: int, stride: int = 1, dilation: int = 1
+    ) -> str:
+        """ReLU, depthwise and 1 x 1 convolution (``name/dw`` and ``name/pw``), and normalisation."""
+        x = self.depthwise(f"{name}/dw", self.relu(f"{name}/relu", x), kernel=kernel, stride=stride, dilation=dilation)
+        return self.batch_norm(f"{name}/bn", self.conv(f"{name}/pw", x, channels))
+
     def separable(
         self, name: str, *inputs: str, kind: str, kernel: int, channels: int = 0, stride: int = 1, repeats: int = 1
     ) -> str:

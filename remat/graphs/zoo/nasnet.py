@@ -144,7 +144,7 @@ class _Builder:
     def run(self, cell: Cell, last: str, before: str | None) -> str:
         """Add the whole cell; returns its output."""
         earlier = self._fit(last, before)
-        states = [self._relu_conv_bn("begin", last), earlier]
+        states = [self.net.relu_conv_bn(f"{self.name}/begin", last, self.channels), earlier]
         for number, step in enumerate(cell.steps.split(";")):
             ends = []
             for side, op in zip(("left", "right"), step.split(","), strict=True):
@@ -168,17 +168,8 @@ class _Builder:
         if self.net.shape_of(before)[:2] != size:
             return self._factorized_reduction("prev", self.net.relu(f"{self.name}/prev/relu", before), size)
         if self.net.shape_of(before)[2] != self.channels:
-            return self._relu_conv_bn("prev", before)
+            return self.net.relu_conv_bn(f"{self.name}/prev", before, self.channels)
         return before
-
-    def _relu_conv_bn(
-        self, name: str, x: str, *, kernel: int | tuple[int, int] = 1, stride: int | tuple[int, int] = 1,
-        channels: int | None = None,
-    ) -> str:  # fmt: skip
-        here, net = f"{self.name}/{name}", self.net
-        x = net.relu(f"{here}/relu", x)
-        x = net.conv(f"{here}/conv", x, channels or self.channels, kernel=kernel, stride=stride)
-        return net.batch_norm(f"{here}/bn", x)
 
     def _factorized_reduction(self, name: str, x: str, size: tuple[int, int]) -> str:
         """Half of the channels from the even pixels, half from the odd ones; a 1 x 1 convolution where sizes agree."""
@@ -196,19 +187,17 @@ class _Builder:
         fits = net.shape_of(x)[2] == self.channels
         match kind:
             case "none":
-                return x if stride == 1 and fits else self._relu_conv_bn(name, x, stride=stride)
+                return x if stride == 1 and fits else net.relu_conv_bn(here, x, self.channels, stride=stride)
             case "max" | "avg":
                 x = net.pool(f"{here}/pool", x, kind=f"{kind.title()}Pool", kernel=3, stride=stride)
                 return x if fits else net.batch_norm(f"{here}/bn", net.conv(f"{here}/conv", x, self.channels))
             case "conv17":  # a bottleneck around 1 x 7 and 7 x 1
                 narrow = self.channels // 4
-                x = self._relu_conv_bn(f"{name}/pre", x, channels=narrow)
-                x = self._relu_conv_bn(f"{name}/1x7", x, kernel=(1, 7), stride=(1, stride), channels=narrow)
-                x = self._relu_conv_bn(f"{name}/7x1", x, kernel=(7, 1), stride=(stride, 1), channels=narrow)
-                return self._relu_conv_bn(f"{name}/post", x)
+                x = net.relu_conv_bn(f"{here}/pre", x, narrow)
+                x = net.relu_conv_bn(f"{here}/1x7", x, narrow, kernel=(1, 7), stride=(1, stride))
+                x = net.relu_conv_bn(f"{here}/7x1", x, narrow, kernel=(7, 1), stride=(stride, 1))
+                return net.relu_conv_bn(f"{here}/post", x, self.channels)
         for number in (1, 2):
-            part = f"{here}/{number}"
-            x = net.depthwise(f"{part}/dw", net.relu(f"{part}/relu", x), kernel=int(kind[3:]), stride=stride)
-            x = net.batch_norm(f"{part}/bn", net.conv(f"{part}/pw", x, self.channels))
+            x = net.relu_separable_bn(f"{here}/{number}", x, self.channels, kernel=int(kind[3:]), stride=stride)
             stride = 1
         return x

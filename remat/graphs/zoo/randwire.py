@@ -147,7 +147,7 @@ def randwire(
     for number, (share, factor) in enumerate(chosen.stages, len(chosen.stem) + 1):
         edges = watts_strogatz(nodes // share, neighbours, rewiring, random_numbers)
         x = _stage(net, f"conv{number}", x, nodes // share, edges, channels=factor * width, coarse=coarse)
-    x = net.batch_norm("head/bn", net.conv("head/conv", net.relu("head/relu", x), 1280))
+    x = net.relu_conv_bn("head", x, 1280)
     net.dense("head/classifier", net.global_pool("head/pool", x), classes or chosen.classes)
     return net.graph()
 
@@ -168,8 +168,7 @@ def _stage(
             outputs.append(net.separable(here, *inputs, kind="SepConv", kernel=3, channels=channels, stride=stride))
             continue
         y = net.weighted_add(f"{here}/sum", *inputs) if len(inputs) > 1 else inputs[0]
-        y = net.depthwise(f"{here}/dw", net.relu(f"{here}/relu", y), kernel=3, stride=stride)
-        outputs.append(net.batch_norm(f"{here}/bn", net.conv(f"{here}/pw", y, channels)))
+        outputs.append(net.relu_separable_bn(here, y, channels, kernel=3, stride=stride))
     read = {source for sources in reads for source in sources}
     last = [output for node, output in enumerate(outputs) if node not in read]
     return net.mean(f"{name}/mean", *last) if len(last) > 1 else last[0]

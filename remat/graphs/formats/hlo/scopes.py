@@ -40,11 +40,6 @@ def scopes(name: str) -> list[str]:
     return parts or [name]
 
 
-def is_backward(name: str) -> bool:
-    """Whether a name says that this is transposed, and not a recomputation of what came before."""
-    return "transpose(" in name and "rematted_computation" not in name
-
-
 def _pieces(name: str) -> list[str]:
     """Split at slashes that stand in no brackets."""
     pieces, depth, start = [], 0, 0

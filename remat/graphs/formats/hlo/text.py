@@ -15,7 +15,7 @@ from functools import cached_property
 from remat.errors import FormatError
 from remat.graphs.formats.hlo.shapes import MAX_DIGITS, Shape, ShapeReader
 from remat.io.limits import check_count
-from remat.io.text import short
+from remat.io.text import clipped, short
 
 _HEADER = re.compile(r"HloModule\s+([^\s,]+)")
 _TABLE = re.compile(r"(?:FileNames|FunctionNames|FileLocations|StackFrames)\s*$|[0-9]+\s|//")
@@ -23,7 +23,7 @@ _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 #: What matters on the way to the end of operands or attributes: brackets, strings, commas, comments and line ends.
-_MARK = re.compile(r'[(){}\[\],\n]|"(?:[^"\\\n]|\\.)*"|"|/\*')
+_MARK = re.compile(r'[(){}\[\],\n]|"(?:[^"\\\n]|\\.)*"|"|/\*(?s:.*?)\*/|/\*|\Z')
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ATTRIBUTE = re.compile(r"\s*([\w\-]+)=")
 _NAME = re.compile(r"%?([\w.\-]+)")
@@ -239,10 +239,10 @@ class _Reader:
         try:
             shape, end = self.shapes.read(position)
         except FormatError as error:
-            raise self.fault(position, f"{clipped_name(name)}: {error}") from None
+            raise self.fault(position, f"{clipped(name, 80)}: {error}") from None
         opcode = _OPCODE.match(self.text, end)
         if opcode is None:
-            raise self.fault(end, f"{clipped_name(name)}: no opcode after its shape")
+            raise self.fault(end, f"{clipped(name, 80)}: no opcode after its shape")
         pieces, end = self._pieces(opcode.end(), name, "operands")
         attributes, stop = self._pieces(end, name, "attributes")
         line = self.line(position)
@@ -275,47 +275,35 @@ class _Reader:
         operand = self.current.instructions.get(found[1]) if found else None
         if operand is None:
             shown = short(found[1] if found else piece.strip())
-            raise self.fault(position, f"{clipped_name(name)}: operand {shown} is no instruction above it")
+            raise self.fault(position, f"{clipped(name, 80)}: operand {shown} is no instruction above it")
         return operand
 
     def _attribute(self, piece: str, name: str, position: int) -> tuple[str, str]:
         found = _ATTRIBUTE.match(piece)
         if found is None:
-            raise self.fault(position, f"{clipped_name(name)}: no attribute: {short(piece.strip())}")
+            raise self.fault(position, f"{clipped(name, 80)}: no attribute: {short(piece.strip())}")
         return found[1], piece[found.end() :].strip()
 
-    def _pieces(self, position: int, name: str, what: str) -> tuple[list[str], int]:
+    def _pieces(self, start: int, name: str, what: str) -> tuple[list[str], int]:
         """What commas separate, up to the bracket that closes operands, or the end of the line of attributes."""
         operands = what == "operands"
-        start, depth = position, 0
+        ends = (")",) if operands else ("\n", "")
+        depth = 0
         pieces: list[str] = []
-        while True:
-            found = _MARK.search(self.text, position)
-            mark = found[0] if found else ""
-            at = found.start() if found else len(self.text)
-            position = found.end() if found else at
-            if mark == '"':
-                raise self.fault(at, f"{clipped_name(name)}: a string that does not end")
-            if mark == "/*":
-                comment = _COMMENT.match(self.text, at)
-                if comment is None:
-                    raise self.fault(at, f"{clipped_name(name)}: a comment that does not end")
-                position = comment.end()
-            elif mark in ("(", "{", "["):
+        for found in _MARK.finditer(self.text, start):
+            mark, at = found[0], found.start()
+            if mark in ('"', "/*"):
+                kind = "string" if mark == '"' else "comment"
+                raise self.fault(at, f"{clipped(name, 80)}: a {kind} that does not end")
+            if mark in ("(", "{", "["):
                 depth += 1
             elif mark in (")", "}", "]") and depth:
                 depth -= 1
-            elif (mark == "," and not depth) or (mark == ")" and operands) or (not operands and mark in ("\n", "")):
-                if depth and mark in ("\n", ""):
-                    raise self.fault(at, f"{clipped_name(name)}: brackets of its {what} are not closed")
+            elif not depth and (mark == "," or mark in ends):
                 pieces.append(_COMMENT.sub("", self.text[start:at]) if operands else self.text[start:at])
-                start = position
+                start = found.end()
                 if mark != ",":
-                    return pieces, position if operands else at
-            elif mark == "" or (mark in (")", "}", "]") and not depth):
-                raise self.fault(at, f"{clipped_name(name)}: brackets of its {what} are not closed")
-
-
-def clipped_name(name: str) -> str:
-    """The name of an instruction for a message."""
-    return name if len(name) <= 80 else name[:77] + "..."
+                    return pieces, start if operands else at
+            elif mark in (")", "}", "]", "") or (mark == "\n" and not operands):
+                raise self.fault(at, f"{clipped(name, 80)}: brackets of its {what} are not closed")
+        raise AssertionError("the end of the text is a mark")

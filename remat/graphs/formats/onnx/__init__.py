@@ -10,14 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat.errors import FormatError
-from remat.graphs.formats.base import GraphFormat
+from remat.graphs.formats.base import GraphFormat, check_model_options
 from remat.graphs.formats.onnx.wire import looks_like_model, without_weights
 from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
 from remat.io.formats import Source
 from remat.io.text import clipped, one_line, printable, short
-
-#: Choices of the options that are words, the default first.
-CHOICES = {"views": ("fold", "keep"), "control_flow": ("refuse", "op")}
 
 
 def graph_from_onnx(
@@ -55,10 +52,7 @@ def graph_from_onnx(
     GraphError
         If the model is not acyclic.
     """
-    given = {"views": views, "control_flow": control_flow}
-    for option, choices in CHOICES.items():
-        if given[option] not in choices:
-            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(given[option])}", "option")
+    check_model_options(views, control_flow)
     try:
         import onnx
     except ImportError:

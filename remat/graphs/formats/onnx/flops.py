@@ -45,7 +45,6 @@ _ONE_PASS = frozenset({
     "GlobalLpPool", "TopK", "CumSum", "CumProd", "Mean", "Sum", "Max", "Min", "NonZero", "Unique", "Det",
 })  # fmt: skip
 _WINDOWS = frozenset({"AveragePool", "MaxPool", "LpPool"})
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 class Costs:
@@ -126,13 +125,10 @@ def _deform_conv(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) ->
     ) * prod(_shape(outputs, 0)[2:])
 
 
-def _matmul(first: int) -> Product:
-    def flops(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
-        shape = _shape(inputs, first)
-        inner = shape[-2] if attributes.get("transA") and len(shape) > 1 else shape[-1]
-        return 2 * inner * prod(_shape(outputs, 0))
-
-    return flops
+def _matmul(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
+    shape = _shape(inputs, 0)
+    inner = shape[-2] if attributes.get("transA") and len(shape) > 1 else shape[-1]
+    return 2 * inner * prod(_shape(outputs, 0))
 
 
 def _gemm(attributes: dict[str, Any], inputs: Inputs, outputs: Inputs) -> int:
@@ -204,15 +200,17 @@ _PRODUCTS: dict[str, Product] = {
     "QLinearConv": _conv(3, 8),
     "ConvTranspose": _conv_transpose,
     "DeformConv": _deform_conv,
-    "MatMul": _matmul(0),
-    "FusedMatMul": _matmul(0),
-    "TransposeMatMul": _matmul(0),
-    "MatMulInteger": _matmul(0),
-    "QLinearMatMul": _matmul(0),
+    "MatMul": _matmul,
+    "FusedMatMul": _matmul,
+    "TransposeMatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "QLinearMatMul": _matmul,
     "Gemm": _gemm,
     "FusedGemm": _gemm,
     "Einsum": _einsum,
-    **{kind: _recurrent(gates) for kind, gates in _GATES.items()},
+    "LSTM": _recurrent(4),
+    "GRU": _recurrent(3),
+    "RNN": _recurrent(1),
     "Attention": _attention,
     "MultiHeadAttention": _attention,
     "DFT": _fourier,

@@ -218,7 +218,7 @@ class Inference:
             except Exception as error:
                 raise FormatError(f"node {short(name)}, attribute {short(attribute.name)}: {_reason(error)}") from None
         node = Node(proto, name, kind, attributes, list(proto.input), list(proto.output))
-        graphs = [g for a in proto.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+        graphs = list(inner_graphs(proto))
         if graphs:
             if self._control_flow != "op":
                 raise FormatError(
@@ -378,13 +378,14 @@ def _free_names(graph: Any, outer: frozenset[str], found: set[str]) -> None:
     bound = set(outer) | {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         found.update(name for name in node.input if name and name not in bound)
-        for inner in _inner_graphs(node):
+        for inner in inner_graphs(node):
             _free_names(inner, frozenset(bound), found)
         bound.update(node.output)
     found.update(info.name for info in graph.output if info.name not in bound)
 
 
-def _inner_graphs(node: Any) -> Iterator[Any]:
+def inner_graphs(node: Any) -> Iterator[Any]:
+    """Yield the graphs in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g

@@ -9,16 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remat.errors import FormatError
-from remat.graphs.formats.base import GraphFormat
+from remat.graphs.formats.base import GraphFormat, check_model_options
 from remat.graphs.formats.names import UniqueNames
 from remat.graphs.formats.tflite.macs import cost, products
 from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables
 from remat.graphs.graph import ComputeGraph, Op, Tensor
 from remat.io.formats import Source
-from remat.io.text import clipped, short, together
+from remat.io.text import clipped, together
 
-#: Choices of the options that are words, the default first.
-CHOICES = {"views": ("fold", "keep"), "control_flow": ("refuse", "op")}
 #: Ops whose output is their first input by another shape.
 VIEWS = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
 #: Ops that run other subgraphs.
@@ -61,10 +59,7 @@ def graph_from_tflite(
     FormatError
         If the package ``tflite`` is not installed or the file is not well formed; names the op or the tensor.
     """
-    given = {"views": views, "control_flow": control_flow}
-    for option, choices in CHOICES.items():
-        if given[option] not in choices:
-            raise FormatError(f"{option} must be one of {', '.join(choices)}, not {short(given[option])}")
+    check_model_options(views, control_flow)
     notes = [] if remarks is None else remarks
     tables = model_tables(data, subgraph)
     graph = _Assembly(tables, views == "fold", control_flow == "op", notes).graph()
