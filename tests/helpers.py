@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import psutil
@@ -80,3 +83,15 @@ def wait_for_end(pids: Iterable[int], seconds: float = 5.0) -> None:
 def some_slow(seeds: range, quick: int) -> list[Any]:
     """The first `quick` seeds for every run, the others for the slow one."""
     return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
+
+
+def changed(document: Any, path: str, value: Any = ...) -> Any:
+    """Return a JSON document with another value at a path such as ``ops.0.name``, or without it where none is given."""
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    result = copy.deepcopy(document)
+    place = reduce(getitem, parents, result)
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return result
