@@ -21,6 +21,7 @@ MAX_EDGES = 100_000_000
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import RawResult, SolveOptions, Status
 from remat.backends.highs import Highs
@@ -19,6 +18,7 @@ from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
+from remat.graphs.arrays import Bool, Int
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.neighbourhoods import Landscape
@@ -27,9 +27,6 @@ from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import OrderRule, Schedule
 from remat.scope import scope_within_limits
-
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 #: Share of the time left that one programme may take.
 SHARE = 0.4

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Int
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.problem import Problem
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
 
 
 class Greedy(Heuristic):

@@ -5,12 +5,10 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Int
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
 
 
 def list_order(problem: Problem, deadline: Deadline) -> Int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import StopReason
 from remat.backends.highs import Highs
@@ -18,15 +17,13 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.stages import Stages, StagesOptions
+from remat.graphs.arrays import Bool
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
 from remat.schedule import Schedule
-
-Bits = NDArray[np.bool_]
-
 
 #: A share below 1.
 Share = Annotated[float, Range(0, below=1)]
@@ -191,7 +188,7 @@ class LpRounding(Heuristic):
 
     # -- phase two ---------------------------------------------------------------------------------------------------
 
-    def _rounded(self, share: Values, random: np.random.Generator) -> Iterator[tuple[float | None, Bits]]:
+    def _rounded(self, share: Values, random: np.random.Generator) -> Iterator[tuple[float | None, Bool]]:
         """Thresholds, None for random ones, and what they retain."""
         for threshold in self.options.thresholds:
             yield threshold, share > threshold
@@ -221,14 +218,14 @@ class _Search:
         """Whether the optimum is proved, somebody said stop, or time is up."""
         return self.best.enough or self.run.deadline.expired
 
-    def over(self, allowance: float, roundings: Iterator[tuple[float | None, Bits]]) -> None:
+    def over(self, allowance: float, roundings: Iterator[tuple[float | None, Bool]]) -> None:
         """Look at one rounding after the other."""
         for threshold, S in roundings:
             self.look(S, allowance, threshold)
             if self.finished:
                 return
 
-    def look(self, S: Bits, allowance: float, threshold: float | None) -> None:
+    def look(self, S: Bool, allowance: float, threshold: float | None) -> None:
         """Make a schedule of `S`, and keep it if it is better: first within the budget, then cheap, or else lean."""
         key = np.packbits(S).tobytes()
         if key in self._seen:

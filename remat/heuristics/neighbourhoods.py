@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.base import Part
 from remat.formulations.sequence import computed_ops
-from remat.graphs.arrays import first_computes
+from remat.graphs.arrays import Int, first_computes
 from remat.problem import Problem
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
 
 #: Fewest ops of a neighbourhood.
 LEAST = 4

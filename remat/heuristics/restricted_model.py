@@ -8,20 +8,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.resources import available_memory
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
 from remat.formulations.sequence import computed_ops
+from remat.graphs.arrays import Float, Int
 from remat.modeling import Model
 from remat.modeling.restriction import Restricted, restrict
 from remat.modeling.size import BUILT_BYTES
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -98,13 +96,13 @@ class Statement:
         """The model of the least peak, if there is one."""
         return self.formulation.preliminary()
 
-    def cut(self, schedule: Schedule, part: Part) -> tuple[Restricted, NDArray[np.float64]]:
+    def cut(self, schedule: Schedule, part: Part) -> tuple[Restricted, Float]:
         """The main model around `schedule` cut down to `part`, and its values for the schedule."""
         leeway = self.formulation.leeway(schedule, part)
         small = restrict(self.model, leeway.lower, leeway.upper, self.formulation.deadline)
         return small, small.reduce(leeway.values)
 
-    def cut_preliminary(self, schedule: Schedule, part: Part) -> tuple[Restricted, NDArray[np.float64]]:
+    def cut_preliminary(self, schedule: Schedule, part: Part) -> tuple[Restricted, Float]:
         """The same for the model of the least peak, of which what the main model does not have stays free."""
         assert self.preliminary is not None
         leeway, model = self.formulation.leeway(schedule, part), self.preliminary.model

@@ -16,18 +16,16 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
+from remat.graphs.arrays import Bool, Int
 from remat.problem import Problem
 from remat.schedule import Schedule
 
-Bits = NDArray[np.bool_]
 
-
-def recomputation_for(problem: Problem, S: Bits, deadline: Deadline | None = None) -> Bits:
+def recomputation_for(problem: Problem, S: Bool, deadline: Deadline | None = None) -> Bool:
     """The least computes for the retention decisions `S`, every one of which some constraint forces.
 
     ``R[t, t] = 1``; what is retained into stage t + 1 but not into stage t is computed in stage t; and what an op of
@@ -101,7 +99,7 @@ def recomputation_for(problem: Problem, S: Bits, deadline: Deadline | None = Non
         held |= over  # held values are computed once, so this ends
 
 
-def schedule_for(problem: Problem, S: Bits, source: str = "", deadline: Deadline | None = None) -> Schedule:
+def schedule_for(problem: Problem, S: Bool, source: str = "", deadline: Deadline | None = None) -> Schedule:
     """The schedule of :func:`recomputation_for`, stage by stage in the reference order, frees implied.
 
     Recomputations that nobody reads, which an `S` that retains for nothing forces, are left out.
@@ -121,7 +119,7 @@ def schedule_for(problem: Problem, S: Bits, source: str = "", deadline: Deadline
     return useful_schedule(problem, problem.graph.arrays.order[position], source, deadline)
 
 
-def kept_beside_others(problem: Problem) -> Bits:
+def kept_beside_others(problem: Problem) -> Bool:
     """Tensors to be kept at the end whose op has other outputs that are not; shape (tensors,).
 
     If they were retained with the others, a few bytes of statistics would hold an activation to the end.
@@ -143,7 +141,7 @@ def kept_beside_others(problem: Problem) -> Bits:
     return found
 
 
-def _regained(problem: Problem) -> tuple[list[NDArray[np.int64]], Bits]:
+def _regained(problem: Problem) -> tuple[list[Int], Bool]:
     """By position: the ops whose own outputs an op reads, and whether an own output is to be kept at the end.
 
     An *own* output has no other writer, and is retained with all others of its op.
@@ -160,7 +158,7 @@ def _regained(problem: Problem) -> tuple[list[NDArray[np.int64]], Bits]:
     return np.split(pairs % num_ops, ends), kept
 
 
-def _closure(S: Bits, inputs: list[NDArray[np.int64]], kept: Bits, held: Bits, deadline: Deadline) -> Bits:
+def _closure(S: Bool, inputs: list[Int], kept: Bool, held: Bool, deadline: Deadline) -> Bool:
     """R for `S`, with the values of `held` ops always there."""
     num_ops = len(S)
     lacking = ~S.T  # by op, then stage

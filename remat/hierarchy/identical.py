@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.hierarchy.tree import Group, Hierarchy, Int
+from remat.graphs.arrays import Int
+from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 
 #: The canonical form of a group: whole numbers, equal for groups that are the same.

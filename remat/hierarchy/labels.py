@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import staircase
+from remat.graphs.arrays import Int, staircase
 from remat.hierarchy.pairing import largest_acyclic
-from remat.hierarchy.tree import Int, dependencies
+from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
 
 #: A numbered module with more than this share of the ops is taken apart, where it consists of numbered modules.

@@ -15,12 +15,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Bool, Int
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.hierarchy.partition.base import training_step
-from remat.hierarchy.tree import NONE, Group, Hierarchy, Int, components, part_labels
+from remat.hierarchy.tree import NONE, Group, Hierarchy, components, part_labels
 from remat.problem import Problem
 from remat.schedule.rules import OrderRule
 
@@ -282,7 +282,7 @@ def contiguous(labels: Int) -> Int:
     return found
 
 
-def largest_acyclic(labels: Int, order: Int, tails: Int, heads: Int) -> NDArray[np.bool_]:
+def largest_acyclic(labels: Int, order: Int, tails: Int, heads: Int) -> Bool:
     """Which ops may stay in their part, so that parts and the ops that are taken out form an acyclic graph.
 
     Within each strongly connected component of the parts, count the changes of part along the longest path to each op:

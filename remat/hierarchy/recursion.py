@@ -13,6 +13,7 @@ from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite
+from remat.graphs.arrays import Int
 from remat.hierarchy.identical import Forms
 from remat.hierarchy.options import (
     Budgets,
@@ -26,7 +27,7 @@ from remat.hierarchy.options import (
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.hierarchy.tasks import Sequences, Task, as_options, run_elsewhere, run_here
-from remat.hierarchy.tree import Group, Hierarchy, Int
+from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 from remat.schedule import OrderRule
 

@@ -10,7 +10,8 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Option
 from remat.graphs import ComputeGraph, Op, Tensor
-from remat.hierarchy.tree import NONE, Group, Int
+from remat.graphs.arrays import Int
+from remat.hierarchy.tree import NONE, Group
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import Csr, GraphArrays
+from remat.graphs.arrays import Bool, Csr, GraphArrays, Int
 from remat.graphs.graph import ComputeGraph
 from remat.problem import Problem
 from remat.schedule.rules import OrderRule
-
-Int = NDArray[np.int64]
 
 NONE: Int = np.zeros(0, dtype=np.int64)
 NONE.flags.writeable = False
@@ -137,7 +134,7 @@ def interface(problem: Problem, ops: Int) -> Interface:
     inside[ops] = True
     read, written = (np.unique(table.indices[table.entries(ops)[1]]) for table in (arrays.op_inputs, arrays.op_outputs))
 
-    def outside(table: Csr, tensors: Int) -> NDArray[np.bool_]:
+    def outside(table: Csr, tensors: Int) -> Bool:
         """Which of the tensors have an op of the table that is not inside."""
         owner, entry = table.entries(tensors)
         return np.bincount(owner, weights=~inside[table.indices[entry]], minlength=len(tensors)) > 0

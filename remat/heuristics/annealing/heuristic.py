@@ -11,14 +11,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions
 from remat.compiled import KernelSet
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
-from remat.graphs.arrays import first_computes
+from remat.graphs.arrays import Int, first_computes
 from remat.heuristics.annealing.options import AnnealingOptions
 from remat.heuristics.annealing.penalty_weight import PenaltyWeight
 from remat.heuristics.annealing.tables import slot_graph, slot_schedule
@@ -30,7 +29,6 @@ from remat.schedule import OrderRule, Schedule
 if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotSchedule
 
-Int = NDArray[np.int64]
 
 #: Moves for each op, of all rounds together, where nothing else ends the search.
 MOVES_PER_OP = 20_000

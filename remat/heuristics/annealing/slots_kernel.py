@@ -19,13 +19,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remat.compiled import inner, kernel
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+from remat.graphs.arrays import Float, Int
 
 #: Fields of a node of the tree: highest memory below it, what is to be added to that of its children, soft excess
 #: below it, and what that of its children is to be multiplied with.

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.sequence import standing_buffers
-from remat.graphs.arrays import stacked
+from remat.graphs.arrays import Int, stacked
 from remat.problem import Problem
 
 if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotGraph, SlotSchedule
 
-Int = NDArray[np.int64]
 
 #: Most runs of one op that the search keeps track of.
 MOST_RUNS = 24

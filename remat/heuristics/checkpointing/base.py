@@ -10,8 +10,9 @@ from typing import ClassVar
 from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
+from remat.graphs.arrays import Bool
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
-from remat.heuristics.retention import Bits, recomputation_for, schedule_for
+from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
@@ -102,7 +103,7 @@ class Checkpointing(Heuristic):
                 break
         return best.schedule
 
-    def retaining(self, problem: Problem, S: Bits) -> Schedule:
+    def retaining(self, problem: Problem, S: Bool) -> Schedule:
         """The schedule that retains `S` and computes as little as that allows."""
         if not self.options.dead_retention:
             return schedule_for(problem, S, self.name, self.deadline)

@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from remat.graphs.arrays import Bool
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.heuristics.retention import Bits, kept_beside_others
+from remat.heuristics.retention import kept_beside_others
 from remat.problem import Problem
 
 
-def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bits:
+def retained_with(step: TrainingStep, checkpoints: Iterable[int]) -> Bool:
     """S, the values retained into each stage, for a set of checkpoints among the forward ops.
 
     The checkpoints cut forward and loss into *segments*, each of which begins with its checkpoint (the first one with

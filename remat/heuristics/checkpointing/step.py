@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import staircase
+from remat.graphs.arrays import Int, staircase
 from remat.problem import Problem
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

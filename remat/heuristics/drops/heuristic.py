@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, order_of, standing_buffers, useful_schedule
-from remat.graphs.arrays import first_computes
+from remat.graphs.arrays import Bool, Int, first_computes
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.list_order import list_order
 from remat.problem import Problem
@@ -23,7 +22,6 @@ from remat.schedule import OrderRule, Schedule
 if TYPE_CHECKING:
     from remat.heuristics.drops.stages_kernel import StagedSchedule, StageGraph
 
-Int = NDArray[np.int64]
 
 #: Most runs of one op.
 MOST_RUNS = 32
@@ -202,7 +200,7 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
     first = first_computes(at)
     stage: Int = np.cumsum(first) - first
     again = np.flatnonzero(~first)
-    same: NDArray[np.bool_] = np.diff(stage) == 0
+    same: Bool = np.diff(stage) == 0
     if not np.array_equal(at[first], np.arange(len(order))) or (np.diff(at)[same] <= 0).any():
         return None
     limits = np.array([MOST_RUNS if limit is None else limit for limit in problem.compute_limits])

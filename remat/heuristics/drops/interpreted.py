@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.compiled.interpreted import interpreted
 from remat.deadline import Deadline
 from remat.formulations.sequence import useful_schedule
+from remat.graphs.arrays import Int
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops.heuristic import (
     CHAINS,
@@ -24,8 +24,6 @@ from remat.heuristics.drops.heuristic import (
 )
 from remat.problem import Problem
 from remat.schedule import Schedule
-
-Int = NDArray[np.int64]
 
 #: Ops that candidates are looked for between two looks at the clock.
 BATCH = 100

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.compiled import inner, kernel
+from remat.graphs.arrays import Float, Int
 from remat.heuristics.drops.stages_kernel import (
     ADD,
     BLOCK,
@@ -25,7 +25,6 @@ from remat.heuristics.drops.stages_kernel import (
     LEFT,
     TAKE,
     TOKEN,
-    Int,
     StagedSchedule,
     StageGraph,
     change,
@@ -222,7 +221,7 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
 
 
 def descend(
-    net: StageGraph, state: StagedSchedule, keys: NDArray[np.float64], items: Int, number: int, found: Int, steps: int,
+    net: StageGraph, state: StagedSchedule, keys: Float, items: Int, number: int, found: Int, steps: int,
     leaning: float, slack: float,
 ) -> tuple[int, int]:  # fmt: skip
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.compiled import inner, kernel
-
-Int = NDArray[np.int64]
+from remat.graphs.arrays import Bool, Int
 
 
 class StageGraph(NamedTuple):
@@ -42,7 +41,7 @@ class StageGraph(NamedTuple):
     begin: Int
     reader_ptr: Int
     readers: Int
-    kept: NDArray[np.bool_]
+    kept: Bool
     limit: Int
     order: Int
     position: Int

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Csr, staircase
+from remat.graphs.arrays import Bool, Csr, staircase
 from remat.heuristics.checkpointing.step import TrainingStep
-
-Int = NDArray[np.int64]
-Bits = NDArray[np.bool_]
 
 
 class ForwardGraph:
@@ -49,14 +45,14 @@ class ForwardGraph:
         once |= arrays.op_outputs.where(shared).counts > 0
         self.held = once[ops]
 
-    def boundary(self, members: Bits) -> Bits:
+    def boundary(self, members: Bool) -> Bool:
         """Ops of a lower set that an op outside reads."""
         leaving = members[self.producer] & ~members[self.consumer]
         rim = np.zeros(self.num_ops, dtype=np.bool_)
         rim[self.producer[leaving]] = True
         return rim
 
-    def beyond(self, members: Bits) -> int:
+    def beyond(self, members: Bool) -> int:
         """Bytes of the readers of a lower set outside it, and of all that these read outside it.
 
         Kusumoto et al.'s last two terms of the peak, M(δ⁺(L) - L) + M(δ⁻(δ⁺(L)) - L).
@@ -68,7 +64,7 @@ class ForwardGraph:
         return int(self.size[readers & ~members].sum() + self.size[read & ~members].sum())
 
 
-def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bits | None:
+def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bool | None:
     """All sets of forward ops that lack nothing they read, by size; shape (sets, ops). None: they are over `most`.
 
     Raises
@@ -102,7 +98,7 @@ def all_lower_sets(graph: ForwardGraph, most: int, deadline: Deadline) -> Bits |
     return sets[np.lexsort((*sets.T, sets.sum(axis=1)))]
 
 
-def ancestor_closures(graph: ForwardGraph, most: int, deadline: Deadline) -> Bits:
+def ancestor_closures(graph: ForwardGraph, most: int, deadline: Deadline) -> Bool:
     """Of each op the ops that it needs and itself, with the empty set and all ops, by size; at most `most` sets.
 
     Where there are more ops, the reference order is cut into as many runs, of each of which the op is taken after

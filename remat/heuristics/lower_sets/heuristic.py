@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.formulations.sequence import useful_schedule
+from remat.graphs.arrays import Bool, Int
 from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.heuristics.lower_sets.families import Bits, ForwardGraph, all_lower_sets, ancestor_closures
+from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Chain, Programme
 from remat.heuristics.retention import missing_inputs
 from remat.problem import Problem
@@ -111,9 +111,9 @@ class LowerSets(Checkpointing):
         return fitted
 
 
-def stored_by(programme: Programme, chain: Chain) -> Bits:
+def stored_by(programme: Programme, chain: Chain) -> Bool:
     """Forward ops that are not computed again: all boundaries, and the last segment."""
-    stored: Bits = np.any(programme.rims[list(chain.sets)], axis=0)
+    stored: Bool = np.any(programme.rims[list(chain.sets)], axis=0)
     before_last = chain.sets[-2] if len(chain.sets) > 1 else 0
     return stored | ~programme.sets[before_last]
 
@@ -129,7 +129,7 @@ class _Backward:
         self.reads = [[place[u] for u in rows[op]] for op in self.order.tolist()]
         self.positions = range(step.first_backward, num_ops)
 
-    def sequence(self, stored: Bits) -> NDArray[np.int64]:
+    def sequence(self, stored: Bool) -> Int:
         """Forward and loss in order, then the backward pass, each op after what it reads and is not there any more."""
         there = {*np.flatnonzero(stored).tolist(), *range(len(stored), len(self.order))}
         sequence = list(range(self.positions.start))

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
-from remat.heuristics.lower_sets.families import Bits, ForwardGraph
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
+from remat.graphs.arrays import Bool, Float
+from remat.heuristics.lower_sets.families import ForwardGraph
 
 #: Rows of a product of matrices between two looks at the clock.
 ROWS = 64
@@ -59,9 +57,9 @@ class Programme:
     grow with it. Held ops (:class:`.ForwardGraph`) are in every boundary.
     """
 
-    def __init__(self, graph: ForwardGraph, sets: Bits, levels: int, deadline: Deadline) -> None:
+    def __init__(self, graph: ForwardGraph, sets: Bool, levels: int, deadline: Deadline) -> None:
         self.graph, self.sets, self.deadline = graph, sets, deadline
-        self.rims: Bits = np.array([graph.boundary(row) | (graph.held & row) for row in deadline.each(sets, 16)])
+        self.rims: Bool = np.array([graph.boundary(row) | (graph.held & row) for row in deadline.each(sets, 16)])
         self.beyond = np.array([graph.beyond(row) for row in deadline.each(sets, 16)], dtype=np.float64)
         members, rims = sets.astype(np.float64), self.rims.astype(np.float64)
         size, cost = graph.size.astype(np.float64), graph.cost.astype(np.float64)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Int
 from remat.heuristics.retention import missing_inputs
 from remat.heuristics.tree_width.separators import SeparatorTree
 from remat.problem import Problem
@@ -60,7 +60,7 @@ class Ops:
         return both
 
 
-def sequence_of(ops: Ops, tree: SeparatorTree, cut_off: int, most: int, deadline: Deadline) -> NDArray[np.int64]:
+def sequence_of(ops: Ops, tree: SeparatorTree, cut_off: int, most: int, deadline: Deadline) -> Int:
     """The computes of TW-Remat, by position; parts of at most `cut_off` ops are run in order, with nothing dropped.
 
     Raises

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remat.errors import ProblemError
+from remat.graphs.arrays import Int
 from remat.heuristics.checkpointing.choices import articulation_points
 from remat.heuristics.checkpointing.step import TrainingStep
-
-Int = NDArray[np.int64]
 
 #: By how much, as a share, the bytes that cross must rise and fall again between two valleys of the traffic.
 RISES = (0.1, 1.0)
@@ -26,6 +22,7 @@ def valleys(traffic: Int, rise: float) -> list[int]:
 
     Examples
     --------
+    >>> import numpy as np
     >>> valleys(np.array([1, 3, 1, 2, 1, 4, 1]), 1.5)
     [0, 2]
     """

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from math import isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from remat.graphs.arrays import Int
 from remat.heuristics.checkpointing.step import TrainingStep
-
-Int = NDArray[np.int64]
 
 #: Blocks up to which everything is tried; beyond, numbers are spread evenly by their logarithm, so many of them: of
 #: blocks in a segment, and, of plans with two numbers, of each.

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remat.compiled import kernel
-
-Int = NDArray[np.int64]
+from remat.graphs.arrays import Bool, Int
 
 
 class SequenceTables(NamedTuple):
@@ -29,7 +25,7 @@ class SequenceTables(NamedTuple):
     again: Int
     last_forward: Int
     first_backward: Int
-    kept: NDArray[np.bool_]
+    kept: Bool
     cost: Int
     workspace: Int
     in_ptr: Int

@@ -9,8 +9,9 @@ import numpy as np
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.graphs.arrays import Int
 from remat.heuristics.checkpointing.step import TrainingStep
-from remat.hierarchy.tree import Group, Hierarchy, Int
+from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 
 

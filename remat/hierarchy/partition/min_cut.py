@@ -9,10 +9,10 @@ from typing import Annotated
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import staircase
+from remat.graphs.arrays import Int, staircase
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level
-from remat.hierarchy.tree import Group, Int
+from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
 

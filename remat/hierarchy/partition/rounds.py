@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Bool, Int
 from remat.hierarchy.labels import long_lived
 from remat.hierarchy.partition.base import training_step
-from remat.hierarchy.tree import Int, dependencies
+from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
 
 #: Values that live long and are read by many split a graph into classes; where more than so many do, none does.
@@ -57,7 +57,7 @@ class Level:
     size: list[int]
 
     @classmethod
-    def of(cls, problem: Problem, node: Int, kinds: Int | None, leaves: NDArray[np.bool_]) -> Level:
+    def of(cls, problem: Problem, node: Int, kinds: Int | None, leaves: Bool) -> Level:
         """The level whose nodes are numbered from 0.
 
         Parameters
@@ -108,7 +108,7 @@ class Level:
         )
 
 
-def leaving(problem: Problem) -> NDArray[np.bool_]:
+def leaving(problem: Problem) -> Bool:
     """Which tensors the loss reads, or have to be alive at the end.
 
     What backward ops read of the forward part is not handed on: the group has them, too.

@@ -8,13 +8,11 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import Bool, Int
 from remat.hierarchy.rotor.chain import BlockOption, Chain
 from remat.hierarchy.rotor.cuts import Reads, backward_cuts
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +81,7 @@ class Blocks:
         return found
 
     @cached_property
-    def pinned(self) -> NDArray[np.bool_]:
+    def pinned(self) -> Bool:
         """Ops that are computed once: those that may not be recomputed, or write into an accumulation buffer."""
         problem = self.reads.step.problem
         arrays = problem.graph.arrays

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.graphs.arrays import Float, Int
+
 if TYPE_CHECKING:
     from remat.hierarchy.rotor.programme_kernel import ChainTables
 
-Int = NDArray[np.int64]
 
 NONE: Int = np.zeros(0, dtype=np.int64)
 
@@ -68,7 +69,7 @@ class Chain:
         The ops that `sweep_cost` counts.
     """
 
-    sweep_cost: NDArray[np.float64]
+    sweep_cost: Float
     sweep_peak: Int
     between: Int
     above: Int

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from remat.graphs.arrays import staircase
+from remat.graphs.arrays import Bool, Int, staircase
 from remat.heuristics.checkpointing.step import TrainingStep
-
-Int = NDArray[np.int64]
-
 
 #: A level has at most this share of the blocks of the finer one.
 LEAST_STEP = 0.8
@@ -66,7 +62,7 @@ class Reads:
         return problem.constant_bytes + int(sizes[self.size < sizes].sum())
 
     @cached_property
-    def is_forward(self) -> NDArray[np.bool_]:
+    def is_forward(self) -> Bool:
         """Which tensors are written by forward ops; shape (tensors,)."""
         return (self.first_write >= 0) & (self.first_write < self.step.num_forward)
 

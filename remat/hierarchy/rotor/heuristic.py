@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.sequence import useful_schedule
+from remat.graphs.arrays import Int
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.drops.heuristic import Drops, DropsOptions
@@ -23,7 +23,6 @@ from remat.problem import Problem
 from remat.runtime.options import Options, Range
 from remat.schedule import Schedule
 
-Int = NDArray[np.int64]
 Rank = tuple[bool, int, int]
 
 #: The programme is allowed this share of the budget that is there: it over-estimates what plans hold.

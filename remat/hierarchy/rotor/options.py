@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.hierarchy.rotor.chain import BlockOption
 
 if TYPE_CHECKING:
     from remat.hierarchy.rotor.blocks import Blocks
 
-Int = NDArray[np.int64]
 
 #: Values up to which what to drop next is found out exactly.
 EXACT = 60

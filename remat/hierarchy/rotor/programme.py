@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline
+from remat.graphs.arrays import Float, Int
 from remat.hierarchy.rotor.chain import Chain
 
 #: What is done with blocks: ``("sweep", first, last)`` runs them forward without saving, ``("forward", s, option)`` and
@@ -66,7 +66,7 @@ class Programme:
 
     chain: Chain
     unit: int
-    table: NDArray[np.float64]
+    table: Float
 
     @classmethod
     def solve(cls, chain: Chain, num_slots: int, unit: int, deadline: Deadline | None = None) -> Programme:
@@ -88,12 +88,12 @@ class Programme:
         return cls(chain, unit, table)
 
     @property
-    def costs(self) -> NDArray[np.float64]:
+    def costs(self) -> Float:
         """The least cost of the whole chain for each number of slots, never increasing."""
         return self.table[self.chain.num_blocks - 1]
 
     @property
-    def steps_in_cost(self) -> NDArray[np.int64]:
+    def steps_in_cost(self) -> Int:
         """Numbers of slots at which the cost falls, from the fewest that suffice; each gives another schedule."""
         costs = self.costs
         before = np.concatenate([[np.inf], costs[:-1]])

@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.compiled import inner, kernel
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
+from remat.graphs.arrays import Float, Int
 
 
 class ChainTables(NamedTuple):
