@@ -159,6 +159,14 @@ def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
     return shared & wanted, workspace
 
 
+def allowed_computes(problem: Problem, most: int) -> Int:
+    """How often each op may be computed: at most `most` times, once where it contributes to an accumulation buffer."""
+    arrays = problem.graph.arrays
+    allowed = np.array([most if limit is None else min(limit, most) for limit in problem.compute_limits])
+    allowed[arrays.op_outputs.where(arrays.producers.counts > 1).counts > 0] = 1
+    return allowed.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class MemoryScale:
     """The budget in the largest unit in which all sizes are whole, so that models have small numbers and lose nothing.

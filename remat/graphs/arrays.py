@@ -48,6 +48,14 @@ class Csr:
         np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
         return cls(frozen(indptr), frozen(keys % width))
 
+    @classmethod
+    def distinct(cls, rows: Int, columns: Int, num_rows: int) -> Csr:
+        """Rows from (row, column) pairs in any order, each of which counts once."""
+        width = int(columns.max(initial=0)) + 1
+        keys = np.sort(rows * width + columns)  # far faster than np.unique, which looks up each one in a table
+        keys = keys[np.diff(keys, prepend=-1) > 0]
+        return cls.from_pairs(keys // width, keys % width, num_rows)
+
     def __getitem__(self, row: int) -> Int:
         return self.indices[self.indptr[row] : self.indptr[row + 1]]
 
@@ -224,18 +232,12 @@ class GraphArrays:
     @cached_property
     def op_predecessors(self) -> Csr:
         """Distinct producers of what each op reads."""
-        return self._op_pairs(self.edge_consumer, self.edge_producer)
+        return Csr.distinct(self.edge_consumer, self.edge_producer, len(self.cost))
 
     @cached_property
     def op_successors(self) -> Csr:
         """Distinct readers of what each op writes."""
-        return self._op_pairs(self.edge_producer, self.edge_consumer)
-
-    def _op_pairs(self, rows: Int, columns: Int) -> Csr:
-        num_ops = len(self.cost)
-        keys = np.sort(rows * num_ops + columns)  # far faster than np.unique, which looks up each one in a table
-        keys = keys[np.diff(keys, prepend=-1) > 0]
-        return Csr.from_pairs(keys // num_ops, keys % num_ops, num_ops)
+        return Csr.distinct(self.edge_producer, self.edge_consumer, len(self.cost))
 
     def lifetimes(self, place: Int) -> tuple[Int, Int]:
         """Return the first place of a writer, and the last of a writer or reader, of each tensor.

@@ -43,7 +43,7 @@ class Greedy(Heuristic):
         deadline = run.deadline
         best: _State | None = None
         for limit in (2, None):
-            state = _State.descend(problem, limit, deadline)
+            state = _State(problem, limit, frozenset()).descended(deadline)
             if best is None or state.excess < best.excess:
                 best = state
             if best.excess == 0 or deadline.expired:
@@ -103,12 +103,9 @@ class _State:
         self.sequence = arrays.order[self.slot]
         self.run = problem.simulate(Schedule.of_computes(problem.graph, self.sequence))
         self.budget = problem.budget_bytes
+        self.inputs, self.outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
+        self.writers = arrays.producers.shared_lists()
         self.excess = self.excess_of(self.run.memory)
-
-    @classmethod
-    def descend(cls, problem: Problem, limit: int | None, deadline: Deadline) -> _State:
-        """From the reference order."""
-        return cls(problem, limit, frozenset()).descended(deadline)
 
     def descended(self, deadline: Deadline) -> _State:
         """Drop until the schedule fits, nothing helps, or time is up."""
@@ -147,17 +144,11 @@ class _State:
     # -- what is where -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def lists(self) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-        """Inputs and outputs of each op, and writers of each tensor."""
-        arrays = self.problem.graph.arrays
-        return arrays.op_inputs.lists(), arrays.op_outputs.lists(), arrays.producers.lists()
-
-    @cached_property
     def reads(self) -> dict[int, list[int]]:
         """Steps that read each tensor, ascending."""
         found: dict[int, list[int]] = {}
         for step, op in enumerate(self.sequence.tolist()):
-            for tensor in self.lists[0][op]:
+            for tensor in self.inputs[op]:
                 found.setdefault(tensor, []).append(step)
         return found
 
@@ -166,9 +157,8 @@ class _State:
         """First step and end of each instance of each tensor, ascending."""
         found: dict[int, list[tuple[int, int]]] = {}
         intervals = self.run.intervals
-        for tensor, start, end in zip(
-            intervals.tensor.tolist(), intervals.start.tolist(), intervals.end.tolist(), strict=True
-        ):
+        columns = (intervals.tensor.tolist(), intervals.start.tolist(), intervals.end.tolist())
+        for tensor, start, end in zip(*columns, strict=True):
             found.setdefault(tensor, []).append((start, end))
         return found
 
@@ -179,9 +169,9 @@ class _State:
     def idle_at(self, step: int) -> list[int]:
         """Tensors held at `step` that its op neither reads nor writes, and that an op could make again."""
         op = int(self.sequence[step])
-        touched = {*self.lists[0][op], *self.lists[1][op]}
+        touched = {*self.inputs[op], *self.outputs[op]}
         live = self.run.intervals.live_at(step).tolist()
-        return [t for t in live if t not in touched and len(self.lists[2][t]) == 1]
+        return [t for t in live if t not in touched and len(self.writers[t]) == 1]
 
     def may_run(self, op: int, stage: int) -> bool:
         """Whether `op` may be recomputed once more, in `stage`."""
@@ -208,11 +198,11 @@ class _State:
             if deadline.expired:
                 return None
             wanted = todo.pop()
-            op = self.lists[2][wanted][0]
+            op = self.writers[wanted][0]
             position = int(arrays.position[op])
             if (stage, position) in extra:
                 continue
-            if len(self.lists[2][wanted]) != 1 or not self.may_run(op, stage):
+            if len(self.writers[wanted]) != 1 or not self.may_run(op, stage):
                 return None
             extra.add((stage, position))
             cost += int(arrays.cost[op])
@@ -224,11 +214,11 @@ class _State:
                 memory[last + 1 : here] -= arrays.size[wanted]
             else:
                 memory[here : following + 1] += arrays.size[wanted]
-            for needed in self.lists[0][op]:
+            for needed in self.inputs[op]:
                 if not self._held(needed, here):
                     gone = self._last_touch(needed, here)
                     if (
-                        len(self.lists[2][needed]) != 1
+                        len(self.writers[needed]) != 1
                         or (memory[gone + 1 : here] + arrays.size[needed] <= budget).all()
                     ):
                         memory[gone + 1 : here + 1] += arrays.size[needed]

@@ -143,7 +143,10 @@ class LpRounding(Heuristic):
             share = self._relaxed(problem, allowance, limit, run)
             search.best.bound = self.bound
             if share is not None:
-                search.over(allowance, self._rounded(share, np.random.default_rng([run.seed, len(self.tried)])))
+                for threshold, S in self._rounded(share, np.random.default_rng([run.seed, len(self.tried)])):
+                    search.look(S, allowance, threshold)
+                    if search.finished:
+                        break
             if search.finished:
                 break
         return search.best.schedule
@@ -217,13 +220,6 @@ class _Search:
     def finished(self) -> bool:
         """Whether the optimum is proved, somebody said stop, or time is up."""
         return self.best.enough or self.run.deadline.expired
-
-    def over(self, allowance: float, roundings: Iterator[tuple[float | None, Bool]]) -> None:
-        """Look at one rounding after the other."""
-        for threshold, S in roundings:
-            self.look(S, allowance, threshold)
-            if self.finished:
-                return
 
     def look(self, S: Bool, allowance: float, threshold: float | None) -> None:
         """Make a schedule of `S`, and keep it if it is better: first within the budget, then cheap, or else lean."""

@@ -20,7 +20,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.sequence import useful_schedule
-from remat.graphs.arrays import Bool, Int
+from remat.graphs.arrays import Bool, Csr, Int
 from remat.problem import Problem
 from remat.schedule import Schedule
 
@@ -151,11 +151,9 @@ def _regained(problem: Problem) -> tuple[list[Int], Bool]:
     edges = own[arrays.edge_tensor]
     producer, consumer = arrays.position[arrays.edge_producer[edges]], arrays.position[arrays.edge_consumer[edges]]
     num_ops = len(arrays.order)
-    pairs = np.unique(consumer * num_ops + producer)
-    ends = np.searchsorted(pairs, np.arange(1, num_ops) * num_ops)
     kept = np.zeros(num_ops, dtype=np.bool_)
     kept[arrays.position[arrays.producers.indices[(problem.kept & own)[arrays.producers.rows]]]] = True
-    return np.split(pairs % num_ops, ends), kept
+    return list(Csr.distinct(consumer, producer, num_ops)), kept
 
 
 def _closure(S: Bool, inputs: list[Int], kept: Bool, held: Bool, deadline: Deadline) -> Bool:
@@ -170,6 +168,13 @@ def _closure(S: Bool, inputs: list[Int], kept: Bool, held: Bool, deadline: Deadl
     for op in deadline.each(range(num_ops - 1, -1, -1)):
         computed[inputs[op]] |= computed[op] & lacking[inputs[op]]
     return np.ascontiguousarray(computed.T)
+
+
+def inputs_by_position(problem: Problem) -> list[list[int]]:
+    """Positions of the ops whose outputs each op reads, ascending, by the op's own position in the reference order."""
+    arrays = problem.graph.arrays
+    place, reads = arrays.position.tolist(), arrays.op_predecessors.lists()
+    return [sorted(place[other] for other in reads[op]) for op in arrays.order.tolist()]
 
 
 def missing_inputs(op: int, reads: Sequence[Sequence[int]], there: Container[int]) -> list[int]:

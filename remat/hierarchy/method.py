@@ -205,7 +205,7 @@ class _Run:
             if hierarchy.depth == 1:
                 reasons.append(f"{name}: no groups")
                 continue
-            largest = max(group.num_ops for group in hierarchy.groups() if group.is_leaf)
+            largest = max(group.num_ops for group in hierarchy.groups() if not group.children)
             if largest > LEAF_OPS:
                 reasons.append(f"{name}: a group of {largest:,} ops without groups in it is too large")
                 continue

@@ -224,14 +224,11 @@ def plain_options(part: SubProblem) -> list[Option]:
         if wanted[arrays.op_outputs[op]].any():
             needed[op] = True
             wanted[arrays.op_inputs[op]] = True
-    shared = np.zeros(size, dtype=np.bool_)
-    written = arrays.producers.counts[arrays.op_outputs.indices] > 1
-    shared[arrays.op_outputs.rows[written]] = True
-    can = arrays.recomputable & ~shared
-    again = [op for op in range(outside) if can[op]]
+    alone = arrays.op_outputs.where(arrays.producers.counts > 1).counts == 0
+    again = forward[(arrays.recomputable & alone)[:outside]]
     return [
         Option(forward, backward, "save all"),
-        Option(forward, [*again, *backward.tolist()], "recompute all"),
+        Option(forward, np.concatenate([again, backward]), "recompute all"),
         Option(np.flatnonzero(needed), None, "fast-forward"),
     ]
 
@@ -314,13 +311,13 @@ def options_of(
     for problem in reversed(budgets.of(part)):
         best = frontier.start(problem)
         if composites and not deadline.expired:
-            from remat.hierarchy.quotient import chosen
+            from remat.hierarchy.quotient import choice_of
 
-            made = chosen(
+            choice = choice_of(
                 problem, composites, deadline.earlier(effort.seconds), method=effort.methods[0], seed=effort.seed,
                 moves=GROUP_MOVES,
             )  # fmt: skip
-            best = _cheaper(problem, best, made)
+            best = _cheaper(problem, best, choice.schedule if choice is not None and choice.fits else None)
         for method in effort.methods:
             if deadline.expired:
                 break
@@ -347,7 +344,7 @@ class _Frontier:
         run = simulate(graph, Schedule.of_computes(graph, computes))
         # `outside` has no workspace in this graph; in those of the budgets it is the limit on what is held.
         held = 0 if outside is None else int(run.memory[run.is_compute][computes.index(outside)])
-        self.known.append((int(graph.arrays.cost[computes].sum()), run.peak, held, computes))
+        self.known.append((run.cost, run.peak, held, computes))
 
     def start(self, problem: Problem) -> Schedule | None:
         """The cheapest of the schedules so far that keeps the budget of `problem`, as one of it."""
@@ -360,12 +357,5 @@ class _Frontier:
 
 def _cheaper(problem: Problem, one: Schedule | None, other: Schedule | None) -> Schedule | None:
     """The cheaper of two schedules, the first of equals; None stands for none."""
-    if one is None or other is None:
-        return other if one is None else one
-    return other if part_cost(problem, other) < part_cost(problem, one) else one
-
-
-def part_cost(problem: Problem, schedule: Schedule) -> int:
-    """Cost of a schedule of the problem."""
-    arrays, index = problem.graph.arrays, problem.graph.op_index
-    return int(arrays.cost[[index[op] for op in schedule.computes()]].sum())
+    found = [each for each in (one, other) if each is not None]
+    return min(found, key=lambda each: problem.simulate(each).cost, default=None)

@@ -57,7 +57,10 @@ def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
         if group.children and len(group.alone):
             below.append((_alone(group), 1, level + 1))
         stack.extend(reversed(below))
-    return _table(lines, max_lines)
+    text = aligned([("group", "ops", "bytes in", "bytes out"), *lines[:max_lines]], right=range(1, 4))
+    if len(lines) > max_lines:
+        text.append(f"... and {len(lines) - max_lines} more lines")
+    return "\n".join(text)
 
 
 def _bytes(problem: Problem, group: Group) -> tuple[int, int]:
@@ -74,11 +77,3 @@ def _alone(group: Group) -> str:
     if not len(group.backward):
         counts = [str(forward)]
     return f"{' and '.join(counts)} op{'s' * (forward + backward > 1)}"
-
-
-def _table(lines: list[tuple[str, str, str, str]], max_lines: int) -> str:
-    rows = [("group", "ops", "bytes in", "bytes out"), *lines[:max_lines]]
-    text = aligned(rows, right=range(1, 4))
-    if len(lines) > max_lines:
-        text.append(f"... and {len(lines) - max_lines} more lines")
-    return "\n".join(text)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from remat.deadline import Deadline
 from remat.graphs.arrays import Bool, Int
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.hierarchy.partition.base import training_step
-from remat.hierarchy.tree import NONE, Group, Hierarchy, components, part_labels
+from remat.hierarchy.tree import NONE, Group, Hierarchy, components
 from remat.problem import Problem
 from remat.schedule.rules import OrderRule
 
@@ -126,11 +125,6 @@ def type_roots(problem: Problem) -> list[str]:
     return [roots[op.type] for op in problem.graph.ops]
 
 
-class _Places(NamedTuple):
-    last: dict[int, int]  # position of its last forward op
-    above: dict[int, int]  # the group it lies in
-
-
 class _Dealer:
     """Deals backward ops to the groups of one level after another."""
 
@@ -169,17 +163,17 @@ class _Dealer:
         alone = self.is_forward & open_ops & (label < 0)
         label[alone] = len(level) + np.flatnonzero(alone)
         place, homes, is_open = label.tolist(), home.tolist(), open_ops.tolist()
-        places = _Places({}, {})
+        self.last, self.above = dict[int, int](), dict[int, int]()
         for op in self.forward.tolist():
             if place[op] >= 0:
-                places.last[place[op]], places.above[place[op]] = self.position[op], homes[op]
+                self.last[place[op]], self.above[place[op]] = self.position[op], homes[op]
         touching = self._touching(place)
         for op in self.deadline.each(self.backward.tolist()):
             if is_open[op]:
-                place[op] = self._place(op, place, homes, touching, places)
+                place[op] = self._place(op, place, homes, touching)
         label = np.array(place, dtype=np.int64)
         label[label >= len(level)] = -1
-        return self._repaired(label, level)
+        return self._repaired(label)
 
     def _touching(self, label: list[int]) -> list[list[int]]:
         """The places whose forward ops read or write each tensor; none where they are too many."""
@@ -190,9 +184,12 @@ class _Dealer:
                     touching[tensor].add(label[op])
         return [sorted(places) if len(places) <= MAX_TOUCHING else [] for places in touching]
 
-    def _place(self, op: int, place: list[int], home: list[int], touching: list[list[int]], places: _Places) -> int:
-        """Where one backward op goes whose predecessors have been placed."""
-        last, above = places
+    def _place(self, op: int, place: list[int], home: list[int], touching: list[list[int]]) -> int:
+        """Where one backward op goes whose predecessors have been placed.
+
+        `last` and `above` have the position of the last forward op of each place, and the group that it lies in.
+        """
+        last, above = self.last, self.above
         covered: dict[int, int] = {}
         for tensor in self.inputs[op]:
             for where in touching[tensor]:
@@ -226,17 +223,14 @@ class _Dealer:
         near = {f for t in self.inputs[op] for f in (*self.producers[t], *self.consumers[t]) if self.is_forward[f]}
         return [where for where in places if any(place[f] == where and root in self.roots[f] for f in near)]
 
-    def _repaired(self, label: Int, level: list[Group]) -> Int:
+    def _repaired(self, label: Int) -> Int:
         """The same labels, but -1 for backward ops that have to stand alone; where the order is fixed, each a run."""
         label = label.copy()
         if self.fixed:
             label[self.backward] = contiguous(label[self.backward])
             return label
-        parts = [
-            Group(group.name, group.forward, ops)
-            for group, ops in zip(level, self.split(label, len(level)), strict=True)
-        ]
-        nodes = part_labels(len(label), parts)
+        count = len(label)
+        nodes = np.where(label < 0, np.arange(count), count + 2 * label + ~self.is_forward)
         keep = largest_acyclic(nodes, self.arrays.order, self.arrays.edge_producer, self.arrays.edge_consumer)
         label[~keep & ~self.is_forward] = -1
         return label

@@ -14,6 +14,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Run, Step, expand
+from remat.formulations.sequence import allowed_computes
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.heuristics.base import rank
 from remat.hierarchy.options import Effort, answered
@@ -141,10 +142,7 @@ class Quotient:
     @cached_property
     def _once(self) -> list[bool]:
         """Ops whose nodes are computed once: those that may be, and those that contribute to a buffer."""
-        arrays = self.whole.problem.graph.arrays
-        found = np.array([limit == 1 for limit in self.whole.problem.compute_limits], dtype=np.bool_)
-        found[arrays.op_outputs.rows[~self._single[arrays.op_outputs.indices]]] = True
-        return found.tolist()
+        return (allowed_computes(self.whole.problem, 2) == 1).tolist()
 
     @cached_property
     def _single(self) -> np.ndarray:
@@ -180,15 +178,6 @@ class Choice:
     small: Schedule
     schedule: Schedule
     fits: bool
-
-
-def chosen(
-    problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, method: MethodLike = "drops",
-    seed: int = 0, moves: int = MOVES,
-) -> Schedule | None:  # fmt: skip
-    """The schedule of the best choice (:func:`choice_of`); None where none is within the budget."""
-    best = choice_of(problem, composites, deadline, method=method, seed=seed, moves=moves)
-    return best.schedule if best is not None and best.fits else None
 
 
 def choice_of(

@@ -12,7 +12,7 @@ from remat.backends.processes.workers import WorkerPool
 from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.errors import ProblemError
-from remat.formulations.hierarchical import Composite
+from remat.formulations.hierarchical import Composite, Option
 from remat.graphs.arrays import Int
 from remat.hierarchy.identical import Forms
 from remat.hierarchy.options import (
@@ -26,7 +26,7 @@ from remat.hierarchy.options import (
 )
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem, numbers, translated
-from remat.hierarchy.tasks import Sequences, Task, as_options, run_elsewhere, run_here
+from remat.hierarchy.tasks import Sequences, Task, run_elsewhere, run_here
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -219,7 +219,7 @@ class Recursion:
 
     def _take(self, key: str, task: Task, found: list[Sequences]) -> None:
         """Options from elsewhere, measured anew: what is no option of the group falls away."""
-        self._found[key] = undominated(measured(task.part, as_options(found)))
+        self._found[key] = undominated(measured(task.part, [Option(*sequences) for sequences in found]))
         self.classes += 1
 
     def _run(self, tasks: list[Task], deadline: Deadline) -> Generator[tuple[int, list[Sequences]]]:

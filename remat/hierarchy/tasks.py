@@ -14,7 +14,7 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import RematError
-from remat.formulations.hierarchical import Composite, Option
+from remat.formulations.hierarchical import Composite
 from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.subproblem import SubProblem
 
@@ -102,11 +102,6 @@ def run_task(task: Task, seconds: float) -> list[Sequences]:
     return [(one.option.forward.tolist(), _listed(one.option.backward)) for one in found]
 
 
-def as_options(sequences: Sequence[Sequences]) -> list[Option]:
-    """Options from what a worker or a file gave; whether they are any is for others to find out."""
-    return [Option(forward, backward) for forward, backward in sequences]
-
-
 def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, list[Sequences]]]:
     """Run tasks one after the other in this process, each with its share of the time left; (number, options) of each.
 
@@ -153,8 +148,6 @@ def run_elsewhere(
         for future in futures:
             with contextlib.suppress(Exception):
                 future.cancel()
-    yield from ((number, run_task(task, _fair(deadline, len(left)))) for number, task in list(left.items()))
-
-
-def _fair(deadline: Deadline, count: int) -> float:
-    return deadline.remaining / max(1, count)
+    numbers = list(left)
+    for place, found in run_here(list(left.values()), deadline):
+        yield numbers[place], found

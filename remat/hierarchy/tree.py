@@ -73,11 +73,6 @@ class Group:
             return self.ops
         return self.ops[~np.isin(self.ops, np.concatenate([child.ops for child in self.children]))]
 
-    @property
-    def is_leaf(self) -> bool:
-        """Whether it has no children."""
-        return not self.children
-
     @cached_property
     def height(self) -> int:
         """Levels from this group down to the lowest one below it, both counted: 1 for a leaf."""

@@ -1,6 +1,5 @@
 """Simulated annealing of order and recomputation together."""
 
-from remat.heuristics.annealing.heuristic import Annealing
-from remat.heuristics.annealing.options import AnnealingOptions
+from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions
 
 __all__ = ["Annealing", "AnnealingOptions"]

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -18,12 +19,11 @@ from remat.errors import ProblemError
 from remat.formulations.sequence import op_sequence, useful_schedule
 from remat.graphs import GraphBuilder
 from remat.graphs.arrays import Int, first_computes
-from remat.heuristics.annealing.options import AnnealingOptions
-from remat.heuristics.annealing.penalty_weight import PenaltyWeight
 from remat.heuristics.annealing.tables import slot_graph, slot_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
 from remat.problem import Problem
+from remat.runtime.options import Options, Positive, Range
 from remat.schedule import OrderRule, Schedule
 
 if TYPE_CHECKING:
@@ -60,6 +60,38 @@ SHARE = 0.6
 WORTH = 1.15
 #: Seconds between two schedules that are told.
 TELL = 0.5
+
+
+@dataclass(frozen=True)
+class AnnealingOptions(Options):
+    """Options of :class:`Annealing`.
+
+    Attributes
+    ----------
+    moves : int or None
+        Moves of all rounds together. None: until the deadline, and 20,000 for each op where there is none.
+    heat : float
+        First temperature, as a share of the base cost, but no less than some mean costs of an op; of rounds that
+        do not go on from the best schedule.
+    cold : float
+        Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0).
+    soft, hard : float
+        First and last width of the soft excess, as a share of the budget: which memory counts as near the peak.
+    again : float
+        Probability that an input which is not there at a recomputation is recomputed as well, and not held for longer.
+    """
+
+    moves: Positive | None = None
+    heat: Annotated[float, Range(above=0)] = 1e-2
+    cold: Annotated[float, Range(above=0)] = 0.2
+    soft: float = 1e-2
+    hard: Annotated[float, Range(above=0)] = 2e-4
+    again: Annotated[float, Range(0, 1)] = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hard <= self.soft:
+            raise ProblemError(f"soft must be at least hard, {self.hard}, not {self.soft}", "option", "soft")
 
 
 def _example() -> None:
@@ -129,6 +161,21 @@ class Annealing(Heuristic):
         self._search = None if run.horizon is None else search
         search.go()
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
+
+
+class PenaltyWeight:
+    """The weight of memory above the budget along one round."""
+
+    def __init__(self, per_byte: float, met: tuple[float, float]) -> None:
+        self.per_byte, self.met = per_byte, met
+        self.least, self.most = per_byte / 100, per_byte * 100
+
+    def follow(self, met: float) -> None:
+        """Adapt to the share of moves that met the budget."""
+        if met < self.met[0]:
+            self.per_byte = min(self.most, self.per_byte * 1.25)
+        elif met > self.met[1]:
+            self.per_byte = max(self.least, self.per_byte / 1.25)
 
 
 class _Search:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 from remat.heuristics.checkpointing.base import Checkpointing, SweepOptions
 from remat.heuristics.checkpointing.choices import (
@@ -21,14 +22,16 @@ from remat.schedule import Schedule
 class _Chosen(Checkpointing):
     """Checkpoints chosen among candidates; the rest is recomputed segment by segment."""
 
+    eligible = staticmethod(all_forward_ops)
+    """Forward ops that may be checkpoints."""
+    for_chains: ClassVar[bool] = False
+
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
         step = TrainingStep.of(problem)
+        if self.for_chains:
+            step.require_chain(self.name)
         for checkpoints in self.choices(step, self.eligible(step)):
             yield self.retaining(problem, retained_with(step, checkpoints))
-
-    def eligible(self, step: TrainingStep) -> list[int]:
-        """Forward ops that may be checkpoints."""
-        return all_forward_ops(step)
 
     @abstractmethod
     def choices(self, step: TrainingStep, eligible: list[int]) -> Iterator[list[int]]:
@@ -64,10 +67,7 @@ class ChenSqrt(_SquareRoot):
     """
 
     name = "chen-sqrt"
-
-    def eligible(self, step: TrainingStep) -> list[int]:
-        step.require_chain(self.name)
-        return super().eligible(step)
+    for_chains = True
 
 
 class ChenGreedy(_Greedy):
@@ -85,10 +85,7 @@ class ChenGreedy(_Greedy):
     """
 
     name = "chen-greedy"
-
-    def eligible(self, step: TrainingStep) -> list[int]:
-        step.require_chain(self.name)
-        return super().eligible(step)
+    for_chains = True
 
 
 class LinearizedSqrt(_SquareRoot):
@@ -140,9 +137,7 @@ class ArticulationSqrt(_SquareRoot):
     """
 
     name = "ap-sqrt"
-
-    def eligible(self, step: TrainingStep) -> list[int]:
-        return articulation_points(step)
+    eligible = staticmethod(articulation_points)
 
 
 class ArticulationGreedy(_Greedy):
@@ -152,6 +147,4 @@ class ArticulationGreedy(_Greedy):
     """
 
     name = "ap-greedy"
-
-    def eligible(self, step: TrainingStep) -> list[int]:
-        return articulation_points(step)
+    eligible = staticmethod(articulation_points)

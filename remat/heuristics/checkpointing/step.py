@@ -66,16 +66,10 @@ class TrainingStep:
 
     @classmethod
     def _mirrored(cls, problem: Problem) -> TrainingStep:
-        arrays = problem.graph.arrays
-        num_ops = len(arrays.order)
+        num_ops = len(problem.graph.ops)
         half = num_ops // 2
-        edges = set(
-            zip(
-                arrays.position[arrays.edge_producer].tolist(),
-                arrays.position[arrays.edge_consumer].tolist(),
-                strict=True,
-            )
-        )
+        step = cls(problem, half, half + 1)
+        edges = set(zip(*(ends.tolist() for ends in step.edges), strict=True))
         loss = {(half - 1, half), (half, half + 1)}
         mirror = {(i, num_ops - 1 - i) for i in range(half)}
         if num_ops % 2 == 0 or half == 0 or not loss | mirror <= edges or {e for e in edges if half in e} != loss:
@@ -84,7 +78,7 @@ class TrainingStep:
                 "second half does not mirror the first",
                 "no-training-graph",
             )
-        return cls(problem, half, half + 1)
+        return step
 
     @cached_property
     def edges(self) -> tuple[Int, Int]:
@@ -139,13 +133,18 @@ class TrainingStep:
         crosses = last > first
         return staircase(first[crosses], last[crosses] - 1, sizes[crosses], end)
 
-    @cached_property
+    @property
     def is_chain(self) -> bool:
         """Whether every forward op reads the forward op before it, and no other."""
-        producer, consumer = self.edges
-        inside = consumer < self.num_forward
-        pairs = set(zip(producer[inside].tolist(), consumer[inside].tolist(), strict=True))
-        return pairs == {(i - 1, i) for i in range(1, self.num_forward)}
+        return self._off_chain is None
+
+    @cached_property
+    def _off_chain(self) -> int | None:
+        """The first forward op that does not read the one before it alone."""
+        reads: list[set[int]] = [set() for _ in self.problem.graph.ops]
+        for producer, consumer in zip(*(ends.tolist() for ends in self.edges), strict=True):
+            reads[consumer].add(producer)
+        return next((k for k in range(1, self.num_forward) if reads[k] != {k - 1}), None)
 
     def require_chain(self, method: str) -> None:
         """Refuse what is not a chain.
@@ -155,18 +154,13 @@ class TrainingStep:
         ProblemError
             Naming the first forward op that does not read the one before it alone.
         """
-        if self.is_chain:
-            return
-        producer, consumer = self.edges
-        for k in range(1, self.num_forward):
-            reads = set(producer[consumer == k].tolist())
-            if reads != {k - 1}:
-                name = self.problem.graph.op_names[self.problem.graph.arrays.order[k]]
-                raise ProblemError(
-                    f"{method} is for chains, but forward op {name!r} of graph {self.problem.graph.name!r} does not "
-                    "read the one before it alone; take a linearized or articulation point method",
-                    "no-chain",
-                )
+        if self._off_chain is not None:
+            name = self.problem.graph.op_names[self.problem.graph.arrays.order[self._off_chain]]
+            raise ProblemError(
+                f"{method} is for chains, but forward op {name!r} of graph {self.problem.graph.name!r} does not "
+                "read the one before it alone; take a linearized or articulation point method",
+                "no-chain",
+            )
 
     @cached_property
     def sizes(self) -> Int:

@@ -11,7 +11,7 @@ import numpy as np
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
-from remat.formulations.sequence import op_sequence, order_of, standing_buffers, useful_schedule
+from remat.formulations.sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
 from remat.graphs.arrays import Bool, Int, first_computes
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.list_order import list_order
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from remat.heuristics.drops.stages_kernel import StagedSchedule, StageGraph
 
 
+#: Arrays where nothing is given.
+NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 #: Most runs of one op.
 MOST_RUNS = 32
 #: Candidates or ops that are looked at between two looks at the clock, at first, and seconds that this may take.
@@ -231,7 +233,9 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
                 left = search.candidates(net, state, keys, items, left, first, last, over, uses)
             while left and number[EXCESS] > 0 and not deadline.expired:
                 with slices:
-                    left, more = search.descend(net, state, keys, items, left, found, slices.amount, leaning, slack)
+                    left, more = search.change_many(
+                        net, state, keys, items, left, found, slices.amount, leaning, slack, NONE, NONE
+                    )
                 taken += more
             if not taken:
                 break
@@ -246,7 +250,7 @@ def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: De
         some = costliest[part : part + slices.amount]
         part += len(some)
         with slices:
-            search.prune(net, state, ops[some], stages[some])
+            search.change_many(net, state, NO_KEYS, NONE, 0, NONE, 0, 1.0, 1.0, ops[some], stages[some])
 
 
 def sequence(net: StageGraph, state: StagedSchedule) -> Int:
@@ -291,8 +295,7 @@ def bare_tables(
     rows = arrays.producers.rows
     writer[rows[single[rows]]] = arrays.producers.indices[single[rows]]
     begin = np.where(buffers, arrays.producers.lowest(position, num_ops), -1)
-    limit = np.array([MOST_RUNS if c is None else min(c, MOST_RUNS) for c in problem.compute_limits], dtype=np.int64)
-    limit[arrays.op_outputs.where(arrays.producers.counts > 1).counts > 0] = 1
+    limit = allowed_computes(problem, MOST_RUNS)
     reads, writes = arrays.op_inputs.where(live), arrays.op_outputs.where(live)
     net = StageGraph(
         arrays.size.copy(), arrays.cost.copy(), workspace, reads.indptr, reads.indices, writes.indptr, writes.indices,

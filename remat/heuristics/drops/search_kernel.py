@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from remat.compiled import inner, kernel
-from remat.graphs.arrays import Float, Int
 from remat.heuristics.drops.stages_kernel import (
     ADD,
     BLOCK,
@@ -25,16 +24,11 @@ from remat.heuristics.drops.stages_kernel import (
     LEFT,
     TAKE,
     TOKEN,
-    StagedSchedule,
-    StageGraph,
     change,
     excess_change,
     instance,
     last_use,
 )
-
-#: Arrays where nothing is given.
-NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 @inner
@@ -220,10 +214,15 @@ def candidates(net, state, keys, items, number, begin, end, over, uses):
     return number
 
 
-def descend(
-    net: StageGraph, state: StagedSchedule, keys: Float, items: Int, number: int, found: Int, steps: int,
-    leaning: float, slack: float,
-) -> tuple[int, int]:  # fmt: skip
+@kernel
+def change_many(net, state, keys, items, number, found, steps, leaning, slack, ops, stages):
+    """:func:`take_back` and :func:`take`: compiled together, since nearly all they are made of is the same."""
+    take_back(net, state, ops, stages)
+    return take(net, state, keys, items, number, found, steps, leaning, slack)
+
+
+@inner
+def take(net, state, keys, items, number, found, steps, leaning, slack):
     """Take the best drops until nothing exceeds the budget, the heap is empty, or `steps` have been looked at.
 
     A drop is taken if its price is at most `slack` times the least that another one may have.
@@ -232,25 +231,6 @@ def descend(
     -------
     entries left on the heap, drops taken
     """
-    left: tuple[int, int] = change_many(net, state, keys, items, number, found, steps, leaning, slack, NONE, NONE)
-    return left
-
-
-def prune(net: StageGraph, state: StagedSchedule, ops: Int, stages: Int) -> None:
-    """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
-    change_many(net, state, NO_KEYS, NONE, 0, NONE, 0, 1.0, 1.0, ops, stages)
-
-
-@kernel
-def change_many(net, state, keys, items, number, found, steps, leaning, slack, ops, stages):
-    """:func:`prune` and :func:`descend`: compiled together, since nearly all of what they are made of is the same."""
-    take_back(net, state, ops, stages)
-    return take(net, state, keys, items, number, found, steps, leaning, slack)
-
-
-@inner
-def take(net, state, keys, items, number, found, steps, leaning, slack):
-    """See :func:`descend`."""
     stages = len(net.order) + 1
     taken = 0
     while number > 0 and steps > 0 and state.number[EXCESS] > 0:
@@ -269,7 +249,8 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
             number += 1
             continue
         before = state.number[EXCESS]
-        run_all(net, state, found, chain, stage)
+        for i in range(chain - 1, -1, -1):
+            change(net, state, found[i], stage, ADD)
         if state.number[EXCESS] >= before:
             for i in range(chain):
                 change(net, state, found[i], stage, TAKE)
@@ -296,15 +277,8 @@ def take(net, state, keys, items, number, found, steps, leaning, slack):
 
 
 @inner
-def run_all(net, state, found, chain, stage):
-    """Run the ops of a plan."""
-    for i in range(chain - 1, -1, -1):
-        change(net, state, found[i], stage, ADD)
-
-
-@inner
 def take_back(net, state, ops, stages):
-    """See :func:`prune`."""
+    """Take recomputations back, in the order given, where nothing exceeds the budget without them."""
     for i in range(len(ops)):
         op, stage = ops[i], stages[i]
         before = state.number[EXCESS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import Bool, Csr, staircase
 from remat.heuristics.checkpointing.step import TrainingStep
 
@@ -40,10 +41,7 @@ class ForwardGraph:
         self.cost = arrays.cost[ops]
         passing = np.where(problem.kept | (arrays.consumers.counts == 0), 0, arrays.size)
         self.size = arrays.op_outputs.sums(passing)[ops]
-        once = np.array([limit == 1 for limit in problem.compute_limits])
-        shared = arrays.producers.counts > 1
-        once |= arrays.op_outputs.where(shared).counts > 0
-        self.held = once[ops]
+        self.held = allowed_computes(problem, 2)[ops] == 1
 
     def boundary(self, members: Bool) -> Bool:
         """Ops of a lower set that an op outside reads."""

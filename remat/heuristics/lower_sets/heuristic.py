@@ -14,7 +14,7 @@ from remat.heuristics.checkpointing.base import Checkpointing
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.heuristics.lower_sets.families import ForwardGraph, all_lower_sets, ancestor_closures
 from remat.heuristics.lower_sets.programme import Chain, Programme
-from remat.heuristics.retention import missing_inputs
+from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive, Range
 from remat.schedule import Schedule
@@ -70,7 +70,7 @@ class LowerSets(Checkpointing):
 
     def candidates(self, problem: Problem) -> Iterator[Schedule]:
         step = TrainingStep.of(problem)
-        backward = _Backward(step)
+        reads = inputs_by_position(problem)
         yield Schedule.of_computes(problem.graph, problem.graph.arrays.order, source=self.name)
         if self.fitted:
             return
@@ -82,33 +82,31 @@ class LowerSets(Checkpointing):
         least, most = programme.least(), programme.most
         seen: set[tuple[int, ...]] = set()
         fits, over = least, most
+
+        def of_budget(budget: int) -> Generator[Schedule, None, bool]:
+            """Schedules of the chains for a planned budget; returns whether the time-centric one fits, if it is new."""
+            fitted = False
+            for number, chain in enumerate(programme.chains(budget, CHAINS)):
+                if chain.sets not in seen:
+                    seen.add(chain.sets)
+                    sequence = problem.graph.arrays.order[sequence_with(step, reads, stored_by(programme, chain))]
+                    yield useful_schedule(problem, sequence, self.name, self.deadline)
+                    fitted |= self.fitted and not number
+            return fitted
+
         for k in range(SPACED):
             budget = least + (most - least) * k // SPACED
-            if (yield from self._of_budget(programme, backward, budget, seen)):
+            if (yield from of_budget(budget)):
                 fits = budget
             else:
                 over = min(over, max(budget, fits + 1))
         for _ in range(BISECTED):
             if (middle := (fits + over) // 2) <= fits:
                 break
-            if (yield from self._of_budget(programme, backward, middle, seen)):
+            if (yield from of_budget(middle)):
                 fits = middle
             else:
                 over = middle
-
-    def _of_budget(
-        self, programme: Programme, backward: _Backward, budget: int, seen: set[tuple[int, ...]]
-    ) -> Generator[Schedule, None, bool]:
-        """Schedules of the chains for a planned budget; returns whether the time-centric one fits, if it is new."""
-        fitted = False
-        for number, chain in enumerate(programme.chains(budget, CHAINS)):
-            if chain.sets in seen:
-                continue
-            seen.add(chain.sets)
-            sequence = backward.sequence(stored_by(programme, chain))
-            yield useful_schedule(backward.step.problem, backward.order[sequence], self.name, self.deadline)
-            fitted |= self.fitted and not number
-        return fitted
 
 
 def stored_by(programme: Programme, chain: Chain) -> Bool:
@@ -118,23 +116,15 @@ def stored_by(programme: Programme, chain: Chain) -> Bool:
     return stored | ~programme.sets[before_last]
 
 
-class _Backward:
-    """Which forward ops each op of the backward pass reads, for sequences."""
+def sequence_with(step: TrainingStep, reads: list[list[int]], stored: Bool) -> Int:
+    """Forward and loss in order, then the backward pass, each op after what it reads and is not there any more.
 
-    def __init__(self, step: TrainingStep) -> None:
-        self.step, self.order = step, step.problem.graph.arrays.order
-        num_ops = len(self.order)
-        rows = step.problem.graph.arrays.op_predecessors.lists()
-        place = step.problem.graph.arrays.position.tolist()
-        self.reads = [[place[u] for u in rows[op]] for op in self.order.tolist()]
-        self.positions = range(step.first_backward, num_ops)
-
-    def sequence(self, stored: Bool) -> Int:
-        """Forward and loss in order, then the backward pass, each op after what it reads and is not there any more."""
-        there = {*np.flatnonzero(stored).tolist(), *range(len(stored), len(self.order))}
-        sequence = list(range(self.positions.start))
-        for op in self.positions:
-            again = missing_inputs(op, self.reads, there)
-            there.update(again)
-            sequence += [*again, op]
-        return np.array(sequence, dtype=np.int64)
+    By position in the reference order, as `reads` (:func:`remat.heuristics.retention.inputs_by_position`).
+    """
+    there = {*np.flatnonzero(stored).tolist(), *range(len(stored), len(reads))}
+    sequence = list(range(step.first_backward))
+    for op in range(step.first_backward, len(reads)):
+        again = missing_inputs(op, reads, there)
+        there.update(again)
+        sequence += [*again, op]
+    return np.array(sequence, dtype=np.int64)

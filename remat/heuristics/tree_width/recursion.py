@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import Int
-from remat.heuristics.retention import missing_inputs
+from remat.heuristics.retention import inputs_by_position, missing_inputs
 from remat.heuristics.tree_width.separators import SeparatorTree
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -38,16 +39,9 @@ class Ops:
 
     def __init__(self, problem: Problem) -> None:
         arrays = problem.graph.arrays
-        order, position = arrays.order, arrays.position
-        rows = arrays.op_predecessors.lists()
-        place = position.tolist()
-        self.inputs = [sorted(place[u] for u in rows[op]) for op in order.tolist()]
-        self.sinks = position[arrays.op_successors.counts == 0].tolist()
-        endless = np.iinfo(np.int64).max
-        limits = np.array([endless if limit is None else limit for limit in problem.compute_limits], dtype=np.int64)
-        shared = arrays.producers.counts > 1
-        limits[arrays.producers.indices[shared[arrays.producers.rows]]] = 1
-        self.limits: list[int] = limits[order].tolist()
+        self.inputs = inputs_by_position(problem)
+        self.sinks = arrays.position[arrays.op_successors.counts == 0].tolist()
+        self.limits: list[int] = allowed_computes(problem, np.iinfo(np.int64).max)[arrays.order].tolist()
         self.in_order = problem.order is OrderRule.FIXED
 
     @property

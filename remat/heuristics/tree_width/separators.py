@@ -28,24 +28,18 @@ class SeparatorTree:
     ----------
     home : list of int
         The part in whose separator each node lies.
-    separator : list of list of int
-        Nodes of the separator of each part, ascending.
     children : list of list of int
         Parts that remain without the separator: what lies in different ones is not connected but through it.
     end : list of int
         Part p and all parts below it are ``p .. end[p] - 1``.
     num_nodes : list of int
         Of each part, those below included.
-    width : int
-        Of the decomposition: one less than the nodes of its largest bag.
     """
 
     home: list[int]
-    separator: list[list[int]]
     children: list[list[int]]
     end: list[int]
     num_nodes: list[int]
-    width: int
 
 
 def by_degree(graph: dict[int, set[int]]) -> Elimination:
@@ -76,13 +70,12 @@ def separator_tree(
     --------
     >>> path = [[1], [0, 2], [1, 3], [2, 4], [3]]
     >>> tree = separator_tree(path, by_degree)
-    >>> tree.width, tree.separator[0], tree.num_nodes[0]
-    (1, [2, 3], 5)
+    >>> tree.home, tree.children, tree.num_nodes
+    ([2, 2, 0, 0, 1], [[1, 2], [], []], [5, 1, 2])
     """
     clock = deadline or Deadline()
     bags, links = decomposition(neighbours, elimination, clock)
-    width = max(map(len, bags)) - 1
-    return _Splitter(neighbours, [sorted(bag) for bag in bags], links, clock).tree(width)
+    return _Splitter(neighbours, [sorted(bag) for bag in bags], links, clock).tree()
 
 
 def decomposition(
@@ -142,17 +135,16 @@ class _Splitter:
         self.part = [0] * len(neighbours)
         """The part that each node is in, once its home is known; until then, of what it has been split from."""
 
-    def tree(self, width: int) -> SeparatorTree:
+    def tree(self) -> SeparatorTree:
         """Parts in the order in which they are met going down."""
         home, num_nodes = [0] * len(self.neighbours), []
-        separator: list[list[int]] = []
         children: list[list[int]] = []
         everything = list(range(len(self.neighbours))), list(range(len(self.bags))), -1
         todo: list[tuple[list[int], list[int], int]] = [everything]
         while todo:
             self.deadline.check()
             nodes, bags, parent = todo.pop()
-            part = len(separator)
+            part = len(children)
             if parent >= 0:
                 children[parent].append(part)
             for node in nodes:
@@ -160,16 +152,15 @@ class _Splitter:
             between = self._best_bag(bags, part, nodes)
             for node in between:
                 home[node], self.part[node] = part, -1
-            separator.append(between)
             children.append([])
             num_nodes.append(len(nodes))
             for component in self._components(nodes, part):
                 inside = sorted({bag for node in component for bag in self.bags_of[node]})
                 todo.append((component, inside, part))
-        end = [0] * len(separator)
-        for part in range(len(separator) - 1, -1, -1):
+        end = [0] * len(children)
+        for part in range(len(children) - 1, -1, -1):
             end[part] = max((end[child] for child in children[part]), default=part + 1)
-        return SeparatorTree(home, separator, children, end, num_nodes, width)
+        return SeparatorTree(home, children, end, num_nodes)
 
     def _best_bag(self, bags: Sequence[int], part: int, nodes: Sequence[int]) -> list[int]:
         """Nodes of `part` in the bag without which the largest component is smallest, of those with the least sides."""

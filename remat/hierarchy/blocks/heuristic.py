@@ -13,7 +13,7 @@ import numpy as np
 
 from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError
-from remat.formulations.sequence import standing_buffers
+from remat.formulations.sequence import allowed_computes, standing_buffers
 from remat.graphs.arrays import Int
 from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank
 from remat.heuristics.checkpointing.step import TrainingStep
@@ -109,12 +109,8 @@ class Measure:
         standing, workspace = standing_buffers(problem)
         single = arrays.producers.counts == 1
         live = (single | standing) & ~arrays.is_input
-        num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-        limits = np.array([OFTEN if limit is None else limit for limit in problem.compute_limits], dtype=np.int64)
-        fills = np.zeros(num_ops, dtype=np.bool_)  # an accumulation buffer
-        fills[arrays.op_outputs.rows[~single[arrays.op_outputs.indices]]] = True
-        limits[fills] = 1
-        again = np.zeros(num_tensors, dtype=np.int64)
+        limits = allowed_computes(problem, OFTEN)
+        again = np.zeros(len(arrays.size), dtype=np.int64)
         alone = single[arrays.producers.rows]
         again[arrays.producers.rows[alone]] = limits[arrays.producers.indices[alone]] - 1
         again[problem.kept] = 0
@@ -359,9 +355,5 @@ def _insert(frontier: list[Measured], found: Measured) -> None:
 
 def _same(one: Problem, other: Problem) -> bool:
     """Whether two problems differ in nothing but budget and objective."""
-    return (
-        one.graph is other.graph
-        and one.max_computes == other.max_computes
-        and one.keep == other.keep
-        and one.count_constant_memory == other.count_constant_memory
-    )
+    asked = [(each.max_computes, each.keep, each.count_constant_memory) for each in (one, other)]
+    return one.graph is other.graph and asked[0] == asked[1]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.graphs.arrays import Int
 from remat.hierarchy.partition.base import Partitioner
 from remat.hierarchy.partition.rounds import Level, Wrapping, classes, leaving, region_candidates, run_candidates
-from remat.hierarchy.partition.runs import groups_of, joined
+from remat.hierarchy.partition.runs import groups_of, in_order, joined, nodes_of
 from remat.hierarchy.tree import Group
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive, Range
@@ -83,14 +81,10 @@ class HPartition(Partitioner):
     def forward_groups(self, problem: Problem, ops: Int, deadline: Deadline) -> list[Group]:
         options: HPartitionOptions = self.options
         members: list[Group | int] = ops.tolist()
-        position = problem.graph.arrays.position
         kinds = None if problem.order is OrderRule.FIXED else classes(problem, ops)
         leaves = leaving(problem)
         while len(members) > options.max_top:
-            node = np.full(len(position), -1, dtype=np.int64)
-            for number, member in enumerate(members):
-                node[member.forward if isinstance(member, Group) else member] = number
-            level = Level.of(problem, node, kinds, leaves)
+            level = Level.of(problem, nodes_of(problem, members), kinds, leaves)
             make = run_candidates if kinds is None else region_candidates
             wrapping = Wrapping(level, options.alpha, options.max_group)
             found = wrapping.run(make(level, options.max_group, deadline), options.max_top, deadline)
@@ -105,15 +99,6 @@ class HPartition(Partitioner):
 
 def _wrapped(problem: Problem, members: list[Group | int], found: list[list[int]]) -> list[Group | int]:
     """Members after a round: groups in the place of their first node."""
-    position = problem.graph.arrays.position
-    gone: set[int] = set()
-    made: list[tuple[int, Group | int]] = []
-    for nodes in found:
-        group = joined(problem, [members[node] for node in nodes])
-        gone.update(nodes)
-        made.append((int(position[group.forward[0]]), group))
-    for number, member in enumerate(members):
-        if number not in gone:
-            first = int(member.forward[0]) if isinstance(member, Group) else member
-            made.append((int(position[first]), member))
-    return [member for _, member in sorted(made, key=lambda pair: pair[0])]
+    gone = {node for nodes in found for node in nodes}
+    made = [joined(problem, [members[node] for node in nodes]) for nodes in found]
+    return in_order(problem, [*made, *(member for number, member in enumerate(members) if number not in gone)])

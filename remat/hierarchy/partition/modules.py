@@ -14,7 +14,7 @@ from remat.graphs.arrays import Int
 from remat.hierarchy.labels import module_path
 from remat.hierarchy.pairing import largest_acyclic
 from remat.hierarchy.partition.base import Partitioner
-from remat.hierarchy.partition.runs import groups_of, in_runs
+from remat.hierarchy.partition.runs import groups_of, in_order, in_runs
 from remat.hierarchy.tree import Group, dependencies
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
@@ -92,9 +92,6 @@ class Modules(Partitioner):
                 parent.append(members[0])
             else:
                 members = in_runs(problem, members, self.options.max_members)
-                children = tuple(
-                    sorted(groups_of(members), key=lambda group: problem.graph.arrays.position[group.forward[0]])
-                )
+                children = tuple(groups_of(in_order(problem, members)))
                 parent.append(Group(".".join(path), np.array(by_path[path]), children=children))
-        position = problem.graph.arrays.position
-        return sorted(below[()], key=lambda m: int(position[m.forward[0] if isinstance(m, Group) else m]))
+        return in_order(problem, below[()])

@@ -6,12 +6,11 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from remat.deadline import Deadline
-from remat.graphs.arrays import Bool, Int
+from remat.graphs.arrays import Bool, Csr, Int
 from remat.hierarchy.labels import long_lived
 from remat.hierarchy.partition.base import training_step
 from remat.hierarchy.tree import dependencies
@@ -88,7 +87,7 @@ class Level:
         tails, heads = tails[edges], heads[edges]
         first = np.full(count, len(node), dtype=np.int64)
         np.minimum.at(first, node[inside], arrays.position[inside])
-        by_rank = topological(_distinct(node[tails], node[heads], count), first.tolist())
+        by_rank = topological(Csr.distinct(node[tails], node[heads], count).lists(), first.tolist())
         rank = np.empty(count, dtype=np.int64)
         rank[by_rank] = np.arange(count)
         if kinds is not None:
@@ -97,10 +96,10 @@ class Level:
         return cls(
             rank=rank.tolist(),
             by_rank=by_rank,
-            predecessors=_distinct(node[heads], node[tails], count),
+            predecessors=Csr.distinct(node[heads], node[tails], count).lists(),
             ops=np.bincount(node[inside], minlength=count).tolist(),
-            reads=_lists(reads, width, count),
-            writes=_lists(writes, width, count),
+            reads=Csr.from_pairs(reads // width, reads % width, count).lists(),
+            writes=Csr.from_pairs(writes // width, writes % width, count).lists(),
             readers=readers.tolist(),
             writers=writers.tolist(),
             leaves=leaves.tolist(),
@@ -126,16 +125,6 @@ def _pairs(nodes: Int, tensors: Int, width: int) -> Int:
     """Distinct pairs of node and tensor, as ``node * width + tensor``, ascending."""
     known = nodes >= 0
     return np.unique(nodes[known] * width + tensors[known])
-
-
-def _lists(pairs: Int, width: int, count: int) -> list[list[int]]:
-    ends = np.searchsorted(pairs, np.arange(count + 1) * width)
-    flat, bounds = (pairs % width).tolist(), ends.tolist()
-    return [flat[a:b] for a, b in pairwise(bounds)]
-
-
-def _distinct(rows: Int, columns: Int, count: int) -> list[list[int]]:
-    return _lists(np.unique(rows * count + columns), count, count)
 
 
 def topological(successors: list[list[int]], first: list[int]) -> list[int]:

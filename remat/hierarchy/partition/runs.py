@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from remat.graphs.arrays import Int
 from remat.hierarchy.partition.rounds import Level
 from remat.hierarchy.tree import Group
 from remat.problem import Problem
@@ -18,14 +19,25 @@ def joined(problem: Problem, members: list[Group | int]) -> Group:
     return Group(f"{names[ops[0]]} .. {names[ops[-1]]}", ops, children=children)
 
 
+def nodes_of(problem: Problem, members: list[Group | int]) -> Int:
+    """The number of the member that each op is in, -1 for ops in none; shape (ops,)."""
+    node = np.full(len(problem.graph.ops), -1, dtype=np.int64)
+    for number, member in enumerate(members):
+        node[member.forward if isinstance(member, Group) else member] = number
+    return node
+
+
+def in_order(problem: Problem, members: list[Group | int]) -> list[Group | int]:
+    """Members by the places of their first ops in the reference order."""
+    position = problem.graph.arrays.position
+    return sorted(members, key=lambda member: position[member.forward[0] if isinstance(member, Group) else member])
+
+
 def in_runs(problem: Problem, members: list[Group | int], limit: int) -> list[Group | int]:
     """The same members, or groups of neighbours in a topological order, groups of these, ..., no more than `limit`."""
     if len(members) <= limit:
         return members
-    node = np.full(len(problem.graph.ops), -1, dtype=np.int64)
-    for number, member in enumerate(members):
-        node[member.forward if isinstance(member, Group) else member] = number
-    order = Level.of(problem, node, None, problem.kept).by_rank
+    order = Level.of(problem, nodes_of(problem, members), None, problem.kept).by_rank
     members = [members[number] for number in order]
     while len(members) > limit:
         runs = np.array_split(np.arange(len(members)), -(-len(members) // limit))

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from remat.deadline import Deadline
+from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import Bool, Int
 from remat.hierarchy.rotor.chain import BlockOption, Chain
 from remat.hierarchy.rotor.cuts import Reads, backward_cuts
@@ -83,12 +84,7 @@ class Blocks:
     @cached_property
     def pinned(self) -> Bool:
         """Ops that are computed once: those that may not be recomputed, or write into an accumulation buffer."""
-        problem = self.reads.step.problem
-        arrays = problem.graph.arrays
-        found = np.array([limit == 1 for limit in problem.compute_limits], dtype=np.bool_)
-        shared = arrays.producers.counts[arrays.op_outputs.indices] > 1
-        found[arrays.op_outputs.rows[shared]] = True
-        return found
+        return allowed_computes(self.reads.step.problem, 2) == 1
 
     @cached_property
     def between(self) -> Int:
@@ -184,11 +180,7 @@ class Blocks:
             else:
                 parts.append(chain.options[first][second].alone)
         sequence = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-        most = np.array(
-            [len(sequence) if limit is None else limit for limit in self.reads.step.problem.compute_limits],
-            dtype=np.int64,
-        )
-        most[self.pinned] = 1
+        most = allowed_computes(self.reads.step.problem, len(sequence))
         by_op = np.argsort(sequence, kind="stable")
         ordered = sequence[by_op]
         first_of = np.searchsorted(ordered, np.arange(len(arrays.cost)))

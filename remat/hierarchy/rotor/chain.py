@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.graphs.arrays import Float, Int
 
-if TYPE_CHECKING:
-    from remat.hierarchy.rotor.programme_kernel import ChainTables
-
-
 NONE: Int = np.zeros(0, dtype=np.int64)
+
+
+class ChainTables(NamedTuple):
+    """A chain of L blocks, in bytes and units of cost.
+
+    `sweep_cost`, `sweep_peak` : shape (L,); running a block forward without saving, and what that needs at a time.
+    `between[s, k, t]` : shape (L, L, L); what blocks s .. k - 1 write and the forward or backward parts of k .. t read.
+    `above` : shape (L + 1,); what is alive, and is no block's below, once blocks t + 1 .. are reversed, at t + 1.
+    `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``, each with
+    what it saves besides `between`, what its forward part needs besides `above`, its backward part, and its cost; and
+    what its forward part needs, and the cost, where no block after it is to be reversed.
+    """
+
+    sweep_cost: Float
+    sweep_peak: Int
+    between: Int
+    above: Int
+    option_ptr: Int
+    saved: Int
+    forward_peak: Int
+    backward_peak: Int
+    option_cost: Float
+    alone_peak: Int
+    alone_cost: Float
 
 
 @dataclass(frozen=True)
@@ -55,7 +75,7 @@ class BlockOption:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Blocks in a row, in the words of :class:`remat.hierarchy.rotor.programme_kernel.ChainTables`.
+    """Blocks in a row, in the words of :class:`ChainTables`.
 
     Attributes
     ----------
@@ -84,8 +104,6 @@ class Chain:
     @cached_property
     def tables(self) -> ChainTables:
         """For the compiled programme."""
-        from remat.hierarchy.rotor.programme_kernel import ChainTables
-
         flat = [option for some in self.options for option in some]
 
         def column(name: str, kind: type = np.int64) -> NDArray:

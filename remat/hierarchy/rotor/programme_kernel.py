@@ -6,36 +6,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from remat.compiled import inner, kernel
-from remat.graphs.arrays import Float, Int
-
-
-class ChainTables(NamedTuple):
-    """A chain of L blocks, in bytes and units of cost.
-
-    `sweep_cost`, `sweep_peak` : shape (L,); running a block forward without saving, and what that needs at a time.
-    `between[s, k, t]` : shape (L, L, L); what blocks s .. k - 1 write and the forward or backward parts of k .. t read.
-    `above` : shape (L + 1,); what is alive, and is no block's below, once blocks t + 1 .. are reversed, at t + 1.
-    `option_ptr` : shape (L + 1,); the options of block s are ``option_ptr[s] .. option_ptr[s + 1] - 1``, each with
-    what it saves besides `between`, what its forward part needs besides `above`, its backward part, and its cost; and
-    what its forward part needs, and the cost, where no block after it is to be reversed.
-    """
-
-    sweep_cost: Float
-    sweep_peak: Int
-    between: Int
-    above: Int
-    option_ptr: Int
-    saved: Int
-    forward_peak: Int
-    backward_peak: Int
-    option_cost: Float
-    alone_peak: Int
-    alone_cost: Float
 
 
 @inner

@@ -126,7 +126,7 @@ def test_h_partition_finds_the_layers_of_a_transformer() -> None:
     """What crosses the borders of groups is least between layers."""
     graph = gpt(layers=60)
     hierarchy = HPartition().partition(Problem(graph))
-    leaves = [group for group in hierarchy.groups() if group.is_leaf]
+    leaves = [group for group in hierarchy.groups() if not group.children]
     ends = [(graph.op_names[group.forward[0]], graph.op_names[group.forward[-1]]) for group in leaves]
     whole = [first.partition(".ln1")[0] == last.partition(".residual2")[0] for first, last in ends]
     assert sum(whole) >= 55
