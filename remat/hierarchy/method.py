@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -13,10 +12,9 @@ from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.hierarchy.choosing import Chosen, choose
+from remat.hierarchy.flat import NO_DEADLINE, least_peaks, polish, schedules
 from remat.hierarchy.options import Budgets, Effort
-from remat.hierarchy.polish import polish
 from remat.hierarchy.recursion import Knobs, Recursion
-from remat.hierarchy.starts import least_peaks, schedules
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Objective
@@ -38,8 +36,6 @@ PEAK_SHARE = 0.3
 PREPARE_SHARE = 0.3
 #: Ops of a group without groups in it, at most: of larger ones what solves groups finds nothing in the time it has.
 LEAF_OPS = 5_000
-#: Seconds for options where there is no deadline.
-NO_DEADLINE = 600.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class HierarchicalOptions(Options):
 class Hierarchical(Method):
     """Partition, options from below upward, the whole from them, and a flat search that polishes the best.
 
-    0. Heuristics that look at the ops alone find a schedule (:mod:`remat.hierarchy.starts`).
+    0. Heuristics that look at the ops alone find a schedule (:mod:`remat.hierarchy.flat`).
     1. A partitioner groups the ops, groups in groups (:mod:`remat.hierarchy.partition`).
     2. From the lowest level up, each class of identical groups is solved once for several budgets, as a problem of its
        own (:class:`~remat.hierarchy.subproblem.SubProblem`), by any registered methods: these schedules are its
@@ -165,7 +161,7 @@ class _Run:
         self._flat_methods()
         if self.options.polish:
             if not (session.enough or self.clock.expired):
-                raise_bounds(session, self._share(BOUND_SHARE, NO_DEADLINE))
+                raise_bounds(session, self._share(BOUND_SHARE))
             polish(session, self.clock)
         session.conclude()
 
@@ -175,7 +171,7 @@ class _Run:
         search = MinPeakSearch(session)
         least_peaks(session, self._known(self.options.top_methods), search)
         # The flat search is as good as it is by itself only if most of the time is left to it.
-        self.clock = self._share(PEAK_SHARE, NO_DEADLINE)
+        self.clock = self._share(PEAK_SHARE)
         self._formulations(self._candidates())
         self.clock = session.call.deadline
         if not session.enough:
@@ -196,7 +192,7 @@ class _Run:
                 break
             try:
                 with session.step("partition"):
-                    deadline = self._share(PARTITION_SHARE, NO_DEADLINE)
+                    deadline = self._share(PARTITION_SHARE)
                     hierarchy = registry.make("partitioners", name).partition(self.problem, deadline)
             except (ProblemError, OverdueError) as error:
                 reasons.append(f"{name}: {error}")
@@ -226,7 +222,7 @@ class _Run:
         )  # fmt: skip
         with session.step(f"options ({name})"):
             recursion = Recursion(
-                hierarchy, knobs, self._share(OPTIONS_SHARE / left, NO_DEADLINE), self.executor, options.workers,
+                hierarchy, knobs, self._share(OPTIONS_SHARE / left), self.executor, options.workers,
                 None if options.store is None else Store(options.store),
                 lambda text: session.enter(f"options: {text}"), session.note,
             )  # fmt: skip
@@ -242,7 +238,7 @@ class _Run:
             return Chosen(composites)
         with self.session.step("choices of options"):
             model = self._nodes(composites) <= self.options.nodes and bool(self._models())
-            clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left, NO_DEADLINE)
+            clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left)
             upper, leaf = self._effort(self.options.group_methods), self._effort(self.options.leaf_methods)
             return choose(self.session, composites, upper, leaf, moves=self.options.moves, clock=clock)
 
@@ -253,7 +249,7 @@ class _Run:
         """Load what solves groups, if no start has done so: their seconds would be over before it is there."""
         for name in {*self.options.leaf_methods, *self.options.group_methods} & set(registry.heuristics()):
             if not self.session.enough:
-                registry.make("heuristics", name).prepared(self._share(PREPARE_SHARE, NO_DEADLINE))
+                registry.make("heuristics", name).prepared(self._share(PREPARE_SHARE))
 
     def _installed(self, names: tuple[str, ...]) -> list[str]:
         """Partitioners by name; those of the defaults that are not installed are passed over."""
@@ -321,13 +317,13 @@ class _Run:
         session = self.session
         last = [name for name in self.options.top_methods if name not in registry.heuristics()]
         only = last == [method.name] and not self.options.polish  # nothing comes after it
-        call = replace(session.call, deadline=self._share(alone if only else share, NO_DEADLINE), start="none")
+        call = replace(session.call, deadline=self._share(alone if only else share), start="none")
         best = start or (session.best.schedule if session.best is not None else session.warm_start)
         session.part(method.name, method.run, call, session.solver if method.needs_backend else None, start=best)
 
-    def _share(self, share: float, most: float = math.inf) -> Deadline:
-        """A deadline after a share of the time left; after `most` seconds where there is none."""
-        return self.clock.share(share, most)
+    def _share(self, share: float) -> Deadline:
+        """A deadline after a share of the time left; after :data:`NO_DEADLINE` where there is none."""
+        return self.clock.share(share, NO_DEADLINE)
 
 
 def _has_option(kind: type[Formulation], name: str) -> bool:

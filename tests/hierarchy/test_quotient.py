@@ -12,7 +12,7 @@ from remat.formulations.hierarchical import Composite, CompositeProblem, Option
 from remat.formulations.hierarchical.expand import needed_computes
 from remat.graphs.families import unit_chain
 from remat.hierarchy.options import Effort, plain_options
-from remat.hierarchy.quotient import Quotient, choice_of, chosen
+from remat.hierarchy.quotient import Quotient, choice_of
 from remat.hierarchy.refine import refined
 from remat.hierarchy.subproblem import SubProblem
 from remat.hierarchy.tree import Group
@@ -69,9 +69,9 @@ def test_options_are_chosen_so_that_the_whole_fits() -> None:
         hierarchy = random_hierarchy(seed, 8, training=True)
         peak = hierarchy.graph.reference_peak
         problem = Problem(hierarchy.graph, max(hierarchy.graph.structural_bound.peak, peak - max(1, peak // 8)))
-        schedule = chosen(problem, composites(hierarchy), Deadline.after(5), method="eviction", moves=1)
-        if schedule is not None:
-            assert judged(problem, schedule).accepted
+        best = choice_of(problem, composites(hierarchy), Deadline.after(5), method="eviction", moves=1)
+        if best is not None and best.fits:
+            assert judged(problem, best.schedule).accepted
             found += 1
     assert found > 5
 

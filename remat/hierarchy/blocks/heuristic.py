@@ -35,6 +35,10 @@ LAST, SOME = 5, 16
 ABOVE, LEANINGS = (1.1, 1.25, 1.6, 2.0, 2.5, 3.0), (6.0,)
 
 
+#: Position after the last op of each block.
+Ends = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class BlockOptions(Options):
     """Options of :class:`BlockCheckpointing`.
@@ -87,7 +91,7 @@ class Measured:
     cost: int
     peak: int
     plan: Plan
-    ends: tuple[int, ...]
+    ends: Ends
 
 
 class Measure:
@@ -124,15 +128,21 @@ class Measure:
             step.first_backward_reads, problem.kept & live, arrays.cost[arrays.order], workspace[arrays.order], *rows,
         )  # fmt: skip
         self.always = arrays.input_bytes + problem.constant_bytes
-        self._latest: tuple[Int, Int] | None = None
+        self._latest: tuple[Ends | Int, Int, Int] | None = None
 
-    def of(self, plan: Plan, ends: Int) -> tuple[int, int, Int]:
+    def measured(self, plan: Plan, ends: Ends) -> Measured:
+        """What a plan comes to for blocks that end before `ends`."""
+        cost, peak, _ = self.of(plan, ends)
+        return Measured(cost, peak, plan, ends)
+
+    def of(self, plan: Plan, ends: Ends | Int) -> tuple[int, int, Int]:
         """Cost and peak of a plan for blocks that end before `ends`, and its computes (op numbers)."""
         from remat.hierarchy.blocks.sequence_kernel import SequenceRoom, sequence_of
 
         if self._latest is None or self._latest[0] is not ends:
-            self._latest = ends, first_backward_of(self.step, ends)
-        when, low, high = plan.events(ends, self._latest[1])
+            array = np.array(ends, dtype=np.int64)
+            self._latest = ends, array, first_backward_of(self.step, array)
+        when, low, high = plan.events(*self._latest[1:])
         num_ops, num_tensors = len(self.tables.cost), len(self.tables.size)
         length = num_ops + int((high - low).sum()) + 2
         room = SequenceRoom(*(np.empty(size, dtype=np.int64) for size in (num_tensors, num_tensors, length, length)))
@@ -232,19 +242,11 @@ class BlockCheckpointing(Heuristic):
             return self._known[1]
         best: list[Measured] = []
         looking = deadline.share(LOOKING)
-        given: tuple[int, ...] = ()
-        whole, array = True, np.empty(0, dtype=np.int64)
-        try:
-            for number, (plan, ends) in enumerate(self._plans(measure.step)):
-                if number:
+        with suppress(OverdueError):
+            for plan, ends in self._plans(measure.step):
+                if best:
                     looking.check()
-                if ends is not given:
-                    given, array = ends, np.array(ends, dtype=np.int64)
-                cost, peak, _ = measure.of(plan, array)
-                _insert(best, Measured(cost, peak, plan, ends))
-        except OverdueError:
-            whole = False
-        if whole:
+                _insert(best, measure.measured(plan, ends))
             self._known = problem, best
         return best
 
@@ -254,45 +256,38 @@ class BlockCheckpointing(Heuristic):
         All plans are measured only where a family or k is named. Otherwise each k comes first; where none fits, then
         segments that are dropped again, and where some fit, for each of them the fewest blocks with which it does.
         """
-        options = self.options
-        if options.which != "all" or options.k is not None:
+        if self.options.which != "all" or self.options.k is not None:
             return self._frontier(problem, measure, deadline)
         found: list[Measured] = []
         looking = deadline.share(LOOKING)
-        chains = [np.array(ends, dtype=np.int64) for ends in self._chains(measure.step)]
+        chains, num_ops = self._chains(measure.step), len(problem.graph.ops)
 
-        def look(plan: Plan, ends: Int) -> bool:
+        def look(plan: Plan, ends: Ends) -> bool:
             if found:
                 looking.check()
-            cost, peak, _ = measure.of(plan, ends)
-            _insert(found, Measured(cost, peak, plan, tuple(ends.tolist())))
-            return budget is None or peak <= budget
+            one = measure.measured(plan, ends)
+            _insert(found, one)
+            return budget is None or one.peak <= budget
 
         with suppress(OverdueError):
-            every = [few(len(ends), len(problem.graph.ops)) for ends in chains]
             whole = [
-                (number, plan, look(plan, ends))
-                for number, ends in enumerate(chains)
-                for plan in FAMILIES["every"](len(ends), every[number], None)
+                (ends, plan, look(plan, ends)) for ends in chains for plan in _family("every", ends, num_ops, None)
             ]
             if not any(fits for _, _, fits in whole):  # before anything else: it may be all that fits
-                for number, ends in enumerate(chains):
-                    for plan in FAMILIES["nested"](len(ends), every[number], None):
+                for ends in chains:
+                    for plan in _family("nested", ends, num_ops, None):
                         look(plan, ends)
             fitting = []
-            for number, plan, fits in whole:
+            for ends, plan, fits in whole:
                 # the last blocks may hold more when they are recomputed than if they are held
-                length = len(chains[number])
-                last = [replace(plan, dropped=m) for m in range(length - 1, length - LAST, -1) if m > 0]
-                if not plan.offset and (fits or any(look(other, chains[number]) for other in last)):
-                    fitting.append((number, plan.k))
+                last = [replace(plan, dropped=m) for m in range(len(ends) - 1, len(ends) - LAST, -1) if m > 0]
+                if not plan.offset and (fits or any(look(other, ends) for other in last)):
+                    fitting.append((ends, plan.k))
             thin = 1 + len(fitting) // SOME
-            for place, (number, k) in enumerate(fitting):
-                ends = chains[number]
-                if not every[number] and place % thin:
-                    continue
-                some = sorted(FAMILIES["first"](len(ends), every[number], k))
-                bisect_left(some, True, key=partial(look, ends=ends))  # `look` keeps what is measured on the way
+            for place, (ends, k) in enumerate(fitting):
+                if not place % thin or few(len(ends), num_ops):
+                    some = sorted(_family("first", ends, num_ops, k))
+                    bisect_left(some, True, key=partial(look, ends=ends))  # `look` keeps what is measured on the way
         return found
 
     def _refined(self, measure: Measure, best: Measured, budget: int | None, deadline: Deadline) -> Measured:
@@ -300,33 +295,35 @@ class BlockCheckpointing(Heuristic):
         num_blocks, reach = len(best.ends), 0.5
         if few(num_blocks, len(measure.step.problem.graph.ops)) or self.options.k is not None:
             return best
-        ends, looking = np.array(best.ends, dtype=np.int64), deadline.share(LOOKING)
+        looking = deadline.share(LOOKING)
         while reach * max(best.plan.k, best.plan.dropped) >= 1 and not looking.expired:
             better = best
             for plan in near(best.plan, num_blocks, reach):
                 if not looking.expired:
-                    cost, peak, _ = measure.of(plan, ends)
-                    better = _best([better, Measured(cost, peak, plan, best.ends)], budget)
+                    better = _best([better, measure.measured(plan, best.ends)], budget)
             reach, best = reach if better is not best else reach / 2, better
         return best
 
-    def _plans(self, step: TrainingStep) -> Iterator[tuple[Plan, tuple[int, ...]]]:
+    def _plans(self, step: TrainingStep) -> Iterator[tuple[Plan, Ends]]:
         """All plans, the quickest and likeliest first."""
-        chains = self._chains(step)
-        which = list(FAMILIES) if self.options.which == "all" else [self.options.which]
-        for family in which:
+        chains, num_ops = self._chains(step), len(step.problem.graph.ops)
+        for family in FAMILIES if self.options.which == "all" else [self.options.which]:
             for ends in chains:
-                every = few(len(ends), len(step.problem.graph.ops))
-                for plan in FAMILIES[family](len(ends), every, self.options.k):
+                for plan in _family(family, ends, num_ops, self.options.k):
                     yield plan, ends
 
-    def _chains(self, step: TrainingStep) -> list[tuple[int, ...]]:
+    def _chains(self, step: TrainingStep) -> list[Ends]:
         """Ends of blocks, for each way to cut."""
         return [(*(cut + 1 for cut in cuts), step.num_forward) for cuts in all_cuts(step, self.options.blocks)]
 
     def _schedule(self, measure: Measure, found: Measured) -> Schedule:
-        _, _, sequence = measure.of(found.plan, np.array(found.ends, dtype=np.int64))
+        _, _, sequence = measure.of(found.plan, found.ends)
         return Schedule.of_computes(measure.step.problem.graph, sequence, source=self.name)
+
+
+def _family(family: str, ends: Ends, num_ops: int, k: int | None) -> Iterator[Plan]:
+    """The plans of a family for blocks with such ends, all or only some of them."""
+    return FAMILIES[family](len(ends), few(len(ends), num_ops), k)
 
 
 def _best(found: list[Measured], budget: int | None) -> Measured:

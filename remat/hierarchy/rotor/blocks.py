@@ -12,7 +12,7 @@ import numpy as np
 from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
 from remat.graphs.arrays import Bool, Int
-from remat.hierarchy.rotor.chain import BlockOption, Chain
+from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, backward_cuts
 
 
@@ -147,13 +147,10 @@ class Blocks:
 
         maker = Maker(self)
         sweeps = [maker.sweep(block) for block in range(self.num_blocks)]
-        options: list[tuple[BlockOption, ...]] = []
-        for block in range(self.num_blocks):
-            deadline.check()
-            options.append(maker.options(block))
+        options = tuple(maker.options(block) for block in deadline.each(range(self.num_blocks), 1))
         return Chain(
             np.array([cost for cost, _, _ in sweeps], dtype=np.float64),
-            np.array([peak for _, peak, _ in sweeps], dtype=np.int64), self.between, self.above, tuple(options),
+            np.array([peak for _, peak, _ in sweeps], dtype=np.int64), self.between, self.above, options,
             tuple(np.array(ops, dtype=np.int64) for _, _, ops in sweeps),
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from remat.graphs.arrays import Int
 from remat.hierarchy.rotor.chain import BlockOption
 
 if TYPE_CHECKING:
@@ -90,24 +91,8 @@ class Maker:
         if key not in self._known:
             place = np.empty(len(self.position), dtype=np.int64)
             place[ops] = np.arange(len(ops))
-            self._known[key] = tuple(
-                replace(
-                    option,
-                    backward_peak=option.backward_peak - above,
-                    backward=place[option.backward],
-                    alone=place[option.alone],
-                )
-                for option in self._made(block, facts)
-            )
-        return tuple(
-            replace(
-                option,
-                backward_peak=option.backward_peak + above,
-                backward=ops[option.backward],
-                alone=ops[option.alone],
-            )
-            for option in self._known[key]
-        )
+            self._known[key] = tuple(_moved(option, place, -above) for option in self._made(block, facts))
+        return tuple(_moved(option, ops, above) for option in self._known[key])
 
     def _made(self, block: int, facts: _Facts) -> list[BlockOption]:
         found: dict[tuple[float, ...], BlockOption] = {}
@@ -169,6 +154,12 @@ class Maker:
         stays = {t for t in used if self.last_read[t] >= facts.backward_end}
         live = int(self.blocks.above[block + 1]) + sum(self.size[t] for t in saved)
         return self._peak(sequence, stays, saved | above, live)
+
+
+def _moved(option: BlockOption, ops: Int, above: int) -> BlockOption:
+    """An option in other numbers of ops, beside `above` more bytes in its backward part."""
+    peak = option.backward_peak + above
+    return replace(option, backward_peak=peak, backward=ops[option.backward], alone=ops[option.alone])
 
 
 @dataclass(frozen=True, eq=False)
