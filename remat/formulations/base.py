@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.graphs.arrays import GraphArrays
 from remat.modeling import Model
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
@@ -58,6 +59,13 @@ class Part:
     first: int
     last: int
 
+    def touched(self, arrays: GraphArrays) -> NDArray[np.bool_]:
+        """Inputs and outputs of the ops; shape (tensors,)."""
+        touched = np.zeros(len(arrays.size), dtype=np.bool_)
+        for table in (arrays.op_inputs, arrays.op_outputs):
+            touched[table.indices[self.ops[table.rows]]] = True
+        return touched
+
 
 @dataclass(frozen=True)
 class Leeway:
@@ -104,8 +112,13 @@ class Formulation(ABC):
     def scope(self) -> Scope:
         """What the optimum of the model is optimal among."""
 
-    def leave_out_above(self, cost: int | None) -> None:  # noqa: B027  (most formulations state them all the same)
+    most_cost: int | None = None
+    """Cost above which schedules need not be stated, which most formulations state all the same; None: any."""
+
+    def leave_out_above(self, cost: int | None) -> None:
         """A schedule of this cost is known, or none: costlier ones need not be stated. Called before anything else."""
+        if cost is not None and (self.most_cost is None or cost < self.most_cost):
+            self.most_cost = cost
 
     def estimate(self) -> ModelSize | None:
         """How large the model will be, at the cost of a small part of building it; None: unknown.

@@ -246,8 +246,7 @@ class Narrowing:
         return Linear(record.name, number[row[inside]], column[inside], value[inside], low[keep], high[keep], enforce)
 
     def _clauses(self, record: Clauses) -> Clauses:
-        clause = np.repeat(np.arange(len(record), dtype=np.int64), np.diff(record.indptr))
-        truth = self.bounds.truth(record.literals)
+        clause, truth = record.owner, self.bounds.truth(record.literals)
         open_ones = np.bincount(clause[truth == 0], minlength=len(record))
         holds = np.bincount(clause[truth == 1], minlength=len(record)) > 0
         if (~holds & (open_ones == 0)).any():
@@ -261,7 +260,7 @@ class Narrowing:
 
     def _domain(self, record: Domain) -> Domain:
         bounds, count = self.bounds, len(record)
-        owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(record.indptr))
+        owner = record.owner
         variable = record.variable[owner]
         inside = (record.values >= bounds.lower[variable]) & (record.values <= bounds.upper[variable])
         owner, values = owner[inside], record.values[inside]
@@ -296,7 +295,7 @@ class Narrowing:
     def _reservoir(self, record: Reservoir) -> Reservoir:
         """Without events that do not happen, and without reservoirs in which all is fixed."""
         bounds, count = self.bounds, len(record)
-        owner = np.repeat(np.arange(count, dtype=np.int64), np.diff(record.indptr))
+        owner = record.owner
         truth = bounds.truth(record.active)
         loose = (truth >= 0) & ((truth == 0) | ~bounds.fixed(record.time))
         open_ones = np.bincount(owner[loose], minlength=count) > 0

@@ -111,15 +111,13 @@ def _linear(record: Linear, values: Float, tolerance: float) -> Iterator[str]:
 
 
 def _clauses(record: Clauses, values: Float, tolerance: float) -> Iterator[str]:
-    clause = np.repeat(np.arange(len(record)), np.diff(record.indptr))
-    true = np.bincount(clause[_true(record.literals, values)], minlength=len(record))
+    true = np.bincount(record.owner[_true(record.literals, values)], minlength=len(record))
     for i in np.flatnonzero(true == 0):
         yield f" row {i}: no literal of {record.literals[record.indptr[i] : record.indptr[i + 1]].tolist()} is true"
 
 
 def _domain(record: Domain, values: Float, tolerance: float) -> Iterator[str]:
-    owner = np.repeat(np.arange(len(record)), np.diff(record.indptr))
-    x = np.rint(values[record.variable]).astype(np.int64)
+    owner, x = record.owner, np.rint(values[record.variable]).astype(np.int64)
     hits = np.bincount(owner[record.values == x[owner]], minlength=len(record))
     for i in np.flatnonzero(hits == 0):
         yield f" row {i}: {x[i]} is not a listed value"
@@ -165,7 +163,7 @@ def _sum_until(when: Int, amount: Int, times: Int) -> Int:
 
 def _reservoir(record: Reservoir, values: Float, tolerance: float) -> Iterator[str]:
     active = np.flatnonzero(_true(record.active, values))
-    reservoir = np.repeat(np.arange(len(record)), np.diff(record.indptr))[active]
+    reservoir = record.owner[active]
     time = np.rint(values[record.time[active]]).astype(np.int64) + record.offset[active]
     in_order = np.lexsort((time, reservoir))
     reservoir, time, change = reservoir[in_order], time[in_order], record.change[active][in_order]

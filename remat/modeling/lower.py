@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,9 @@ class Lowered:
         return self._extend(np.asarray(values, dtype=np.float64))
 
 
-def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadline: Deadline | None = None) -> Lowered:
+def lower(
+    model: Model, native: Kinds, overrides: Sequence[Bridge[Any]] = (), deadline: Deadline | None = None
+) -> Lowered:
     """`model` in records of the kinds `native` only.
 
     For each record, in this order: the first of `overrides` that applies; the record itself, if native; what the
@@ -86,7 +89,9 @@ def lower(model: Model, native: Kinds, overrides: Sequence[Bridge] = (), deadlin
     if not overrides and all(_is_one_of(kind_of(record), native) for record in model.records):
         return Lowered(model, model, np.copy)
     workshop = Workshop(model, deadline)
-    todo: list[tuple[Record, tuple[Bridge, ...]]] = [(record, tuple(overrides)) for record in reversed(model.records)]
+    todo: list[tuple[Record, tuple[Bridge[Any], ...]]] = [
+        (record, tuple(overrides)) for record in reversed(model.records)
+    ]
     while todo:
         workshop.deadline.check()
         record, special = todo.pop()
@@ -111,7 +116,7 @@ def _is_one_of(kind: type[Record], kinds: Kinds) -> bool:
     return any(issubclass(kind, other) for other in kinds)
 
 
-def _only_bridge(record: Record, workshop: Workshop, native: Kinds) -> Bridge:
+def _only_bridge(record: Record, workshop: Workshop, native: Kinds) -> Bridge[Any]:
     """The bridge of the record's kind.
 
     Raises

@@ -50,9 +50,9 @@ class Record(ABC):
 
     name: str
 
-    @abstractmethod
     def __len__(self) -> int:
         """Number of constraints."""
+        return 1
 
     def _with_role(self, role: dict[str, str]) -> Iterator[tuple[str, Any]]:
         """Names and values of the fields that have a role, without those that are None."""
@@ -86,6 +86,20 @@ class Record(ABC):
     @abstractmethod
     def detail(self) -> str:
         """A few words on size, for the printed table."""
+
+
+class GroupedRecord(Record):
+    """Constraints over entries, of which ``indptr[i]:indptr[i + 1]`` belong to constraint ``i``."""
+
+    indptr: Int
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def owner(self) -> Int:
+        """Constraint of each entry."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.indptr))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +162,7 @@ class Linear(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Clauses(Record):
+class Clauses(GroupedRecord):
     """Each clause: at least one of its literals is true.
 
     Attributes
@@ -177,15 +191,12 @@ class Clauses(Record):
         np.cumsum(np.bincount(groups, minlength=num_groups), out=indptr[1:])
         return cls(name, indptr, literals[by_group])
 
-    def __len__(self) -> int:
-        return len(self.indptr) - 1
-
     def detail(self) -> str:
         return f"{len(self.literals):,} literals"
 
 
 @dataclass(frozen=True, eq=False)
-class Domain(Record):
+class Domain(GroupedRecord):
     """Each variable takes one of its listed values.
 
     Attributes
@@ -200,9 +211,6 @@ class Domain(Record):
     variable: Int = field(metadata=VARIABLE)
     indptr: Int
     values: Int
-
-    def __len__(self) -> int:
-        return len(self.variable)
 
     def detail(self) -> str:
         return f"{len(self.values):,} values"
@@ -235,15 +243,12 @@ class Cumulative(Record):
     capacity: int = 0
     capacity_variable: int | None = field(default=None, metadata=VARIABLE)
 
-    def __len__(self) -> int:
-        return 1
-
     def detail(self) -> str:
         return f"{len(self.start):,} intervals"
 
 
 @dataclass(frozen=True, eq=False)
-class Reservoir(Record):
+class Reservoir(GroupedRecord):
     """Reservoirs, each with a level that starts at 0, is changed by active events, and never falls below 0.
 
     All events at the same time act together.
@@ -268,9 +273,6 @@ class Reservoir(Record):
     change: Int
     active: Int = field(metadata=LITERAL)
 
-    def __len__(self) -> int:
-        return len(self.indptr) - 1
-
     def detail(self) -> str:
         return f"{len(self.time):,} events"
 
@@ -287,9 +289,6 @@ class AllDifferent(Record):
 
     name: str
     variable: Int = field(metadata=VARIABLE)
-
-    def __len__(self) -> int:
-        return 1
 
     def detail(self) -> str:
         return f"{len(self.variable):,} variables"
@@ -317,9 +316,6 @@ class NoOverlap2D(Record):
     width: Int
     height: Int
     presence: Int = field(metadata=LITERAL)
-
-    def __len__(self) -> int:
-        return 1
 
     def detail(self) -> str:
         return f"{len(self.first):,} rectangles"

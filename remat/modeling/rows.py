@@ -14,6 +14,7 @@ from remat.modeling.records import Linear
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 #: In place of a column: there is no such variable, it is always 0; or it is always 1.
 NONE, ONE = -1, -2
@@ -84,6 +85,24 @@ def rows_from(
     )  # fmt: skip
 
 
+def column(block: Vars, number: Int) -> Int:
+    """Columns of a block by number within it; :data:`NONE` and :data:`ONE` stay."""
+    return np.where(number >= 0, block.index[0] + number, number) if len(block) else number
+
+
+def sum_rows(name: str, left: Int, *right: Int) -> Linear:
+    """Rows ``left <= sum of right``, one for each element, from columns that may be :data:`NONE` or :data:`ONE`.
+
+    Examples
+    --------
+    >>> record = sum_rows("carry", np.array([3, ONE]), np.array([0, 1]), np.array([NONE, 2]))
+    >>> record.column, record.value, record.upper
+    (array([3, 0, 1, 2]), array([ 1., -1., -1., -1.]), array([ 0., -1.]))
+    """
+    row = np.arange(len(left), dtype=np.int64)
+    return rows_from(name, (row, left, 1), *((row, each, -1) for each in right), num_rows=len(row), upper=0)
+
+
 def difference_rows(
     name: str,
     greater: Int,
@@ -138,6 +157,23 @@ def expand(counts: ArrayLike) -> tuple[Int, Int]:
     return owner, np.arange(len(owner), dtype=np.int64) - first[owner]
 
 
+def last_of(*keys: Int) -> Bool:
+    """Whether each element is the last one of its like; those with the same keys follow one another."""
+    same = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
+    return np.append(~same, True)[: len(keys[0])]
+
+
+def first_of(last: Bool) -> Bool:
+    """Whether each element is the first one of its like, from :func:`last_of`."""
+    return np.append(True, last[:-1])[: len(last)]
+
+
+def largest_onward(values: Float, last: Bool) -> Float:
+    """Largest of the values, each between 0 and 1, from each element on to the last one of its like."""
+    group = np.cumsum(last[::-1])
+    return (np.maximum.accumulate(values[::-1] + 2 * group) - 2 * group)[::-1]
+
+
 def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[Float, Float]:
     """Lower sides of the rows of a record, and their sums over all variables but those of a block.
 
@@ -167,3 +203,19 @@ def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[F
             terms = record.value[other] * values[record.column[other]]
             return record.lower, np.bincount(record.row[other], terms, len(record)).astype(np.float64)
     return np.zeros(0), np.zeros(0)
+
+
+def running_values(model: Model, name: str, block: Vars, values: Float, group: Int) -> Float:
+    """Values of a block by rows of which each states the difference to the one before, anew in each group.
+
+    Parameters
+    ----------
+    model, name, block, values
+        As for :func:`sums_without`; the record has a row for each variable of the block.
+    group : int64 array, shape (rows,)
+        Ascending.
+    """
+    lower, other = sums_without(model, name, block, values)
+    total = np.cumsum(lower - other)
+    first = np.searchsorted(group, group)
+    return total - np.where(first > 0, total[first - 1], 0)

@@ -17,6 +17,7 @@ from remat.modeling import (
     Record,
     Reservoir,
     lower,
+    violations,
 )
 
 
@@ -111,9 +112,6 @@ def test_an_override_does_not_see_its_own_records(mixed):
 class Strange(Record):
     name = "strange"
 
-    def __len__(self):
-        return 1
-
     def variables(self):
         return np.zeros(0, dtype=np.int64)
 
@@ -121,11 +119,13 @@ class Strange(Record):
         return ""
 
 
-def test_a_record_without_any_bridge():
+def test_a_record_of_an_unknown_kind():
     model = Model("m")
     model.add(Strange())
     with refused("model.no-bridge", culprit="strange"):
         lower(model, {PlainLinear})
+    with refused("model.unknown-record", culprit="strange"):
+        violations(model, [])
 
 
 def test_rows_that_are_not_native_have_no_bridge(mixed):

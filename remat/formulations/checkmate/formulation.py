@@ -19,7 +19,7 @@ from remat.formulations.sequence import (
     useful_schedule,
 )
 from remat.modeling import Model, Vars
-from remat.modeling.rows import expand, rows_from, sums_without
+from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -165,7 +165,12 @@ class Checkmate(Formulation):
         return x.index[self.layout.slot(stage, op)]
 
     def _s(self, x: _Blocks, stage: Int, tensor: Int) -> Int:
-        return x.S.index[self.layout.retention(stage, tensor)]
+        """S[stage, tensor], or NONE."""
+        return column(x.S, self.layout.retention(stage, tensor))
+
+    def _made(self, x: _Blocks, stage: Int, tensor: Int) -> Int:
+        """R of the op that makes an ordinary tensor in a stage; NONE for buffers."""
+        return np.where(self.layout.is_buffer[tensor], NONE, self._at(x.R, stage, self.layout.writer[tensor]))
 
     # -- constraints -----------------------------------------------------------------------------------------------
 
@@ -174,36 +179,14 @@ class Checkmate(Formulation):
         use, rank = expand(at.T - at.begin(at.use_op))
         tensor, reader = at.use_tensor[use], at.use_op[use]
         stage = at.begin(reader) + rank
-        row = np.arange(len(use), dtype=np.int64)
-        ordinary = ~at.is_buffer[tensor]
-        held = stage > at.begin(at.writer[tensor])  # (1d): nothing is retained into the first stage
-        model.add(
-            rows_from(
-                "(1b) inputs there",
-                (row, self._at(x.R, stage, reader), 1),
-                (row[held], self._s(x, stage[held], tensor[held]), -1),
-                (row[ordinary], self._at(x.R, stage, at.writer[tensor])[ordinary], -1),
-                num_rows=len(row),
-                upper=0,
-            )
-        )
+        run, held, made = self._at(x.R, stage, reader), self._s(x, stage, tensor), self._made(x, stage, tensor)
+        model.add(sum_rows("(1b) inputs there", run, held, made))  # (1d): nothing is retained into the first stage
         self.deadline.check()
         stage, tensor = at.retained()
         past = (stage > at.last_writer[tensor] + 1) | (~at.is_buffer[tensor])
         tensor, stage = tensor[past], stage[past]
-        row = np.arange(len(tensor), dtype=np.int64)
-        before = stage > at.begin(at.writer[tensor]) + 1
-        ordinary = ~at.is_buffer[tensor]
-        model.add(
-            rows_from(
-                "(1c) retained if there",
-                (row, self._s(x, stage, tensor), 1),
-                (row[before], self._s(x, stage[before] - 1, tensor[before]), -1),
-                (row[ordinary], self._at(x.R, stage[ordinary] - 1, at.writer[tensor[ordinary]]), -1),
-                num_rows=len(row),
-                upper=0,
-            )
-        )
+        before, made = self._s(x, stage - 1, tensor), self._made(x, stage - 1, tensor)
+        model.add(sum_rows("(1c) retained if there", self._s(x, stage, tensor), before, made))
         self._goals(model, x)
 
     def _goals(self, model: Model, x: _Blocks) -> None:
@@ -212,16 +195,8 @@ class Checkmate(Formulation):
         kept = np.flatnonzero(at.kept & ((at.s_count > 0) | (not at.frontier)))
         row = np.arange(len(kept), dtype=np.int64)
         last = np.full(len(kept), at.T - 1, dtype=np.int64)
-        held, ordinary = at.s_count[kept] > 0, ~at.is_buffer[kept]
-        model.add(
-            rows_from(
-                "kept to the end",
-                (row[held], self._s(x, last[held], kept[held]), 1),
-                (row[ordinary], self._at(x.R, last[ordinary], at.writer[kept[ordinary]]), 1),
-                num_rows=len(kept),
-                lower=1,
-            )
-        )
+        held, made = self._s(x, last, kept), self._made(x, last, kept)
+        model.add(rows_from("kept to the end", (row, held, 1), (row, made, 1), num_rows=len(kept), lower=1))
         if not at.frontier:  # what others read is computed for their sake
             ends = np.ones(at.n, dtype=np.bool_)
             ends[arrays.position[arrays.edge_producer]] = False
@@ -310,17 +285,8 @@ class Checkmate(Formulation):
         part, rank = expand(at.part_count)
         tensor, op = at.part_tensor[part], at.part_op[part]
         stage = at.last_writer[tensor] + 1 + rank
-        row = np.arange(len(part), dtype=np.int64)
-        model.add(
-            rows_from(
-                "transient contribution",
-                (row, self._at(x.R, stage, op), 1),
-                (row, self._s(x, stage, tensor), -1),
-                (row, x.transient.index, -1),
-                num_rows=len(part),
-                upper=0,
-            )
-        )
+        run, there = self._at(x.R, stage, op), self._s(x, stage, tensor)
+        model.add(sum_rows("transient contribution", run, there, x.transient.index))
         _, slots = at.runs()
         writes = np.zeros(at.n, dtype=np.bool_)
         writes[at.part_op] = True
@@ -375,7 +341,8 @@ class Checkmate(Formulation):
             values[self._at(x.R, later, self.layout.part_op[part])]
             - values[self._s(x, later, self.layout.part_tensor[part])],
         )
-        self._fill_memory(model, x, values)
+        stage, _ = self.layout.runs()
+        values[x.U.index] = running_values(model, "(2)-(3) memory", x.U, values, stage)
         return values
 
     def _stages_of(self, sequence: Int) -> Int:
@@ -396,9 +363,7 @@ class Checkmate(Formulation):
         model, x = self.statement
         values = self.encode(schedule)
         arrays = self.problem.graph.arrays
-        touched = np.zeros(len(arrays.size), dtype=np.bool_)
-        for table in (arrays.op_inputs, arrays.op_outputs):
-            touched[table.indices[part.ops[table.rows]]] = True
+        touched = part.touched(arrays)
         stage, slot = self.layout.runs()
         retained_stage, owner = self.layout.retained()
         free_stage, freed = self.layout.frees()
@@ -415,14 +380,6 @@ class Checkmate(Formulation):
         free[x.U.index] = inside(stage, part.first - 1)
         free[x.transient.index] = inside(self.layout.last_writer[self.layout.part_tensor[written]] + 1 + later)
         return Leeway(values, np.where(free, model.lower, values), np.where(free, model.upper, values))
-
-    def _fill_memory(self, model: Model, x: _Blocks, values: Values) -> None:
-        """U from (2) and (3), by running sums along each stage."""
-        sides, sums = sums_without(model, "(2)-(3) memory", x.U, values)
-        total = np.cumsum(sides - sums)
-        first = self.layout.first_slot
-        offset = np.where(first > 0, total[first - 1], 0)
-        values[x.U.index] = total - np.repeat(offset, self.layout.width)
 
     def retention(self, values: Values) -> Values:
         """S by stage and position of the op whose output is retained, fractional where the values are; shape (T, n)."""

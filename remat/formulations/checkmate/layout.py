@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from remat.errors import ProblemError
 from remat.formulations.sequence import MemoryScale, standing_buffers
 from remat.formulations.staging import TensorUses
-from remat.modeling.rows import expand
+from remat.modeling.rows import NONE, expand
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
@@ -72,7 +72,7 @@ class CheckmateLayout:
         What FREE stands for: every use, and where needed the writer itself.
     s_count, s_first, free_count, free_first : int64 arrays
         How many stages each tensor of S, and each (tensor, op) of FREE, has; number of the first one.
-    part_tensor, part_op, part_count, part_first : int64 arrays
+    part_tensor, part_op, part_count : int64 arrays
         Contributions to buffers that may be transient, after the stage of the buffer's last writer.
     """
 
@@ -104,7 +104,6 @@ class CheckmateLayout:
         into = np.flatnonzero(self.is_buffer[arrays.producers.rows])
         self.part_tensor, self.part_op = arrays.producers.rows[into], arrays.position[arrays.producers.indices[into]]
         self.part_count = n - 1 - self.last_writer[self.part_tensor]
-        self.part_first = np.cumsum(self.part_count) - self.part_count
 
     def _freed_by_their_writers(self, problem: Problem) -> Int:
         """Tensors for which FREE[k,t,p(t)] is there.
@@ -152,8 +151,9 @@ class CheckmateLayout:
         return self.begin(self.writer[tensor]) + 1 + rank, tensor
 
     def retention(self, stage: Int, tensor: Int) -> Int:
-        """Number of S[stage, tensor] among `retained`."""
-        return self.s_first[tensor] + stage - self.begin(self.writer[tensor]) - 1
+        """Number of S[stage, tensor] among `retained`, or NONE."""
+        later = stage - self.begin(self.writer[tensor])
+        return np.where(later > 0, self.s_first[tensor] + later - 1, NONE)
 
     def frees(self) -> tuple[Int, Int]:
         """(stage, number of the tensor and op) of every FREE."""

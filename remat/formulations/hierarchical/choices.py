@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.hierarchical.layout import Tables
-from remat.modeling import Vars
-from remat.modeling.rows import NONE, ONE, expand
+from remat.modeling.rows import NONE, ONE, expand, last_of
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+
+class Touches(NamedTuple):
+    """Reads, or makes, in the phases in which their nodes may run: by phase, then datum, then node.
+
+    Attributes
+    ----------
+    t, item : int64 arrays
+        Phase, and number of the read or make in `Tables`.
+    last : bool array
+        Whether it is the datum's last one in that phase.
+    keys : int64 array
+        One ascending number for each.
+    total : int
+        Reads or makes in `Tables`.
+    """
+
+    t: Int
+    item: Int
+    last: Bool
+    keys: Int
+    total: int
+
+    @classmethod
+    def of(cls, may: Bool, node: Int, data: Int) -> Touches:
+        """Those of nodes that touch data."""
+        t, item = np.nonzero(may[:, node])
+        return cls(t, item, last_of(t, data[item]), t * len(node) + item, len(node))
+
+    def place(self, t: Int | int, item: Int | int) -> Int:
+        """Places of reads or makes among these, in phases in which they may run."""
+        return np.searchsorted(self.keys, np.asarray(t) * self.total + item)
 
 
 class Phases:
@@ -151,26 +183,12 @@ class Phases:
         number[there] = np.arange(len(there[0]))
         return number, kind
 
-    # -- reads within a phase ----------------------------------------------------------------------------------------
+    # -- reads and makes within a phase ------------------------------------------------------------------------------
 
     @cached_property
-    def reads(self) -> tuple[Int, Int, Bool]:
-        """(phase, read, whether it is the datum's last one in that phase), by phase, then datum, then node."""
-        at = self.at
-        t, read = np.nonzero(self.may[:, at.read_node])
-        data = at.read_data[read]
-        last = np.append((t[1:] != t[:-1]) | (data[1:] != data[:-1]), True)[: len(t)]
-        return t, read, last
-
-    def place_of_read(self, t: Int | int, read: Int | int) -> Int:
-        """Where in `reads` a read is, in phases in which it may run."""
-        return np.searchsorted(self._read_keys, np.asarray(t) * len(self.at.read_node) + read)
-
-    @cached_property
-    def _read_keys(self) -> Int:
-        """One ascending number for each of `reads`."""
-        t, read, _ = self.reads
-        return t * len(self.at.read_node) + read
+    def reads(self) -> Touches:
+        """Reads within each phase."""
+        return Touches.of(self.may, self.at.read_node, self.at.read_data)
 
     @cached_property
     def fixed(self) -> Bool:
@@ -186,31 +204,15 @@ class Phases:
     def read_terms(self) -> tuple[Int, Int]:
         """(place in `reads`, column of R) for the choices that read."""
         at = self.at
-        t, read, _ = self.reads
+        t, read, *_ = self.reads
         place, rank = expand(at.read_count[read])
         choice = at.read_choice[at.read_first[read[place]] + rank]
         return place, self.run_column(self.slot[t[place], at.node[choice]], choice)
 
-    # -- makes within a phase ----------------------------------------------------------------------------------------
-
     @cached_property
-    def makes(self) -> tuple[Int, Int, Bool]:
-        """(phase, make, whether it is the datum's last one in that phase), by phase, then datum, then node."""
-        at = self.at
-        t, make = np.nonzero(self.may[:, at.make_node])
-        data = at.make_data[make]
-        last = np.append((t[1:] != t[:-1]) | (data[1:] != data[:-1]), True)[: len(t)]
-        return t, make, last
-
-    def place_of_make(self, t: Int | int, make: Int | int) -> Int:
-        """Where in `makes` makes are, in phases in which they may run."""
-        return np.searchsorted(self._make_keys, np.asarray(t) * len(self.at.make_node) + make)
-
-    @cached_property
-    def _make_keys(self) -> Int:
-        """One ascending number for each of `makes`."""
-        t, make, _ = self.makes
-        return t * len(self.at.make_node) + make
+    def makes(self) -> Touches:
+        """Makes within each phase."""
+        return Touches.of(self.may, self.at.make_node, self.at.make_data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,8 +245,3 @@ class Levels:
     over: Int
     phantom: Int
     Sp: Int
-
-
-def column(block: Vars, number: Int) -> Int:
-    """Columns of a block by number within it; NONE and ONE stay."""
-    return np.where(number >= 0, block.index[0] + number, number) if len(block) else number

@@ -352,9 +352,7 @@ class CompositeProblem:
 
     def _runs_of(self, number: int) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
         each, border = self.composites[number], self.border
-        n = len(self.arrays.cost)
-        ahead, back = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
-        ahead[each.forward], back[each.backward] = True, True
+        ahead, back = self._mask(each.forward), self._mask(each.backward)
         forward, backward = [], []
         for place, option in enumerate(each.options):
             who = f"option {option.name or place!r} of composite {each.name!r}"
@@ -379,6 +377,12 @@ class CompositeProblem:
             raise ProblemError(f"no option of composite {each.name!r} has a backward part", "composite")
         return tuple(forward), tuple(backward)
 
+    def _mask(self, ops: Int) -> Bool:
+        """Which ops of the graph are among some."""
+        mask = np.zeros(len(self.arrays.cost), dtype=np.bool_)
+        mask[ops] = True
+        return mask
+
     def _check_option(self, option: Option, ahead: Bool, back: Bool, who: str) -> None:
         """Each part computes ops of the group only, and those that it must."""
         arrays, border = self.arrays, self.border
@@ -391,19 +395,12 @@ class CompositeProblem:
             raise ProblemError(
                 f"{who} computes op {self._name(int(foreign[0]))!r}, which is none of its own", "composite"
             )
-        given = np.zeros(len(ahead), dtype=np.bool_)
-        given[option.forward] = True
-        handed = np.zeros(len(ahead), dtype=np.bool_)  # ops with an output that crosses the border
+        given = self._mask(option.forward)
         crosses = ~border.internal & ~border.passing
-        handed[arrays.op_outputs.rows[crosses[arrays.op_outputs.indices]]] = True
-        if not back.any():
-            handed = ahead
-        needed = ahead & handed & ~given
+        handed = self._mask(arrays.op_outputs.rows[crosses[arrays.op_outputs.indices]])
+        needed = ahead & ~given & (handed | ~back.any())
         if option.backward is not None:
-            given[option.backward] = True
-            needed |= (ahead | back) & ~given
-            early = np.zeros(len(ahead), dtype=np.bool_)
-            early[option.backward] = True
-            needed |= back & ~early
+            later = self._mask(option.backward)
+            needed |= (ahead & ~given | back) & ~later
         if needed.any():
             raise ProblemError(f"{who} does not compute op {self._name(int(needed.argmax()))!r}", "composite")

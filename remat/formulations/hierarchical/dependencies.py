@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.formulations.hierarchical.choices import Levels, Phases, column
+from remat.formulations.hierarchical.choices import Levels, Phases
 from remat.modeling import Model, Vars
-from remat.modeling.rows import NONE, expand, rows_from
+from remat.modeling.rows import NONE, column, expand, rows_from, sum_rows
 
 if TYPE_CHECKING:
     from remat.formulations.hierarchical.formulation import HIlp
@@ -50,19 +50,13 @@ def add_data(model: Model, R: Vars, shared: tuple[Vars, Vars], h: HIlp, levels: 
     node, data = at.make_node[parts], at.make_data[parts]
     s, k = column(shared[0], phases.contribution_kept), column(shared[1], phases.contribution)
     t, m = np.nonzero(phases.contribution_kept[:-1] != NONE)
-    row = np.arange(len(t), dtype=np.int64)
-    model.add(
-        rows_from("(d1) contributions to what is there", (row, s[t, m], 1), (row, levels.P[t, data[m]], -1),
-                  num_rows=len(t), upper=0)
-    )  # fmt: skip
+    model.add(sum_rows("(d1) contributions to what is there", s[t, m], levels.P[t, data[m]]))
     t, m = np.nonzero(k != NONE)
     row = np.arange(len(t), dtype=np.int64)
     place, term = computes(phases, R, t, node[m])
     model.add(rows_from("(d2) contribute", (row, k[t, m], 1), (place, term, -1), num_rows=len(t), upper=0))
     t, m = np.nonzero((phases.contribution_kept[1:] != NONE) & (s[1:] != s[:-1]))
-    row = np.arange(len(t), dtype=np.int64)
-    kept = ((row, s[t + 1, m], 1), (row, s[t, m], -1), (row, k[t, m], -1))
-    model.add(rows_from("(d2) contributions kept", *kept, num_rows=len(t), upper=0))
+    model.add(sum_rows("(d2) contributions kept", s[t + 1, m], s[t, m], k[t, m]))
     _complete(model, R, h, (s, k))
     _contributions(model, k, h, levels)
 
@@ -70,7 +64,7 @@ def add_data(model: Model, R: Vars, shared: tuple[Vars, Vars], h: HIlp, levels: 
 def _complete(model: Model, R: Vars, h: HIlp, columns: tuple[Int, Int]) -> None:
     """(d3) for accumulation buffers."""
     (s, k), at, phases = columns, h.tables, h.phases
-    t, read, _ = phases.reads
+    t, read, *_ = phases.reads
     shared = np.flatnonzero(at.makers[at.read_data[read]] > 1)
     use, rank = expand(at.makers[at.read_data[read[shared]]])
     place = shared[use]
@@ -94,14 +88,13 @@ def _complete(model: Model, R: Vars, h: HIlp, columns: tuple[Int, Int]) -> None:
 def _contributions(model: Model, k: Int, h: HIlp, levels: Levels) -> None:
     """(a2)."""
     at, phases = h.tables, h.phases
-    t, make, _ = phases.makes
+    t, make, *_ = phases.makes
     shared = np.flatnonzero(at.makers[at.make_data[make]] > 1)
     t, make = t[shared], make[shared]
     given = k[t, phases.part_of[make]]
     for name, low in (("(a2) there from before", levels.before[shared]), ("(a2) there once begun", given)):
         use = np.flatnonzero((low != NONE) & (low != levels.after[shared]))
-        row = np.arange(len(use), dtype=np.int64)
-        model.add(rows_from(name, (row, low[use], 1), (row, levels.after[shared][use], -1), num_rows=len(use), upper=0))
+        model.add(sum_rows(name, low[use], levels.after[shared][use]))
 
 
 def add_limits(model: Model, R: Vars, h: HIlp) -> None:

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
-from remat.formulations.hierarchical.choices import Levels, Phases, column
+from remat.formulations.hierarchical.choices import Levels, Phases
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.dependencies import add_data, add_limits, computes
 from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.layout import HIlpOptions, Tables
 from remat.formulations.hierarchical.memory import add_memory, stated
-from remat.formulations.hierarchical.plan import Plan, claims_of, schedule_in, steps_in, values_of
+from remat.formulations.hierarchical.plan import Plan, schedule_in, steps_in, values_of
 from remat.formulations.hierarchical.recognition import encoded
-from remat.modeling import Model, Vars
-from remat.modeling.rows import NONE, ONE, expand, rows_from
+from remat.modeling import Linear, Model, Vars
+from remat.modeling.rows import NONE, ONE, column, expand, first_of, rows_from, sum_rows
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -126,13 +126,6 @@ class HIlp(Formulation):
         budget, held = problem.budget_bytes, self.whole.arrays.input_bytes + problem.constant_bytes
         if budget is not None and budget < held:
             raise ProblemError(f"the budget of {budget:,} bytes is less than what is always held, {held:,} bytes")
-        self._limit: int | None = None
-
-    def leave_out_above(self, cost: int | None) -> None:
-        if cost is not None and (self._limit is None or cost < self._limit):
-            self._limit = cost
-            for name in ("phases", "statement"):
-                self.__dict__.pop(name, None)
 
     @cached_property
     def tables(self) -> Tables:
@@ -142,7 +135,7 @@ class HIlp(Formulation):
     @cached_property
     def phases(self) -> Phases:
         """What there are variables for."""
-        extra = None if self._limit is None else max(0, self._limit - self.tables.base)
+        extra = None if self.most_cost is None else max(0, self.most_cost - self.tables.base)
         return Phases(self.tables, self.tables.may_run(extra, self.deadline, ahead=self.options.ahead))
 
     def scope(self) -> Scope:
@@ -155,7 +148,7 @@ class HIlp(Formulation):
 
     def estimate(self) -> ModelSize:
         at, phases = self.tables, self.phases
-        t, read, _ = phases.reads
+        t, read, *_ = phases.reads
         slots = len(phases.run_phase)
         rows = np.array([len(stated(each)) for each in at.rows], dtype=np.int64)[phases.run_node]
         kept = sum(
@@ -196,11 +189,11 @@ class HIlp(Formulation):
         self.deadline.check()
         p, sp = column(P, phases.kept), column(Sp, phases.phantom_kept)
         phantom = self._phantom_levels(Q, sp)
-        t, read, last = phases.reads
+        t, read, last, *_ = phases.reads
         tail = np.where(last, p[t + 1, at.read_data[read]], NONE)
         L, live, following = self._chain(model, R, tail)
         first = np.where(phases.fixed, ONE, p[1:])
-        head = np.append(True, last[:-1])[: len(last)]
+        head = first_of(last)
         first[t[head], at.read_data[read[head]]] = live[head]
         before, after, B = self._making(model, p, first)
         over = self._over(model, R, after)
@@ -228,7 +221,7 @@ class HIlp(Formulation):
     def _chain(self, model: Model, R: Vars, tail: Int) -> tuple[Vars, Int, Int]:
         """(a1): L of each read and what follows it."""
         at, phases = self.tables, self.phases
-        t, read, last = phases.reads
+        t, read, last, *_ = phases.reads
         data = at.read_data[read]
         place, term = phases.read_terms
         term = column(R, term)
@@ -240,44 +233,34 @@ class HIlp(Formulation):
         live[own] = L.index
         mine = ~fixed & alone
         live[place[mine[place]]] = term[mine[place]]
-        following = (
-            np.where(last, tail, live[np.minimum(np.arange(len(t)) + 1, max(0, len(t) - 1))]) if len(t) else tail
-        )
+        following = np.where(last, tail, np.roll(live, -1))
         number = np.cumsum(own) - 1
-        row, count = np.arange(int(own.sum()), dtype=np.int64), int(own.sum())
-        chosen = own[place]
-        now = (row, live[own], -1)
+        chosen, more = own[place], own & (following != NONE)
         model.add(
-            rows_from("(a1) there for a reader", (number[place[chosen]], term[chosen], 1), now, num_rows=count, upper=0)
-        )
-        more = np.flatnonzero(following[own] != NONE)
-        row = np.arange(len(more), dtype=np.int64)
-        model.add(
-            rows_from(
-                "(a1) there before", (row, following[own][more], 1), (row, live[own][more], -1),
-                num_rows=len(more), upper=0,
-            )
+            rows_from("(a1) there for a reader", (number[place[chosen]], term[chosen], 1),
+                      (np.arange(len(L)), L.index, -1), num_rows=len(L), upper=0),
+            sum_rows("(a1) there before", following[more], live[more]),
         )  # fmt: skip
         return L, live, following
 
     def _making(self, model: Model, p: Int, first: Int) -> tuple[Int, Int, Vars]:
         """What is there before and after each maker; (a2)."""
         at, phases = self.tables, self.phases
-        t, make, last = phases.makes
+        t, make, last, *_ = phases.makes
         data = at.make_data[make]
         own = ~last
         B = model.implied("B", int(own.sum()), 0, 1)
         after = first[t, data]
         after[own] = B.index
         before = p[t, data]
-        head = np.append(True, last[:-1])[: len(last)]
-        before[~head] = after[np.flatnonzero(~head) - 1]
+        on = np.flatnonzero(~first_of(last))
+        before[on] = after[on - 1]
         return before, after, B
 
     def _over(self, model: Model, R: Vars, after: Int) -> tuple[Vars, Int]:
         """(a3) where a recomputation may make what nobody wants."""
         at, phases = self.tables, self.phases
-        t, make, _ = phases.makes
+        t, make, *_ = phases.makes
         node, data = at.make_node[make], at.make_data[make]
         mine = np.flatnonzero((t > node) & ~(at.single[node] & (at.makers[data] == 1)) & (after != ONE))
         over = model.implied("over", len(mine), 0, 1)
@@ -319,17 +302,10 @@ class HIlp(Formulation):
             for choice in (at.phantom_forward, at.phantom_backward)
         )
         for name, low in (("(8) kept", onward), ("(8) saved", ahead), ("(9) there for the backward part", back)):
-            use = np.flatnonzero((low != NONE) & (low != q))
-            row = np.arange(len(use), dtype=np.int64)
-            model.add(rows_from(name, (row, low[use], 1), (row, q[use], -1), num_rows=len(use), upper=0))
-        use = np.flatnonzero((q != NONE) & (q != into))
-        row = np.arange(len(use), dtype=np.int64)
-        model.add(
-            rows_from(
-                "(7) made by the forward part", (row, q[use], 1), (row, into[use], -1), (row, ahead[use], -1),
-                num_rows=len(use), upper=0,
-            )
-        )  # fmt: skip
+            use = (low != NONE) & (low != q)
+            model.add(sum_rows(name, low[use], q[use]))
+        use = (q != NONE) & (q != into)
+        model.add(sum_rows("(7) made by the forward part", q[use], into[use], ahead[use]))
         layer = t * max(1, len(at.layer_forward)) + at.phantom_layer[phantom]
         there = q != NONE
         keys, row = np.unique(layer[there], return_inverse=True)
@@ -345,9 +321,14 @@ class HIlp(Formulation):
         return encoded(self.whole, schedule, lambda runs: values_of(self, Plan.of(self, runs)), self._claimed)
 
     def _claimed(self, values: Values) -> tuple[float, float]:
-        """The most held, where that is more than the budget; then cost."""
-        held = max(int(each.max()) for each in self.claims(values))
-        return max(self.problem.budget_bytes or 0, held), self.build().objective.value(values)
+        """Units by which memory exceeds the budget; then cost."""
+        model, x, _ = self.statement
+        held = [values[x.U.index] - model.upper[x.U.index]]
+        for record in model.records:
+            if isinstance(record, Linear) and record.name == "(10) budget":
+                terms = record.value * values[record.column]
+                held.append(np.bincount(record.row, terms, len(record)) - record.upper)
+        return np.concatenate(held).max(initial=0), model.objective.value(values)
 
     def decode(self, values: Values) -> Schedule:
         return schedule_in(self, values)
@@ -355,7 +336,3 @@ class HIlp(Formulation):
     def steps(self, values: Values) -> list[Step]:
         """The nodes computed, with their options, and what is there throughout each."""
         return steps_in(self, values)
-
-    def claims(self, values: Values) -> list[Int]:
-        """Bytes that the model says are held at each sub-step of each of :meth:`steps`."""
-        return claims_of(self, values)

@@ -133,7 +133,7 @@ class HierarchicalIntervals(RetentionIntervals):
     def layout(self) -> IntervalsLayout:
         """Which copies, instances and reads there are."""
         tables = tables_of(self.whole, self.choices.profile)
-        return IntervalsLayout.of(tables, self.problem.order, self.choices.copies)
+        return IntervalsLayout(tables, self.problem.order, self.choices.copies)
 
     @cached_property
     def most(self) -> int:

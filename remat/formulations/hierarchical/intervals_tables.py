@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -74,17 +74,6 @@ class Segments:
         return cls(demand, of_step[begin], of_step[run.last], of_step, memory)
 
 
-@dataclass
-class _Table:
-    """Rows (node, tensor, first segment, last segment, set of runs), gathered one after the other."""
-
-    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-
-    def columns(self) -> tuple[Int, Int, Int, Int, Int]:
-        table = np.array(self.rows, dtype=np.int64).reshape(-1, 5)
-        return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4]
-
-
 def tables_of(whole: CompositeProblem, profile: Profile) -> NodeTables:
     """Tables of a problem with composites."""
     return _Gatherer(whole, profile).tables()
@@ -110,7 +99,8 @@ class _Gatherer:
         arrays = whole.arrays
         self.size = arrays.size
         self.is_buffer = standing_buffers(whole.problem)[0] & ~whole.border.internal
-        self.reads, self.makes, self.fills, self.uses = _Table(), _Table(), _Table(), _Table()
+        # (node, tensor, first segment, last segment, set of runs) of each table of touches
+        self.touches: dict[str, list[tuple[int, ...]]] = {name: [] for name in ("reads", "makes", "fills", "uses")}
         self.codes: dict[tuple[int, tuple[int, ...]], int] = {}
         self.sets_of: dict[int, int] = {}
 
@@ -144,9 +134,9 @@ class _Gatherer:
                         continue
                     code = EVERY if len(own) == 1 else place
                     if side:
-                        self.reads.rows.append((node, tensor, 0, -1, code))
+                        self.touches["reads"].append((node, tensor, 0, -1, code))
                     else:
-                        self.makes.rows.append((node, tensor, len(cut.demand), len(cut.demand) - 1, code))
+                        self.touches["makes"].append((node, tensor, len(cut.demand), len(cut.demand) - 1, code))
         piece = np.array(pieces, dtype=np.int64).reshape(-1, 4)
         kept = np.zeros(len(self.size) + len(saved), dtype=np.bool_)
         kept[: len(self.size)] = whole.problem.kept
@@ -159,7 +149,7 @@ class _Gatherer:
             run_cost=np.array([run.cost for run in runs], dtype=np.int64),
             run_segments=np.array(segments_of, dtype=np.int64),
             piece_run=piece[:, 0], piece_begin=piece[:, 1], piece_end=piece[:, 2], piece_demand=piece[:, 3],
-            **{name: Touches(*getattr(self, name).columns()) for name in ("reads", "makes", "fills", "uses")},
+            **{name: Touches(*np.array(rows, dtype=np.int64).reshape(-1, 5).T) for name, rows in self.touches.items()},
             set_node=np.array([node for node, _ in self.codes], dtype=np.int64),
             sets=tuple(members for _, members in self.codes),
             size=np.concatenate([self.size, np.array(saved, dtype=np.int64)]),
@@ -183,7 +173,7 @@ class _Gatherer:
                 elif run.needs[i]:
                     alike.setdefault(("reads", tensor, 0, last), []).append(place)
         for (table, tensor, begin, last), places in alike.items():
-            getattr(self, table).rows.append((node, tensor, begin, last, self._code(node, tuple(places), len(runs))))
+            self.touches[table].append((node, tensor, begin, last, self._code(node, tuple(places), len(runs))))
 
     def _code(self, node: int, places: tuple[int, ...], count: int) -> int:
         if len(places) == count:

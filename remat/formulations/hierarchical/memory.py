@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.formulations.hierarchical.choices import Levels, column
+from remat.formulations.hierarchical.choices import Levels
 from remat.formulations.hierarchical.layout import NodeRow
 from remat.modeling import Model, Vars
-from remat.modeling.rows import NONE, ONE, Term, expand, rows_from
+from remat.modeling.rows import NONE, ONE, Term, column, expand, rows_from
 
 if TYPE_CHECKING:
     from remat.formulations.hierarchical.formulation import HIlp
@@ -59,7 +59,7 @@ def changes(h: HIlp, levels: Levels) -> list[tuple[Int, Int, Int, Int]]:
     put(t, zero, levels.P[t, d], at.size[d])
     # where no maker may run, it is what is read later that is there after the last one's place
     runs = np.zeros((at.T, len(at.tensor)), dtype=np.bool_)
-    phase, make, _ = phases.makes
+    phase, make, *_ = phases.makes
     runs[phase, at.make_data[make]] = True
     idle = ~runs[t, d] & (t > at.last_maker[d])
     put(t[idle], at.last_maker[d[idle]], levels.P[t, d][idle], -at.size[d[idle]])
@@ -69,7 +69,7 @@ def changes(h: HIlp, levels: Levels) -> list[tuple[Int, Int, Int, Int]]:
     put(phase, node, np.where(phase == node, ONE, levels.after), size)
     put(phase, node, levels.over, size)
     put(phase, node + 1, levels.over, -size)
-    phase, read, _ = phases.reads
+    phase, read, *_ = phases.reads
     node, size = at.read_node[read], at.size[at.read_data[read]]
     put(phase, node + 1, levels.live, -size)
     put(phase, node + 1, levels.following, size)
@@ -116,12 +116,12 @@ def corrections(h: HIlp, levels: Levels, k: int, slots: Int, row: NodeRow) -> li
     found: list[tuple[Int, int]] = []
     for d in row.freed.tolist():
         if (k, d) in at.read_of:
-            place = phases.place_of_read(t, at.read_of[k, d])
+            place = phases.reads.place(t, at.read_of[k, d])
             found += [(levels.live[place], -int(size[d])), (levels.following[place], int(size[d]))]
     for d in {*row.freed.tolist(), *row.hidden.tolist()}:
         if (k, d) not in at.make_of:
             continue
-        place = phases.place_of_make(t, at.make_of[k, d])
+        place = phases.makes.place(t, at.make_of[k, d])
         first, over, after = t == k, levels.over[place], levels.after[place]
         if d in row.freed:
             found += [(np.where(first, ONE, over), -int(size[d])), (np.where(first, after, NONE), int(size[d]))]

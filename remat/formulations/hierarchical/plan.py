@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.choices import Levels, column
+from remat.formulations.hierarchical.choices import Levels
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step, expand
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.formulations.staging import run_stages
-from remat.modeling.rows import NONE, ONE, sums_without
+from remat.modeling.rows import NONE, ONE, column, largest_onward, running_values, sums_without
 from remat.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -170,24 +170,19 @@ def _fill(h: HIlp, values: Values) -> None:
         slot = phases.slot[t, at.node[choice[j]]]
         held = np.maximum(held, worth(column(x.R, phases.run_column(slot, choice[j]))))
     values[x.Q.index[number[t, j]]] = held
-    t, _, last = phases.reads
+    t, _, last, *_ = phases.reads
     place, term = phases.read_terms
     read = np.bincount(place, worth(column(x.R, term)), minlength=len(t))
     held = np.maximum(read, np.where(last, worth(levels.following), 0))
-    group = np.cumsum(last[::-1])  # from the end, as what follows decides
-    held = (np.maximum.accumulate(held[::-1] + 2 * group) - 2 * group)[::-1]
     own = np.isin(levels.live, x.L.index)
-    values[levels.live[own]] = held[own]
-    t, make, last = phases.makes
+    values[levels.live[own]] = largest_onward(held, last)[own]
+    t, make, last, *_ = phases.makes
     for m in np.flatnonzero(~last).tolist():
         given = column(x.K, phases.contribution[t[m : m + 1], phases.part_of[make[m : m + 1]]])
         values[levels.after[m]] = max(worth(levels.before[m : m + 1])[0], worth(given)[0])
     _, spare = sums_without(model, "(a3) made and not wanted", x.over, values)
     values[x.over.index] = np.maximum(0, spare)
-    lower, other = sums_without(model, "(u) memory", x.U, values)
-    total = np.cumsum(lower - other)
-    first = np.searchsorted(phases.run_phase, phases.run_phase)
-    values[x.U.index] = total - np.where(first > 0, total[first - 1], 0)
+    values[x.U.index] = running_values(model, "(u) memory", x.U, values, phases.run_phase)
 
 
 def known(values: Values) -> Callable[[Int], Values]:
@@ -222,7 +217,7 @@ def plan_in(h: HIlp, values: Values) -> Plan:
     again = np.flatnonzero((phase > node) & at.single[node])
     make = np.full(at.T, NONE, dtype=np.int64)
     make[at.make_node] = np.arange(len(at.make_node))
-    place = phases.place_of_make(phase[again], make[node[again]])
+    place = phases.makes.place(phase[again], make[node[again]])
     of_use = np.ones(len(slots), dtype=np.bool_)
     of_use[again] = known(values)(levels.after[place]) > 0.5
     return Plan(node[of_use], choices[of_use], phase[of_use], [NOTHING] * int(of_use.sum()))
@@ -267,42 +262,12 @@ def _level(h: HIlp, levels: Levels, phase: int, k: int, d: int) -> int:
     readers = first + np.flatnonzero(phases.may[phase, at.read_node[first:end]])
     later = readers[at.read_node[readers] >= k]
     if len(later):
-        return int(levels.live[phases.place_of_read(phase, later[0])])
+        return int(levels.live[phases.reads.place(phase, later[0])])
     if len(readers):
-        return int(levels.following[phases.place_of_read(phase, readers[-1])])
+        return int(levels.following[phases.reads.place(phase, readers[-1])])
     return int(levels.first[phase, d])
 
 
 def schedule_in(h: HIlp, values: Values) -> Schedule:
     """The schedule that values stand for."""
     return expand(h.whole, steps_in(h, values), source=h.name)
-
-
-def claims_of(h: HIlp, values: Values) -> list[Int]:
-    """Bytes that the model says are held at each sub-step of each step of :func:`steps_in`."""
-    _, x, levels = h.statement
-    at, phases, plan, worth = h.tables, h.phases, plan_in(h, values), known(values)
-    found = []
-    for k, choice, t in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
-        run = at.runs[choice]
-        base = values[x.U.index[phases.slot[t, k]]] * at.unit + at.held - run.saved
-        held = base + run.memory.astype(np.float64)
-        step = np.arange(len(run.ops))
-        for tensor, last in zip(run.tensor.tolist(), run.last.tolist(), strict=True):
-            d = int(at.number[tensor])
-            gone = 0.0
-            if (k, d) in at.read_of:
-                place = phases.place_of_read(t, at.read_of[k, d])
-                gone += worth(levels.live[[place]])[0] - worth(levels.following[[place]])[0]
-            if (k, d) in at.make_of:
-                place = phases.place_of_make(t, at.make_of[k, d])
-                after = worth(levels.after[[place]])[0]
-                during = 1.0 if t == k else after + worth(levels.over[[place]])[0]
-                gone += during - after
-                absent = run.absent_tensor == tensor
-                for begin, until in zip(run.absent_from[absent], run.absent_until[absent], strict=True):
-                    hidden = (begin <= step) & (step < until)
-                    held[hidden] -= (during - worth(levels.before[[place]])[0]) * at.size[d]
-            held[step > last] -= gone * at.size[d]
-        found.append(np.rint(held).astype(np.int64))
-    return found

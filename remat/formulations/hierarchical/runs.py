@@ -84,14 +84,6 @@ class Run:
     absent_until: Int
 
     @property
-    def first(self) -> Int:
-        """First sub-step that makes each interface; 0 where it only needs it."""
-        first = np.zeros(len(self.tensor), dtype=np.int64)
-        begins = self.absent_from == 0
-        first[np.searchsorted(self.tensor, self.absent_tensor[begins])] = self.absent_until[begins]
-        return first
-
-    @property
     def peak(self) -> int:
         """Largest of `memory`."""
         return int(self.memory.max(initial=0))

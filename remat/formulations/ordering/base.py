@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,17 +84,26 @@ class OrderFormulation(Formulation):
             raise ProblemError(
                 f"the schedule computes op {op!r} twice, the {self.name} formulation each op once", "computed-twice"
             )
-        return self.values_of(sequence)
+        model = self.build()
+        values, position = np.zeros(model.num_vars), np.empty(self.num_ops, dtype=np.int64)
+        position[sequence] = np.arange(1, self.num_ops + 1)
+        if self.asks_peak:
+            peak = self.problem.simulate(self._schedule_of(sequence)).peak
+            values[model.objective.index] = (peak - self.held) // self.unit
+        self.fill(values, position)
+        return values
 
     @abstractmethod
-    def values_of(self, sequence: Int) -> Values:
-        """Values of the model's variables for an order of all ops, by number."""
+    def fill(self, values: Values, position: Int) -> None:
+        """Set the values of all variables but the peak for positions, from 1, of the ops."""
 
-    def peak_units(self, sequence: Int) -> int:
-        """Peak of an order without what is always held, in units."""
-        run = self.problem.simulate(self.schedule_of(sequence))
-        return (run.peak - self.held) // self.unit
+    def decode(self, values: Values) -> Schedule:
+        return self._schedule_of(np.argsort(self.ranks(values), kind="stable"))
 
-    def schedule_of(self, sequence: Int) -> Schedule:
+    @abstractmethod
+    def ranks(self, values: Values) -> NDArray[Any]:
+        """Numbers that ascend in the order of the ops; shape (ops,)."""
+
+    def _schedule_of(self, sequence: Int) -> Schedule:
         """The schedule that computes the ops in that order, frees implied."""
         return Schedule.of_computes(self.problem.graph, sequence, source=self.name)

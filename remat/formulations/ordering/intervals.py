@@ -14,7 +14,6 @@ from remat.formulations.ordering.layout import Groups
 from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model, Vars
 from remat.modeling.rows import difference_rows
 from remat.modeling.size import ModelSize
-from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
 
@@ -153,20 +152,14 @@ class OrderIntervals(OrderFormulation):
         held = len(at.size) + int((at.workspace > 0).sum())
         return ModelSize(n + ends + len(firsts) + len(lasts) + 2, rows + 2, 2 * rows + n + 3 * held + 1)
 
-    def values_of(self, sequence: Int) -> Values:
-        model, x = self.statement
-        values = np.zeros(model.num_vars)
-        at = np.empty(self.num_ops, dtype=np.int64)
-        at[sequence] = np.arange(1, self.num_ops + 1)
+    def fill(self, values: Values, position: Int) -> None:
+        _, x = self.statement
         firsts, lasts = self._several
-        values[x.start.index] = at
-        values[x.after.index] = at[self._ends] + 1
-        values[x.begin.index] = firsts.reduce(np.minimum, at)
-        values[x.end.index] = lasts.reduce(np.maximum, at) + 1
+        values[x.start.index] = position
+        values[x.after.index] = position[self._ends] + 1
+        values[x.begin.index] = firsts.reduce(np.minimum, position)
+        values[x.end.index] = lasts.reduce(np.maximum, position) + 1
         values[x.finish.index] = self.num_ops + 1
-        if x.tau is not None:
-            values[x.tau.index] = self.peak_units(sequence)
-        return values
 
-    def decode(self, values: Values) -> Schedule:
-        return self.schedule_of(np.argsort(np.rint(values[self.statement[1].start.index]), kind="stable"))
+    def ranks(self, values: Values) -> Values:
+        return np.rint(values[self.statement[1].start.index])

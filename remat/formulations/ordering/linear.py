@@ -13,7 +13,6 @@ from remat.formulations.ordering.liveness import Liveness, add_memory
 from remat.modeling import ALWAYS, Clauses, Model, Vars
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.size import ModelSize
-from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
 
@@ -82,8 +81,8 @@ class LinearOrder(OrderFormulation):
         return u, v
 
     @cached_property
-    def statement(self) -> tuple[Model, Vars, Liveness, Vars | None]:
-        """The model, its y, what follows from y, and τ."""
+    def statement(self) -> tuple[Model, Vars, Liveness]:
+        """The model, its y, and what follows from y."""
         model, before = Model(self.name), self.before
         y = model.booleans("y", len(self._pairs[0]))
         tau = self.aim(model)
@@ -94,7 +93,7 @@ class LinearOrder(OrderFormulation):
         held = add_memory(
             model, self.layout, done, before, capacity=self.capacity, unit=self.unit, tau=tau, number="(3)"
         )
-        return model, y, held, tau
+        return model, y, held
 
     def _transitive(self) -> Clauses:
         """(1): of every three pairs that would make a cycle, one is the other way round."""
@@ -127,21 +126,15 @@ class LinearOrder(OrderFormulation):
         entries = int(share * n * (2 * len(at.size) - int(at.kept.sum())))
         return ModelSize(pairs // 2 + held + 1, cycles + literals + n, 3 * cycles + 2 * literals + entries)
 
-    def values_of(self, sequence: Int) -> Values:
-        model, y, held, tau = self.statement
-        values = np.zeros(model.num_vars)
-        at = np.empty(self.num_ops, dtype=np.int64)
-        at[sequence] = np.arange(self.num_ops)
+    def fill(self, values: Values, position: Int) -> None:
+        _, y, held = self.statement
         u, v = self._pairs
-        values[y.index] = at[u] < at[v]
+        values[y.index] = position[u] < position[v]
         held.fill(values)
-        if tau is not None:
-            values[tau.index] = self.peak_units(sequence)
-        return values
 
-    def decode(self, values: Values) -> Schedule:
+    def ranks(self, values: Values) -> Int:
         u, v = self._pairs
         first = values[self.statement[1].index] > 0.5
         ahead = self.layout.earlier.sum(axis=1)  # ops that come before each
         np.add.at(ahead, np.where(first, v, u), 1)
-        return self.schedule_of(np.argsort(ahead, kind="stable"))
+        return ahead

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from remat.formulations.ordering.layout import Groups, OrderLayout
 from remat.modeling import ALWAYS, Linear, Model, Vars
-from remat.modeling.bridges.literals import NEVER, literal_rows
+from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -126,9 +126,5 @@ def _largest(
     largest[new] = block.index
     mine = is_open & new[groups.rows]
     entry, literal = largest[groups.rows][mine], entries[mine]
-    row = np.arange(len(entry), dtype=np.int64)
-    record = literal_rows(
-        f"{number} {name}", np.concatenate([row, row]), np.concatenate([entry, literal]), np.repeat([1, -1], len(row)),
-        lower=np.zeros(len(row)),
-    )  # fmt: skip
+    record = literal_differences(f"{number} {name}", entry, literal)
     return block, (record, entry, literal), largest

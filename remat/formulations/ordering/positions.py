@@ -13,9 +13,9 @@ from remat.formulations.ordering.liveness import Liveness, add_memory
 from remat.modeling import ALWAYS, Clauses, Linear, Model, Vars
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.size import ModelSize
-from remat.schedule import Schedule
 
 Int = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 
 class OrderPositions(OrderFormulation):
@@ -82,10 +82,9 @@ class OrderPositions(OrderFormulation):
         return literal
 
     @cached_property
-    def statement(self) -> tuple[Model, Vars, Liveness, Vars | None]:
-        """The model, its z, what follows from z, and τ."""
-        model, done = Model(self.name), self.done
-        is_open = (done != ALWAYS) & (done != NEVER)
+    def statement(self) -> tuple[Model, Vars, Liveness]:
+        """The model, its z, and what follows from z."""
+        model, done, is_open = Model(self.name), self.done, self._open
         z = model.booleans("z", int(is_open.sum()))
         tau = self.aim(model)
         self.deadline.check()
@@ -107,7 +106,7 @@ class OrderPositions(OrderFormulation):
         held = add_memory(
             model, self.layout, done[:, 1:], done[:, :-1], capacity=self.capacity, unit=self.unit, tau=tau, number="(5)"
         )
-        return model, z, held, tau
+        return model, z, held
 
     def estimate(self) -> ModelSize:
         n = self.num_ops
@@ -133,22 +132,18 @@ class OrderPositions(OrderFormulation):
         rows = 2 * n + ones + arcs + literals
         return ModelSize(ones + held + 1, rows, 3 * ones + 2 * arcs + 2 * literals + held + single)
 
-    def values_of(self, sequence: Int) -> Values:
-        model, z, held, tau = self.statement
-        values = np.zeros(model.num_vars)
-        op, position = np.nonzero((self.done != ALWAYS) & (self.done != NEVER))
-        at = np.empty(self.num_ops, dtype=np.int64)
-        at[sequence] = np.arange(1, self.num_ops + 1)
-        values[z.index] = at[op] <= position
-        held.fill(values)
-        if tau is not None:
-            values[tau.index] = self.peak_units(sequence)
-        return values
+    @property
+    def _open(self) -> Bool:
+        """Where z is a variable; shape (ops, n + 1)."""
+        return (self.done != ALWAYS) & (self.done != NEVER)
 
-    def decode(self, values: Values) -> Schedule:
-        is_open = (self.done != ALWAYS) & (self.done != NEVER)
-        later = np.zeros(self.num_ops, dtype=np.int64)  # positions at which an op is not there yet
-        op, position = np.nonzero(is_open)
-        np.add.at(later, op, values[self.done[op, position]] < 0.5)
-        np.add.at(later, np.nonzero(self.done == NEVER)[0], 1)
-        return self.schedule_of(np.argsort(later, kind="stable"))
+    def fill(self, values: Values, position: Int) -> None:
+        _, z, held = self.statement
+        op, at_most = np.nonzero(self._open)
+        values[z.index] = position[op] <= at_most
+        held.fill(values)
+
+    def ranks(self, values: Values) -> Int:
+        absent = (self.done == NEVER).astype(np.int64)  # at positions before the op's own
+        absent[self._open] = values[self.statement[1].index] < 0.5
+        return absent.sum(axis=1)

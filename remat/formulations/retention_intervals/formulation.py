@@ -105,7 +105,7 @@ class RetentionIntervals(Formulation):
     @cached_property
     def layout(self) -> IntervalsLayout:
         """Which copies, instances and reads there are."""
-        return IntervalsLayout.of(NodeTables.of_ops(self.problem), self.problem.order, self.options.copies)
+        return IntervalsLayout(NodeTables.of_ops(self.problem), self.problem.order, self.options.copies)
 
     @property
     def capacity(self) -> int:

@@ -65,7 +65,6 @@ class CopiedTouches:
         return CopiedTouches(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-@dataclass(frozen=True)
 class IntervalsLayout:
     """Which copies, instances and reads there are.
 
@@ -73,9 +72,15 @@ class IntervalsLayout:
     what a copy makes; accumulation buffers have one instance for good and are kept apart. Graph inputs are always live
     and left out.
 
-    Attributes
+    Parameters
     ----------
     tables : NodeTables
+    order : str
+    copies : int
+        Most runs of nodes that the problem does not limit.
+
+    Attributes
+    ----------
     width : int
         Units of time of each event.
     grid : StageGrid or None
@@ -86,6 +91,8 @@ class IntervalsLayout:
         Number of copies, and the first one.
     last_stage : int64 array, shape (nodes,)
         Last stage (from 1) in which another run of the node can be of use.
+    slot : int64 array, shape (copies,)
+        Place of each copy's node in a stage, from 1.
     first, last : int64 arrays, shape (copies,)
         Earliest and latest start.
     made, read, filled, used : CopiedTouches
@@ -95,22 +102,36 @@ class IntervalsLayout:
         Every read with each instance that can serve it, by read.
     """
 
-    tables: NodeTables
-    width: int
-    grid: StageGrid | None
-    copy_node: Int
-    copy_rank: Int
-    copies: Int
-    copy_first: Int
-    last_stage: Int
-    first: Int
-    last: Int
-    made: CopiedTouches
-    read: CopiedTouches
-    filled: CopiedTouches
-    used: CopiedTouches
-    pair_read: Int
-    pair_made: Int
+    def __init__(self, tables: NodeTables, order: str, copies: int) -> None:
+        self.tables, self.width = tables, tables.width
+        nodes, fixed = len(tables.position), order == OrderRule.FIXED
+        self.grid = StageGrid(nodes) if fixed else None
+        stage = self.last_stage = last_useful_stage(tables, fixed=fixed)
+        limit = np.where(tables.limit < 0, copies, tables.limit)
+        limit[stage <= 0] = 1
+        if fixed:  # at most once in each stage from its own to the last useful one
+            limit = np.minimum(limit, np.maximum(1, stage - tables.position))
+        self.copies, self.copy_first = limit, np.cumsum(limit) - limit
+        self.copy_node, self.copy_rank = expand(limit)
+        slot = self.slot = tables.position[self.copy_node] + 1
+        first = last = np.ones(len(self.copy_node), dtype=np.int64)
+        if self.grid is None:
+            last = last * len(self.copy_node)
+        else:
+            first = self.grid.event(slot + self.copy_rank, slot)
+            last = np.where(self.copy_rank > 0, self.grid.event(stage[self.copy_node], slot), first)
+        self.first, self.last = self.time(first), self.time(last)
+        self.made, self.read, self.filled, self.used = (
+            CopiedTouches.of(touches, self.copy_first, limit)
+            for touches in (tables.makes, tables.reads, tables.fills, tables.uses)
+        )
+        instances = Csr.from_pairs(self.made.tensor, np.arange(len(self.made)), len(tables.size))
+        self.pair_read, place = instances.entries(self.read.tensor)
+        self.pair_made = instances.indices[place]
+        if not tables.is_plain:  # a run does not serve itself, nor one that is always before it
+            maker, reader = self.made.copy[self.pair_made], self.read.copy[self.pair_read]
+            possible = (maker != reader) & (first[maker] < last[reader])
+            self.pair_read, self.pair_made = self.pair_read[possible], self.pair_made[possible]
 
     @property
     def events(self) -> int:
@@ -123,11 +144,6 @@ class IntervalsLayout:
         return self.events * self.width
 
     @property
-    def slot(self) -> Int:
-        """Place of each copy's node in a stage, from 1; shape (copies,)."""
-        return self.tables.position[self.copy_node] + 1
-
-    @property
     def contributions(self) -> CopiedTouches:
         """Contributions of later copies, to buffers that are live or for themselves."""
         return self.filled.only(self.copy_rank[self.filled.copy] > 0)
@@ -135,42 +151,6 @@ class IntervalsLayout:
     def time(self, event: Int) -> Int:
         """Start of events, which count from 1."""
         return (event - 1) * self.width + 1
-
-    @classmethod
-    def of(cls, tables: NodeTables, order: str, copies: int) -> IntervalsLayout:
-        """Layout with at most `copies` runs of nodes that the problem does not limit."""
-        nodes, width = len(tables.position), tables.width
-        fixed = order == OrderRule.FIXED
-        grid = StageGrid(nodes) if fixed else None
-        stage = last_useful_stage(tables, fixed=fixed)
-        limit = np.where(tables.limit < 0, copies, tables.limit)
-        limit[stage <= 0] = 1
-        if fixed:  # at most once in each stage from its own to the last useful one
-            limit = np.minimum(limit, np.maximum(1, stage - tables.position))
-        copy_node, copy_rank = expand(limit)
-        copy_first = np.cumsum(limit) - limit
-        first = last = np.ones(len(copy_node), dtype=np.int64)
-        if grid is None:
-            last = last * len(copy_node)
-        else:
-            slot = tables.position[copy_node] + 1
-            first = grid.event(slot + copy_rank, slot)
-            last = np.where(copy_rank > 0, grid.event(stage[copy_node], slot), first)
-        made, read, filled, used = (
-            CopiedTouches.of(touches, copy_first, limit)
-            for touches in (tables.makes, tables.reads, tables.fills, tables.uses)
-        )
-        instances = Csr.from_pairs(made.tensor, np.arange(len(made)), len(tables.size))
-        pair_read, place = instances.entries(read.tensor)
-        pair_made = instances.indices[place]
-        if not tables.is_plain:  # a run does not serve itself, nor one that is always before it
-            maker, reader = made.copy[pair_made], read.copy[pair_read]
-            possible = (maker != reader) & (first[maker] < last[reader])
-            pair_read, pair_made = pair_read[possible], pair_made[possible]
-        return cls(
-            tables, width, grid, copy_node, copy_rank, limit, copy_first, stage, (first - 1) * width + 1,
-            (last - 1) * width + 1, made, read, filled, used, pair_read, pair_made,
-        )  # fmt: skip
 
 
 def last_useful_stage(tables: NodeTables, *, fixed: bool) -> Int:

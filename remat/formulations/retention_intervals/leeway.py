@@ -24,15 +24,13 @@ def leeway(formulation: RetentionIntervals, schedule: Schedule, part: Part) -> L
     With the free order the idle copies of these ops take events inside of the stages, so that there is room for them
     between the copies that stay.
     """
-    at, arrays = formulation.layout, formulation.problem.graph.arrays
+    at = formulation.layout
     variables = formulation.statement
     model, x = variables.model, variables.blocks
     mine = part.ops[at.copy_node]
     encoder = IntervalsEncoder(formulation, formulation.runs_of(schedule), Gap(part.first, part.last, mine))
     values = encoder.values()
-    touched = np.zeros(len(arrays.size), dtype=np.bool_)
-    for table in (arrays.op_inputs, arrays.op_outputs):
-        touched[table.indices[part.ops[table.rows]]] = True
+    touched = part.touched(formulation.problem.graph.arrays)
     lower, upper = values.copy(), values.copy()
 
     def release(index: Int, which: Bool) -> None:

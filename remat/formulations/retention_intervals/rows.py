@@ -27,23 +27,15 @@ class IntervalRows:
         The capacity, where it is a variable.
     """
 
-    def __init__(
-        self,
-        variables: IntervalVariables,
-        unit: int,
-        capacity: int,
-        tau: int | None = None,
-        *,
-        reservoirs: bool = False,
-    ) -> None:
+    def __init__(self, variables: IntervalVariables, unit: int, capacity: int, tau: int | None = None) -> None:
         self.variables, self.layout = variables, variables.layout
         self.x, self.model = variables.blocks, variables.model
         self.unit, self.capacity, self.tau = unit, capacity, tau
 
     def add_all(self, deadline: Deadline) -> None:
         """Add all constraints."""
-        steps = [self._times, self._instances, self._after, self._memory,
-                 self._covers if self.variables.has_covers else self._reservoirs, self._keep]  # fmt: skip
+        covers = self._covers if self.variables.has_covers else self._reservoirs
+        steps = [self._times, self._instances, self._after, lambda: self.model.add(self.memory()), covers, self._keep]
         if len(self.layout.tables.buffers):
             steps.append(self._buffers)
         if not self.layout.tables.is_plain:
@@ -119,9 +111,6 @@ class IntervalRows:
     def _after(self) -> None:
         copy, units = np.nonzero(self.variables.after_table >= 0)
         self.model.add(difference_rows("after", self.x.after.index, self.x.start.index[copy], units, exact=True))
-
-    def _memory(self) -> None:
-        self.model.add(self.memory())
 
     def memory(self) -> Cumulative:
         """(4), or (13) where the capacity is a variable."""

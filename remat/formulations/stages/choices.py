@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.stages.layout import StageLayout
-from remat.modeling.rows import NONE, ONE, expand
+from remat.modeling.rows import NONE, ONE, expand, last_of
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
@@ -31,7 +31,7 @@ class StageChoices:
 
     problem: Problem
     layout: StageLayout
-    check: Callable[[], None] = lambda: None
+    check: Callable[[], None]
 
     @cached_property
     def runs(self) -> tuple[Int, Int]:
@@ -75,10 +75,6 @@ class StageChoices:
         table[stage, tensor] = number
         return table
 
-    def s(self, stage: Int, tensor: Int) -> Int:
-        """Numbers of S from `s_table`."""
-        return self.s_table[stage, tensor]
-
     @cached_property
     def reads(self) -> tuple[Int, Int, Int, Bool]:
         """(stage, tensor, reader) of reads by recomputations of what is not live anyway, and whether each is the last.
@@ -98,8 +94,7 @@ class StageChoices:
         self.check()
         by = np.lexsort((reader, tensor, stage))
         stage, reader, tensor = stage[by], reader[by], tensor[by]
-        last = np.append((stage[1:] != stage[:-1]) | (tensor[1:] != tensor[:-1]), True)[: len(stage)]
-        return stage, tensor, reader, last
+        return stage, tensor, reader, last_of(stage, tensor)
 
     @cached_property
     def is_read(self) -> Bool:

@@ -22,7 +22,19 @@ from remat.formulations.sequence import (
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
 from remat.modeling import Model, Vars
-from remat.modeling.rows import NONE, ONE, Term, expand, rows_from, sums_without
+from remat.modeling.rows import (
+    NONE,
+    ONE,
+    Term,
+    column,
+    expand,
+    first_of,
+    largest_onward,
+    rows_from,
+    running_values,
+    sum_rows,
+    sums_without,
+)
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -98,22 +110,22 @@ class Stages(Formulation):
         if problem.order is not OrderRule.FIXED:
             raise ProblemError("the stages formulation keeps the reference order; ask for order 'fixed'")
         self.options = options or StagesOptions()
-        self._limit = self.options.cost_limit
-        if self._limit is not None and self._limit < problem.graph.base_cost:
-            base = problem.graph.base_cost
-            raise ProblemError(f"the cost limit {self._limit:,} is below {base:,}, the cost of computing each op once")
+        self.most_cost, base = self.options.cost_limit, problem.graph.base_cost
+        if self.most_cost is not None and self.most_cost < base:
+            raise ProblemError(
+                f"the cost limit {self.most_cost:,} is below {base:,}, the cost of computing each op once"
+            )
         MemoryScale.of(problem, standing_buffers(problem)[1])  # a budget below what is always held is refused here
-
-    def leave_out_above(self, cost: int | None) -> None:
-        if cost is not None and (self._limit is None or cost < self._limit):
-            self._limit = cost
-            self.__dict__.pop("layout", None)
 
     @cached_property
     def layout(self) -> StageLayout:
         """What there are variables for."""
-        extra = None if self._limit is None else self._limit - self.problem.graph.base_cost
-        return StageLayout.of(self.problem, extra, self.options.ahead, self.deadline)
+        return StageLayout(self.problem, self._extra, self.options.ahead, self.deadline)
+
+    @property
+    def _extra(self) -> int | None:
+        """Most cost units that recomputations may take; None: any."""
+        return None if self.most_cost is None else self.most_cost - self.problem.graph.base_cost
 
     @cached_property
     def choices(self) -> StageChoices:
@@ -121,8 +133,7 @@ class Stages(Formulation):
         return StageChoices(self.problem, self.layout, self._check)
 
     def estimate(self) -> ModelSize:
-        extra = None if self._limit is None else self._limit - self.problem.graph.base_cost
-        return size_of(self.problem, extra, self.options.ahead, self.deadline)
+        return size_of(self.problem, self._extra, self.options.ahead, self.deadline)
 
     def _check(self) -> None:
         """Look at the clock of the moment, which may be another one than when the choices were made."""
@@ -150,13 +161,13 @@ class Stages(Formulation):
         R = model.booleans("R", len(self.choices.runs[0]))
         S = model.booleans("S", int(self.choices.retained[2].max(initial=-1)) + 1)
         stage, _, reader, _ = self.choices.reads
-        tail = self._column(S, self._tail)
+        tail = column(S, self._tail)
         own = self._own
         L = model.implied("L", int(own.sum()), 0, 1)
-        column = self._column(R, self.choices.run_number[stage, reader])
-        live = column.copy()
+        run = column(R, self.choices.run_number[stage, reader])
+        live = run.copy()
         live[own] = L.index
-        self._chain(model, own, live, column, tail)
+        self._chain(model, own, live, run, tail)
         self.deadline.check()
         self._availability(model, R, S, live)
         self.deadline.check()
@@ -172,7 +183,7 @@ class Stages(Formulation):
     def _tail(self) -> Int:
         """Number of S into the next stage for the last read of a tensor in each; NONE for other reads."""
         stage, tensor, _, last = self.choices.reads
-        return np.where(last, self.choices.s(stage + 1, tensor), NONE)
+        return np.where(last, self.choices.s_table[stage + 1, tensor], NONE)
 
     @property
     def _own(self) -> Bool:
@@ -180,70 +191,47 @@ class Stages(Formulation):
         _, _, _, last = self.choices.reads
         return ~last | (self._tail != NONE)
 
-    @staticmethod
-    def _column(block: Vars, number: Int) -> Int:
-        """Columns of a block by number within it; NONE and ONE stay."""
-        return np.where(number >= 0, block.index[0] + number, number) if len(block) else number
-
     # -- constraints -------------------------------------------------------------------------------------------------
 
-    def _chain(self, model: Model, own: Bool, live: Int, column: Int, tail: Int) -> None:
+    def _chain(self, model: Model, own: Bool, live: Int, run: Int, tail: Int) -> None:
         """(4) L of a read is at least R of its reader, and at least what follows."""
         _, _, _, last = self.choices.reads
-        mine = np.flatnonzero(own)
-        row = np.arange(len(mine), dtype=np.int64)
-        now = (row, live[mine], -1)
-        model.add(rows_from("(4) live while read", (row, column[mine], 1), now, num_rows=len(mine), upper=0))
-        following = np.where(last[mine], tail[mine], live[np.minimum(mine + 1, len(live) - 1)])
-        model.add(rows_from("(5) live before", (row, following, 1), now, num_rows=len(mine), upper=0))
+        following = np.where(last, tail, np.roll(live, -1))
+        model.add(
+            sum_rows("(4) live while read", run[own], live[own]),
+            sum_rows("(5) live before", following[own], live[own]),
+        )
 
     def _availability(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
         """(2) what is live first was retained or is recomputed, and (3) what the last op of a stage reads too."""
         at = self.layout
         stage, tensor, _, last = self.choices.reads
-        first = np.append(True, last[:-1])[: len(last)]
+        first = first_of(last)
         # carried on without a read in the stage
         on_stage, on_tensor, number = self.choices.retained
         on_stage = on_stage - 1
         carried = (on_stage >= at.first_stage) & ~at.fixed[on_stage, on_tensor]
-        carried &= ~self.choices.is_read[on_stage, on_tensor] & (self.choices.s(on_stage, on_tensor) != number)
+        carried &= ~self.choices.is_read[on_stage, on_tensor] & (self.choices.s_table[on_stage, on_tensor] != number)
         on_stage, on_tensor = on_stage[carried], on_tensor[carried]
         stage = np.concatenate([stage[first], on_stage])
         tensor = np.concatenate([tensor[first], on_tensor])
-        what = np.concatenate([live[first], self._column(S, self.choices.s(on_stage + 1, on_tensor))])
-        row = np.arange(len(what), dtype=np.int64)
-        model.add(
-            rows_from(
-                "(2) retained or recomputed",
-                (row, what, 1),
-                (row, self._made(R, stage, tensor), -1),
-                (row, self._held(S, stage, tensor), -1),
-                num_rows=len(what),
-                upper=0,
-            )
-        )
+        what = np.concatenate([live[first], column(S, self.choices.s_table[on_stage + 1, on_tensor])])
+        made, held = self._made(R, stage, tensor), self._held(S, stage, tensor)
+        model.add(sum_rows("(2) retained or recomputed", what, made, held))
         stage, tensor = np.nonzero(at.fixed)
         needed = (stage >= at.first_stage) & (stage > at.last_writer[tensor])
         stage, tensor = stage[needed], tensor[needed]
-        row = np.arange(len(stage), dtype=np.int64)
-        model.add(
-            rows_from(
-                "(3) inputs there",
-                (row, self._made(R, stage, tensor), -1),
-                (row, self._held(S, stage, tensor), -1),
-                num_rows=len(stage),
-                upper=-1,
-            )
-        )
+        made, held = self._made(R, stage, tensor), self._held(S, stage, tensor)
+        model.add(sum_rows("(3) inputs there", np.full(len(stage), ONE), made, held))
 
     def _made(self, R: Vars, stage: Int, tensor: Int) -> Int:
         """Column of the recomputation that makes an ordinary tensor anew."""
         at = self.layout
         number = self.choices.run_number[stage, np.minimum(at.first_writer[tensor], at.n - 1)]
-        return self._column(R, np.where(at.is_buffer[tensor], NONE, number))
+        return column(R, np.where(at.is_buffer[tensor], NONE, number))
 
     def _held(self, S: Vars, stage: Int, tensor: Int) -> Int:
-        return self._column(S, self.choices.s(stage, tensor))
+        return column(S, self.choices.s_table[stage, tensor])
 
     def _limits(self, model: Model, R: Vars) -> None:
         order = self.problem.graph.arrays.order
@@ -279,13 +267,13 @@ class Stages(Formulation):
         stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
         U = model.implied("U", len(tight), 0, at.capacity)
         self.deadline.check()
-        first_live = np.where(at.fixed, ONE, self._column(S, onward))
+        first_live = np.where(at.fixed, ONE, column(S, onward))
         k, t, reader, last = self.choices.reads
-        head = np.append(True, last[:-1])[: len(last)]
+        head = first_of(last)
         first_live[k[head], t[head]] = live[head]
         pk, pt = np.nonzero(at.first_writer < np.arange(at.n)[:, None])
-        before, after = self._column(S, into[pk, pt]), first_live[pk, pt]
-        following = np.where(last, self._column(S, onward[k, t]), live[np.minimum(np.arange(len(k)) + 1, len(k) - 1)])
+        before, after = column(S, into[pk, pt]), first_live[pk, pt]
+        following = np.where(last, column(S, onward[k, t]), np.roll(live, -1))
         writer = at.first_writer[pt]
         zero = np.zeros_like(writer)
         changes = [  # (stage, slot from which it holds, tensor, column, sign)
@@ -297,13 +285,13 @@ class Stages(Formulation):
         ]
         keys = stage * at.n + op
         terms: list[Term] = [(np.arange(len(tight)), U.index, 1)]
-        for k_, slot, t_, column, sign in self.deadline.each(changes, 1):
+        for k_, slot, t_, there, sign in self.deadline.each(changes, 1):
             row = np.searchsorted(keys, k_ * at.n + slot)
             row[row == len(keys)] = -1
-            good = (row >= 0) & (column != NONE) & (at.size[t_] > 0)
+            good = (row >= 0) & (there != NONE) & (at.size[t_] > 0)
             if len(keys):
                 good &= stage[row] == k_
-            terms.append((row[good], column[good], -sign * at.size[t_[good]]))
+            terms.append((row[good], there[good], -sign * at.size[t_[good]]))
         on = np.flatnonzero(stage[1:] == stage[:-1]) + 1
         terms.append((on, U.index[on - 1], -1))
         model.add(rows_from("(7) recomputations", *terms, num_rows=len(tight), lower=0, upper=0))
@@ -322,18 +310,8 @@ class Stages(Formulation):
         wanted = first_live[stage[run], tensor]
         choice = np.flatnonzero(wanted != NONE)
         over = model.implied("over", len(choice), 0, 1)
-        row = np.arange(len(choice), dtype=np.int64)
-        column = R.index[tight]
-        model.add(
-            rows_from(
-                "(8) unwanted outputs",
-                (row, column[run[choice]], 1),
-                (row, wanted[choice], -1),
-                (row, over.index, -1),
-                num_rows=len(choice),
-                upper=0,
-            )
-        )
+        again = R.index[tight]
+        model.add(sum_rows("(8) unwanted outputs", again[run[choice]], wanted[choice], over.index))
         always = np.flatnonzero(wanted == NONE)
         extra = np.flatnonzero(at.workspace[op] > 0)
         needs = np.unique(np.concatenate([extra, run]))
@@ -343,8 +321,8 @@ class Stages(Formulation):
             rows_from(
                 "(9) with workspace",
                 (row_of[needs], U.index[needs], 1),
-                (row_of[extra], column[extra], at.workspace[op[extra]]),
-                (row_of[run[always]], column[run[always]], at.size[tensor[always]]),
+                (row_of[extra], again[extra], at.workspace[op[extra]]),
+                (row_of[run[always]], again[run[always]], at.size[tensor[always]]),
                 (row_of[run[choice]], over.index, at.size[tensor[choice]]),
                 num_rows=len(needs),
                 upper=at.capacity,
@@ -360,8 +338,10 @@ class Stages(Formulation):
         sequence = op_sequence(problem, schedule)
         check_limits(problem, sequence)
         cost = int(problem.graph.arrays.cost[sequence].sum())
-        if self._limit is not None and cost > self._limit:
-            raise ProblemError(f"the schedule costs {cost:,}, more than the limit of {self._limit:,}", "over-the-limit")
+        if self.most_cost is not None and cost > self.most_cost:
+            raise ProblemError(
+                f"the schedule costs {cost:,}, more than the limit of {self.most_cost:,}", "over-the-limit"
+            )
         stage = stages_of(problem, sequence) - 1
         op = problem.graph.arrays.position[sequence]
         values = np.zeros(model.num_vars)
@@ -376,7 +356,7 @@ class Stages(Formulation):
         instances = Instances.of(problem, sequence)
         until = np.append(stage, at.n - 1)[instances.last_use]
         owner, rank = expand(np.maximum(0, until - stage[instances.step]))
-        number = self.choices.s(stage[instances.step][owner] + 1 + rank, instances.tensor[owner])
+        number = self.choices.s_table[stage[instances.step][owner] + 1 + rank, instances.tensor[owner]]
         values[x.S.index[number[number >= 0]]] = 1
         self._fill(model, x, values)
         return values
@@ -384,27 +364,20 @@ class Stages(Formulation):
     def _fill(self, model: Model, x: _Blocks, values: Values) -> None:
         """The values of L, U and `over` that go with R and S: the least."""
         stage, _, reader, last = self.choices.reads
-        held = values[self._column(x.R, self.choices.run_number[stage, reader])]
-        tail = self._column(x.S, self._tail)
+        held = values[column(x.R, self.choices.run_number[stage, reader])]
+        tail = column(x.S, self._tail)
         held = np.maximum(held, np.where(tail >= 0, values[tail], 0))
-        group = np.cumsum(last[::-1])  # from the end, as what follows decides
-        held = (np.maximum.accumulate(held[::-1] + 2 * group) - 2 * group)[::-1]
-        values[x.L.index] = held[self._own]
+        values[x.L.index] = largest_onward(held, last)[self._own]
         _, spare = sums_without(model, "(8) unwanted outputs", x.over, values)
         values[x.over.index] = np.maximum(0, spare)
-        lower, other = sums_without(model, "(7) recomputations", x.U, values)
-        total = np.cumsum(lower - other)
-        begins = self.choices.runs[0][self.choices.tight]
-        first = np.searchsorted(begins, begins)
-        values[x.U.index] = total - np.where(first > 0, total[first - 1], 0)
+        stages = self.choices.runs[0][self.choices.tight]
+        values[x.U.index] = running_values(model, "(7) recomputations", x.U, values, stages)
 
     def leeway(self, schedule: Schedule, part: Part) -> Leeway:
         """R of the ops and S of their inputs and outputs in the stages of `part`, and what follows from these."""
         (model, x), arrays = self.statement, self.problem.graph.arrays
         values = self.encode(schedule)
-        touched = np.zeros(len(arrays.size), dtype=np.bool_)
-        for table in (arrays.op_inputs, arrays.op_outputs):
-            touched[table.indices[part.ops[table.rows]]] = True
+        touched = part.touched(arrays)
         free = np.zeros(model.num_vars, dtype=np.bool_)
         stage, op = self.choices.runs
         free[x.R.index] = (part.first <= stage) & (stage <= part.last) & part.ops[arrays.order[op]]

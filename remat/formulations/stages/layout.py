@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -61,14 +61,24 @@ def size_of(problem: Problem, most_extra: int | None, ahead: bool, clock: Deadli
     return ModelSize(3 * runs + read, 2 * (runs + read), 6 * runs + 7 * read, tables)
 
 
-@dataclass(frozen=True)
 class StageLayout:
     """Tensors and ops by position in the reference order, and until when each can be of use.
 
+    Parameters
+    ----------
+    problem : Problem
+    most_extra : int or None
+        Most that schedules spend on recomputations; None: any.
+    ahead : bool
+        Without it, recomputations serve the op that ends their stage.
+    clock : Deadline
+
     Attributes
     ----------
-    unit, capacity : int
-        Bytes per unit of size, and units that the budget leaves; see :class:`remat.formulations.sequence.MemoryScale`.
+    n : int
+        Ops, and stages.
+    capacity : int
+        Units that the budget leaves; see :class:`remat.formulations.sequence.MemoryScale`.
     size : int64 array, shape (tensors,)
         In units; 0 for graph inputs and for what counts as workspace.
     workspace : int64 array, shape (ops,)
@@ -89,71 +99,41 @@ class StageLayout:
         Whether the tensor is live in that stage from its writer on to the end, whatever is chosen.
     """
 
-    unit: int
-    capacity: int
-    size: Int
-    workspace: Int
-    is_buffer: Bool
-    first_writer: Int
-    last_writer: Int
-    use_tensor: Int
-    use_op: Int
-    may_run: Bool
-    first_stage: int
-    s_from: Int
-    s_until: Int
-    fixed: Bool
-
-    @classmethod
-    def of(cls, problem: Problem, most_extra: int | None, ahead: bool, deadline: Deadline | None = None) -> StageLayout:
-        """Layout for schedules that spend at most `most_extra` on recomputations; None: any.
-
-        Without `ahead`, recomputations serve the op that ends their stage.
-        """
+    def __init__(self, problem: Problem, most_extra: int | None, ahead: bool, clock: Deadline) -> None:
         arrays = problem.graph.arrays
-        n, tensors = len(arrays.cost), len(arrays.size)
-        is_buffer, workspace = standing_buffers(problem)
+        n = self.n = len(arrays.cost)
+        self.is_buffer, workspace = standing_buffers(problem)
         scale = MemoryScale.of(problem, workspace)
+        self.capacity, self.workspace = scale.capacity, workspace[arrays.order] // scale.unit
         uses = TensorUses.of(problem)
-        first_writer, use_tensor, use_op = uses.first_writer, uses.tensor, uses.op
-        last_writer = np.where(arrays.is_input, n, uses.last_writer)
-        fleeting = arrays.is_input | ((arrays.producers.counts > 1) & ~is_buffer)
-        size = np.where(fleeting, 0, arrays.size // scale.unit)
+        self.first_writer, self.use_tensor, self.use_op = uses.first_writer, uses.tensor, uses.op
+        self.last_writer = np.where(arrays.is_input, n, uses.last_writer)
+        fleeting = arrays.is_input | ((arrays.producers.counts > 1) & ~self.is_buffer)
+        self.size = np.where(fleeting, 0, arrays.size // scale.unit)
 
-        clock = deadline or Deadline()
-        may_run = np.empty((n, n), dtype=np.bool_)
+        may_run = self.may_run = np.empty((n, n), dtype=np.bool_)
         for first in range(0, n, COLUMNS):
             stages = np.arange(first, min(first + COLUMNS, n))
             may_run[stages] = may_run_in(problem, most_extra, ahead, stages, clock).T
         last_run = np.where(may_run.any(axis=0), n - 1 - may_run[::-1].argmax(axis=0), -1)
-        last_read = np.full(tensors, -1, dtype=np.int64)
-        np.maximum.at(last_read, use_tensor, np.maximum(use_op, last_run[use_op]))
-        last_read[problem.kept] = n - 1
-        last_read[fleeting] = -1
+        self.s_until = np.full(len(arrays.size), -1, dtype=np.int64)
+        np.maximum.at(self.s_until, self.use_tensor, np.maximum(self.use_op, last_run[self.use_op]))
+        self.s_until[problem.kept] = n - 1
+        self.s_until[fleeting] = -1
 
         clock.check()
-        fixed = np.zeros((n, tensors), dtype=np.bool_)
-        fixed[use_op, use_tensor] = True
-        own = np.flatnonzero(~fleeting)
-        fixed[n - 1, own[problem.kept[own]]] = True
-        fill, rank = expand(np.where(fleeting, 0, last_writer - first_writer + 1))
-        fixed[first_writer[fill] + rank, fill] = True
+        self.fixed = np.zeros((n, len(arrays.size)), dtype=np.bool_)
+        self.fixed[self.use_op, self.use_tensor] = True
+        self.fixed[n - 1, problem.kept & ~fleeting] = True
+        fill, rank = expand(np.where(fleeting, 0, self.last_writer - self.first_writer + 1))
+        self.fixed[self.first_writer[fill] + rank, fill] = True
 
-        layout = cls(
-            scale.unit, scale.capacity, size, workspace[arrays.order] // scale.unit, is_buffer, first_writer,
-            last_writer, use_tensor, use_op, may_run, 0, last_writer + 1, last_read, fixed,
-        )  # fmt: skip
-        over = np.flatnonzero(layout.load_when_all_is_kept() > scale.capacity)
-        first_stage = int(over[0]) if len(over) else n
-        may_run[:first_stage] = False
-        return replace(layout, first_stage=first_stage, s_from=np.maximum(last_writer + 1, first_stage))
+        over = np.flatnonzero(self._load_when_all_is_kept() > self.capacity)
+        self.first_stage = int(over[0]) if len(over) else n
+        may_run[: self.first_stage] = False
+        self.s_from = np.maximum(self.last_writer + 1, self.first_stage)
 
-    @property
-    def n(self) -> int:
-        """Number of ops, and of stages."""
-        return len(self.may_run)
-
-    def load_when_all_is_kept(self) -> Int:
+    def _load_when_all_is_kept(self) -> Int:
         """Units held while the op that ends each stage runs, if nothing of use is ever freed."""
         change = np.zeros(self.n + 1, dtype=np.int64)
         there = np.flatnonzero(self.first_writer < self.n)

@@ -1,5 +1,7 @@
 """Bridges: each rewrites one kind of record into simpler ones."""
 
+from typing import Any
+
 from remat.modeling.bridges.all_different import AllDifferentToLinear
 from remat.modeling.bridges.base import Bridge, PlainLinear, kind_of
 from remat.modeling.bridges.clauses import ClausesToLinear
@@ -12,7 +14,7 @@ from remat.modeling.bridges.reservoir import ReservoirToLinear
 from remat.modeling.records import Record
 
 #: The bridge of each kind.
-BRIDGES: dict[type[Record], Bridge] = {
+BRIDGES: dict[type[Record], Bridge[Any]] = {
     bridge.source: bridge
     for bridge in (
         ClausesToLinear(),

@@ -13,7 +13,7 @@ from remat.modeling.bridges.order import ENCODABLE
 from remat.modeling.records import AllDifferent, Record
 
 
-class AllDifferentToLinear(Bridge):
+class AllDifferentToLinear(Bridge[AllDifferent]):
     """Each value is taken at most once.
 
     Reformulation
@@ -33,11 +33,10 @@ class AllDifferentToLinear(Bridge):
     source: ClassVar = AllDifferent
     condition: ClassVar[str] = ENCODABLE
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
+    def applies(self, record: AllDifferent, workshop: Workshop) -> bool:
         return workshop.domains.encodable(record.variables())
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
-        assert isinstance(record, AllDifferent)
+    def rewrite(self, record: AllDifferent, workshop: Workshop) -> list[Record]:
         encoding = workshop.order.encode(record.variable)
         owner, value = workshop.order.values(record.variable)
         distinct, row = np.unique(value, return_inverse=True)

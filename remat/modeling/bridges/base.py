@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from remat.modeling.records import ALWAYS, Linear, Record
 
 if TYPE_CHECKING:
     from remat.modeling.bridges.context import Workshop
+
+
+R = TypeVar("R", bound=Record)
 
 
 class PlainLinear(Linear):
@@ -26,7 +29,7 @@ def kind_of(record: Record) -> type[Record]:
     return type(record)
 
 
-class Bridge(ABC):
+class Bridge(ABC, Generic[R]):
     """Rewrites one kind of record into simpler ones.
 
     A subclass's docstring has the headings *Reformulation*, *Source* and *Target*.
@@ -40,15 +43,15 @@ class Bridge(ABC):
         When it applies, in words, for messages.
     """
 
-    source: ClassVar[type[Record]]
+    source: ClassVar[type[Any]]
     condition: ClassVar[str] = "always"
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
+    def applies(self, record: R, workshop: Workshop) -> bool:
         """Whether `record` can be rewritten over the variables of ``workshop.model``."""
         return True
 
     @abstractmethod
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+    def rewrite(self, record: R, workshop: Workshop) -> list[Record]:
         """Records that say the same, over the variables of ``workshop.model``, which may grow."""
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from remat.modeling.bridges.literals import literal_rows
 from remat.modeling.records import ALWAYS, Clauses, Record
 
 
-class ClausesToLinear(Bridge):
+class ClausesToLinear(Bridge[Clauses]):
     """One row for each clause.
 
     Reformulation
@@ -31,10 +31,9 @@ class ClausesToLinear(Bridge):
 
     source: ClassVar = Clauses
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
-        assert isinstance(record, Clauses)
+    def rewrite(self, record: Clauses, workshop: Workshop) -> list[Record]:
         literals = workshop.fold(record.literals)
-        clause = np.repeat(np.arange(len(record)), np.diff(record.indptr))
+        clause = record.owner
         satisfied = np.bincount(clause[literals == ALWAYS], minlength=len(record)) > 0
         renumbered = np.cumsum(~satisfied) - 1
         keep = ~satisfied[clause]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.deadline import Deadline
-from remat.modeling.bridges.literals import NEVER, literal_rows, literal_values, unique_rows
+from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, literal_values, unique_rows
 from remat.modeling.bridges.order import Domains, OrderEncoding
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Record
@@ -108,12 +108,5 @@ class Workshop:
                 lower=1.0 - kept.sum(axis=1),
             )
         else:
-            each = np.arange(len(flat))
-            rows = literal_rows(
-                name,
-                np.concatenate([each, each]),
-                np.concatenate([flat, new[row]]),
-                np.concatenate([np.ones(len(flat)), -np.ones(len(flat))]),
-                lower=np.zeros(len(flat)),
-            )
+            rows = literal_differences(name, flat, new[row])
         return result, [rows]

@@ -14,7 +14,7 @@ from remat.modeling.records import ALWAYS, Clauses, Cumulative, Linear, Record
 from remat.modeling.rows import difference_rows
 
 
-class CumulativeToLinear(Bridge):
+class CumulativeToLinear(Bridge[Cumulative]):
     """A time-indexed row at every time at which an interval can start.
 
     Reformulation
@@ -42,12 +42,10 @@ class CumulativeToLinear(Bridge):
     source: ClassVar = Cumulative
     condition: ClassVar[str] = ENCODABLE
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
-        assert isinstance(record, Cumulative)
+    def applies(self, record: Cumulative, workshop: Workshop) -> bool:
         return workshop.domains.encodable(np.concatenate([record.start, record.end]))
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
-        assert isinstance(record, Cumulative)
+    def rewrite(self, record: Cumulative, workshop: Workshop) -> list[Record]:
         presence = workshop.fold(record.presence)
         possible = presence != NEVER
         using = np.flatnonzero(possible & (record.demand > 0))

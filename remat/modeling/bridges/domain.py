@@ -11,7 +11,7 @@ from remat.modeling.bridges.context import Workshop
 from remat.modeling.records import Domain, Linear, Record
 
 
-class DomainToLinear(Bridge):
+class DomainToLinear(Bridge[Domain]):
     """Consecutive values as bounds, others by the order encoding.
 
     Reformulation
@@ -31,10 +31,10 @@ class DomainToLinear(Bridge):
     source: ClassVar = Domain
     condition: ClassVar[str] = "integer variables"
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
+    def applies(self, record: Domain, workshop: Workshop) -> bool:
         return workshop.domains.integral(record.variables())
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
+    def rewrite(self, record: Domain, workshop: Workshop) -> list[Record]:
         variables = np.unique(record.variables())
         indptr, values = workshop.domains.values(variables)
         some = np.diff(indptr) > 0

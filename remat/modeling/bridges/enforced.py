@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 
 
-class EnforcedToLinear(Bridge):
+class EnforcedToLinear(Bridge[Linear]):
     """The big-M method, with the smallest M that the variables' bounds allow.
 
     Reformulation
@@ -39,8 +39,7 @@ class EnforcedToLinear(Bridge):
     source: ClassVar = Linear
     condition: ClassVar[str] = "the variables' bounds bound every enforced row"
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
-        assert isinstance(record, Linear)
+    def applies(self, record: Linear, workshop: Workshop) -> bool:
         if record.enforce is None:
             return False
         smallest, largest = _activity(_summed(record), workshop)
@@ -49,8 +48,8 @@ class EnforcedToLinear(Bridge):
         high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
         return not (enforced & (low_open | high_open)).any()
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
-        assert isinstance(record, Linear) and record.enforce is not None
+    def rewrite(self, record: Linear, workshop: Workshop) -> list[Record]:
+        assert record.enforce is not None
         matrix = _summed(record)
         literal = workshop.fold(record.enforce)
         smallest, largest = _activity(matrix, workshop)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.modeling.records import ALWAYS, Linear
+from remat.modeling.rows import expand
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -39,13 +40,11 @@ def literal_rows(
     *,
     lower: ArrayLike = -np.inf,
     upper: ArrayLike = np.inf,
-    num_rows: int | None = None,
 ) -> Linear:
     """Rows ``lower <= sum(weight * [literal is true]) <= upper``; constant literals allowed, void rows left out."""
     rows, literals = np.asarray(row, dtype=np.int64), np.asarray(literal, dtype=np.int64)
     weights = np.broadcast_to(np.asarray(weight, dtype=np.float64), rows.shape)
-    if num_rows is None:
-        num_rows = max(np.size(lower), np.size(upper))
+    num_rows = max(np.size(lower), np.size(upper))
     negative = literals < 0
     constant = np.bincount(rows, weights * (negative & (literals != NEVER) | (literals == ALWAYS)), minlength=num_rows)
     low = np.asarray(lower, dtype=np.float64) - constant
@@ -63,9 +62,16 @@ def literal_rows(
     )
 
 
+def literal_differences(name: str, greater: Int, smaller: Int) -> Linear:
+    """Rows ``[greater is true] >= [smaller is true]``, one for each element."""
+    row = np.arange(len(greater))
+    return literal_rows(
+        name, np.concatenate([row, row]), np.concatenate([greater, smaller]), np.repeat([1.0, -1.0], len(row)),
+        lower=np.zeros(len(row)),
+    )  # fmt: skip
+
+
 def ranges(start: Int, stop: Int) -> tuple[Int, Int]:
     """For each pair the numbers ``start[i], ..., stop[i] - 1``: (i, number), concatenated; none where stop <= start."""
-    count = np.maximum(stop - start, 0)
-    owner = np.repeat(np.arange(len(start)), count)
-    begins = np.cumsum(count) - count
-    return owner, np.arange(len(owner)) - begins[owner] + start[owner]
+    owner, rank = expand(np.maximum(stop - start, 0))
+    return owner, rank + start[owner]

@@ -21,7 +21,7 @@ Float = NDArray[np.float64]
 MAX_PAIRS = 2_000_000
 
 
-class NoOverlap2DToLinear(Bridge):
+class NoOverlap2DToLinear(Bridge[NoOverlap2D]):
     """One of two rectangles lies left of, right of, below or above the other.
 
     Reformulation
@@ -44,12 +44,10 @@ class NoOverlap2DToLinear(Bridge):
     source: ClassVar = NoOverlap2D
     condition: ClassVar[str] = f"at most {MAX_PAIRS:,} pairs of rectangles that can overlap"
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
-        assert isinstance(record, NoOverlap2D)
+    def applies(self, record: NoOverlap2D, workshop: Workshop) -> bool:
         return len(_pairs(record, workshop)[0]) <= MAX_PAIRS
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
-        assert isinstance(record, NoOverlap2D)
+    def rewrite(self, record: NoOverlap2D, workshop: Workshop) -> list[Record]:
         presence = workshop.fold(record.presence)
         i, j = _pairs(record, workshop)
         low, high = workshop.model.lower, workshop.model.upper

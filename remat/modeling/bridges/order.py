@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.errors import ModelError
-from remat.modeling.bridges.literals import NEVER, literal_rows, ranges
+from remat.modeling.bridges.literals import NEVER, literal_differences, literal_rows, ranges
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import ALWAYS, Domain, Linear, Record
 
@@ -136,16 +136,7 @@ class OrderEncoding:
 
             literals[fresh] = self._workshop.add_vars("order", len(fresh), Kind.BOOLEAN, (0, 1), complete)
             successor = fresh[~last[fresh + 1]]
-            rows = np.arange(len(successor))
-            records.append(
-                literal_rows(
-                    "order monotone",
-                    np.concatenate([rows, rows]),
-                    np.concatenate([literals[successor + 1], literals[successor]]),
-                    np.repeat([1.0, -1.0], len(successor)),
-                    lower=np.zeros(len(successor)),
-                )
-            )
+            records.append(literal_differences("order monotone", literals[successor + 1], literals[successor]))
         open_ = ~own & (model.lower[new] < model.upper[new])
         linked, row_of = np.flatnonzero(open_), np.cumsum(open_) - 1
         step = (values[fresh + 1] - values[fresh]).astype(np.float64)

@@ -13,7 +13,7 @@ from remat.modeling.bridges.order import ENCODABLE
 from remat.modeling.records import Record, Reservoir
 
 
-class ReservoirToLinear(Bridge):
+class ReservoirToLinear(Bridge[Reservoir]):
     """A row for every reservoir and time at which its level can fall.
 
     Reformulation
@@ -39,17 +39,15 @@ class ReservoirToLinear(Bridge):
     source: ClassVar = Reservoir
     condition: ClassVar[str] = ENCODABLE
 
-    def applies(self, record: Record, workshop: Workshop) -> bool:
-        assert isinstance(record, Reservoir)
+    def applies(self, record: Reservoir, workshop: Workshop) -> bool:
         return workshop.domains.encodable(record.time)
 
-    def rewrite(self, record: Record, workshop: Workshop) -> list[Record]:
-        assert isinstance(record, Reservoir)
+    def rewrite(self, record: Reservoir, workshop: Workshop) -> list[Record]:
         active = workshop.fold(record.active)
         events = np.flatnonzero((active != NEVER) & (record.change != 0))
         if not len(events):
             return []
-        reservoir = np.repeat(np.arange(len(record)), np.diff(record.indptr))[events]
+        reservoir = record.owner[events]
         variable, offset, change = record.time[events], record.offset[events], record.change[events]
         active = active[events]
         order = workshop.order
