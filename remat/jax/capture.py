@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from remat.io.limits import MAX_STEPS
 from remat.io.text import one_line
 from remat.jax.captured import Captured
 from remat.jax.costs import MOVES, cost_of, jaxprs_of
-from remat.jax.inlining import Inliner, Stack, Trace, base_of, bytes_of, renamed
+from remat.jax.inlining import Inliner, Stack, Trace, TracedOp, base_of, bytes_of, renamed
 from remat.jax.sources import source_line
 from remat.schedule import Schedule
 
@@ -94,12 +93,76 @@ def capture(
     arguments = [inliner.constant() for _ in closed.jaxpr.invars]
     results = inliner.run(closed.jaxpr, [inliner.constant() for _ in closed.consts], arguments)
     trace = inliner.finish()
-    kinds = _constant_bytes(closed, args, {position % max(1, len(args)) for position in chosen}, mode)
     leaves = (inliner.meant.get(tensor, tensor) for value in results for tensor in _leaves(value))
     outputs = list(dict.fromkeys(leaves))
     loss = next(iter(_leaves(results[0])), None) if mode == "training" and results else None
-    returned = tuple(_named(trace, inliner.meant, value) for value in results)
-    return _captured(_Found(trace, outputs, loss, kinds, closed, label, mode, returned))
+    needed = _needed(trace, outputs)
+    kept = [op for number, op in enumerate(trace.ops) if number in needed]
+    if not kept:
+        raise CaptureError(f"{label} computes nothing", "computes-nothing")
+    steps = [(place, op) for place, op in enumerate(trace.steps) if op in needed]
+    sizes = _constant_bytes(closed, args, {position % max(1, len(args)) for position in chosen}, mode)
+    try:
+        graph = _graph(trace, kept, outputs, name=label, loss=loss, mode=mode, constant_bytes=sizes)
+    except GraphError as error:
+        raise CaptureError(f"{label}: {error}") from None
+    computes = [graph.op_index[trace.ops[op].name] for _, op in steps]
+    return Captured(
+        graph=graph,
+        schedule=Schedule.of_computes(graph, computes, source="JAX"),
+        equations=tuple(op.equation for op in kept),
+        jaxpr=closed,
+        boundary=len(steps) if trace.boundary is None else sum(place < trace.boundary for place, _ in steps),
+        keys=tuple(_key(trace, op) for op in kept),
+        results=tuple(_named(trace, inliner.meant, value) for value in results),
+        values={trace.tensors[t][0]: trace.tensors[t][1] for op in kept for t in op.outputs},
+        mode=mode,
+        remarks=tuple(trace.remarks),
+    )
+
+
+def _graph(
+    trace: Trace,
+    ops: Sequence[TracedOp],
+    outputs: Sequence[int],
+    *,
+    name: str,
+    loss: int | None,
+    mode: str,
+    constant_bytes: Mapping[str, int],
+) -> ComputeGraph:
+    """Return the graph of some ops of a trace."""
+    costs = {op.name: cost_of(op.equation) for op in ops}
+    meta = {
+        "modules": {op.name: path for op in ops if (path := module_path(f"{op.scope}/op"))},
+        "source_lines": {op.name: line for op in ops if (line := source_line(op.equation))},
+        "random_ops": [op.name for op in ops if op.equation.primitive.name.startswith(_RANDOM)],
+        "effects": list(trace.effects),
+        "cost_kinds": _kinds(costs, [(op.name, op.equation.primitive.name) for op in ops]),
+        "constant_bytes": constant_bytes,
+    }
+    builder = GraphBuilder(
+        name,
+        cost_unit="flop",
+        source=f"jax {jax.__version__}",
+        constant_memory=sum(constant_bytes.values()),
+        meta=meta,
+    )
+    names = [name for name, _ in trace.tensors]
+    for op in ops:
+        phase = ("backward" if op.is_backward else "forward") if mode == "training" else ""
+        builder.op(
+            op.name,
+            inputs=[names[t] for t in op.inputs],
+            outputs={names[t]: bytes_of(trace.tensors[t][1]) for t in op.outputs},
+            cost=costs[op.name],
+            workspace=_workspace(op.equation),
+            type=op.equation.primitive.name,
+            phase="loss" if loss in op.outputs else phase,
+            recomputable=op.name not in meta["effects"],
+        )
+    builder.output(*(names[t] for t in outputs))
+    return builder.build([op.name for op in ops])
 
 
 def _constant_bytes(closed: Any, args: Sequence[Any], chosen: set[int], mode: str) -> dict[str, int]:
@@ -139,88 +202,10 @@ def _needed(trace: Trace, outputs: Sequence[int]) -> set[int]:
     return found
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What is known of a function when its trace is done."""
-
-    trace: Trace
-    outputs: list[int]
-    loss: int | None
-    constant_bytes: dict[str, int]
-    jaxpr: Any
-    label: str
-    mode: str
-    results: tuple[Any, ...]
-
-
-def _captured(found: _Found) -> Captured:
-    """Graph and schedule of a trace, without what nobody reads."""
-    trace, label = found.trace, found.label
-    needed = _needed(trace, found.outputs)
-    kept = [number for number in range(len(trace.ops)) if number in needed]
-    if not kept:
-        raise CaptureError(f"{label} computes nothing", "computes-nothing")
-    steps = [(place, op) for place, op in enumerate(trace.steps) if op in needed]
-    boundary = len(steps) if trace.boundary is None else sum(place < trace.boundary for place, _ in steps)
-    try:
-        graph = _graph(found, kept)
-    except GraphError as error:
-        raise CaptureError(f"{label}: {error}") from None
-    names = [graph.op_index[trace.ops[op].name] for _, op in steps]
-    schedule = Schedule.of_computes(graph, names, source="JAX")
-    return Captured(
-        graph=graph,
-        schedule=schedule,
-        equations=tuple(trace.ops[number].equation for number in kept),
-        jaxpr=found.jaxpr,
-        boundary=boundary,
-        keys=tuple(_key(trace, number) for number in kept),
-        results=found.results,
-        values={trace.tensors[t][0]: trace.tensors[t][1] for number in kept for t in trace.ops[number].outputs},
-        mode=found.mode,
-        remarks=tuple(trace.remarks),
-    )
-
-
-def _graph(found: _Found, kept: list[int]) -> ComputeGraph:
-    trace, kinds, loss = found.trace, found.constant_bytes, found.loss
-    ops = [trace.ops[number] for number in kept]
-    costs = {op.name: cost_of(op.equation) for op in ops}
-    meta = {
-        "modules": {op.name: path for op in ops if (path := module_path(f"{op.scope}/op"))},
-        "source_lines": {op.name: line for op in ops if (line := source_line(op.equation))},
-        "random_ops": [op.name for op in ops if op.equation.primitive.name.startswith(_RANDOM)],
-        "effects": list(trace.effects),
-        "cost_kinds": _kinds(costs, [(op.name, op.equation.primitive.name) for op in ops]),
-        "constant_bytes": kinds,
-    }
-    builder = GraphBuilder(
-        found.label, cost_unit="flop", source=f"jax {jax.__version__}", constant_memory=sum(kinds.values()), meta=meta
-    )
-    names = [name for name, _ in trace.tensors]
-    for op in ops:
-        phase = ("backward" if op.is_backward else "forward") if found.mode == "training" else ""
-        if loss is not None and loss in op.outputs:
-            phase = "loss"
-        builder.op(
-            op.name,
-            inputs=[names[t] for t in op.inputs],
-            outputs={names[t]: bytes_of(trace.tensors[t][1]) for t in op.outputs},
-            cost=costs[op.name],
-            workspace=_workspace(op.equation),
-            type=op.equation.primitive.name,
-            phase=phase,
-            recomputable=op.name not in meta["effects"],
-        )
-    builder.output(*(names[t] for t in found.outputs))
-    return builder.build([op.name for op in ops])
-
-
-def _key(trace: Trace, number: int) -> tuple[Any, ...]:
+def _key(trace: Trace, op: TracedOp) -> tuple[Any, ...]:
     """What an op does, with tensors by their names."""
-    primitive, parameters, _, results = trace.ops[number].key
-    read = trace.ops[number].read
-    return primitive, parameters, tuple(_named(trace, {}, value) for value in read), results
+    primitive, parameters, _, results = op.key
+    return primitive, parameters, tuple(_named(trace, {}, value) for value in op.read), results
 
 
 def _named(trace: Trace, meant: Mapping[int, int], value: Any) -> Any:

@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from remat.torch.capture import capture, fake_tensors
@@ -286,3 +288,17 @@ def captured(name: str, **sizes: Any) -> tuple[nn.Module, Captured]:
     with fake_tensors():
         module, args = MODELS[name](**{**SMALLEST[name], **sizes})
     return module, capture(module, args, route="joint", costs="flops")
+
+
+def step_nodes(name: str, **sizes: Any) -> list[fx.Node]:
+    """Return the calls of the joint graph of :func:`captured`."""
+    return [node for node in captured(name, **sizes)[1].module.graph.nodes if node.op == "call_function"]
+
+
+def traced(function: Callable[..., Any], *given: Any, dtype: torch.dtype = torch.float32) -> list[fx.Node]:
+    """Return the calls of a function; a tuple stands for a tensor of that shape."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        tensors = [torch.empty(each, dtype=dtype) if isinstance(each, tuple) else each for each in given]
+        with mode:
+            graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors).graph
+    return [node for node in graph.nodes if node.op == "call_function"]

@@ -3,16 +3,18 @@
 import math
 import re
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import FULL, captured  # noqa: E402
+from models import FULL, step_nodes, traced  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import flop_registry, register_flop_formula  # noqa: E402
 
 from remat.torch.costs import (  # noqa: E402
@@ -34,87 +36,61 @@ from remat.torch.costs.traffic import bytes_moved  # noqa: E402
 aten = torch.ops.aten
 
 
-def calls_of(nodes) -> list[Call]:
-    return [call_of(node) for node in nodes if node.op == "call_function"]
+Q, K = (2, 3, 16, 8), (2, 3, 24, 8)
+PRODUCT = 2 * 2 * 3 * 16 * 24 * 8
+IMAGE = (2, 4, 8, 8)
 
 
-def traced(function, *shapes, dtype=torch.float32) -> list:
-    """Nodes of a function of tensors."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        given = [torch.empty(shape, dtype=dtype) if isinstance(shape, tuple) else shape for shape in shapes]
-        with mode:
-            graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*given).graph
-    return [node for node in graph.nodes if node.op == "call_function"]
-
-
-def step_nodes(name: str, **sizes) -> list:
-    return [node for node in captured(name, **sizes)[1].module.graph.nodes if node.op == "call_function"]
-
-
-def flop(function, *shapes, dtype=torch.float32) -> int:
-    return sum(Flops().costs(traced(function, *shapes, dtype=dtype)))
-
-
-def test_products_are_counted_as_pytorch_counts_them() -> None:
-    assert flop(lambda x, w: x @ w, (2, 3), (3, 4)) == 2 * 2 * 3 * 4
-    assert flop(torch.addmm, (4,), (2, 3), (3, 4)) == 48
-    assert flop(torch.bmm, (5, 2, 3), (5, 3, 4)) == 5 * 48
-    assert flop(torch.mv, (2, 3), (3,)) == 12
-    convolution = lambda x, w: torch.conv2d(x, w, padding=1)  # noqa: E731
-    assert flop(convolution, (2, 3, 8, 8), (5, 3, 3, 3)) == 2 * 2 * 64 * 5 * 27
-    transposed = lambda x, w: torch.conv_transpose2d(x, w, stride=2)  # noqa: E731
-    assert flop(transposed, (2, 3, 8, 8), (3, 5, 2, 2)) == 2 * 2 * 64 * 15 * 4
-
-
-@pytest.mark.parametrize("mask", [(True, False, False), (False, True, False), (True, True, True)])
-def test_gradients_of_a_convolution_count_as_asked_for(mask: tuple[bool, ...]) -> None:
-    def gradients(gradient, x, w, groups):
+def gradients(*mask: bool, groups: int = 1):
+    def backward(gradient, x, w):
         return aten.convolution_backward(
             gradient, x, w, [w.shape[0]], [1, 1], [1, 1], [1, 1], False, [0, 0], groups, list(mask)
         )
 
-    backward = lambda gradient, x, w: gradients(gradient, x, w, 1)  # noqa: E731
-
-    forward = 2 * 2 * 64 * 4 * 4 * 9
-    bias = 2 * 4 * 64 * mask[2]
-    assert flop(backward, (2, 4, 8, 8), (2, 4, 8, 8), (4, 4, 3, 3)) == (mask[0] + mask[1]) * forward + bias
-    # one filter per channel: a quarter of the products
-    depthwise = lambda gradient, x, w: gradients(gradient, x, w, 4)  # noqa: E731
-    quarter = (mask[0] + mask[1]) * forward // 4 + bias
-    assert flop(depthwise, (2, 4, 8, 8), (2, 4, 8, 8), (4, 1, 3, 3)) == quarter
+    return backward
 
 
-def test_attention_on_a_cpu_counts_as_it_does_on_a_gpu() -> None:
-    batch, heads, length, keys, width = 2, 3, 16, 24, 8
-    shapes = [(batch, heads, length, width), (batch, heads, keys, width), (batch, heads, keys, width)]
-    product = 2 * batch * heads * length * keys * width
-    forward = lambda q, k, v: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)[0]  # noqa: E731
-    assert flop(forward, *shapes) == 2 * product
-
-    def backward(*tensors):
-        return aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, 0.0, False)
-
-    assert flop(backward, shapes[0], *shapes, shapes[0], (batch, heads, length)) == 5 * product
-
-
-def test_everything_else_counts_by_its_elements() -> None:
-    assert flop(torch.add, (6, 4), (6, 4)) == 24
-    assert flop(lambda x: x.t().reshape(24), (6, 4)) == 24, "moved to another order"
-    assert flop(lambda x: x.view(24)[:3].unsqueeze(0), (6, 4)) == 0, "views"
-    assert flop(lambda x: x.softmax(0), (6, 4)) == 5 * 24
-    assert flop(lambda x: x.sum(0), (6, 4)) == 24
-    assert flop(torch.nn.functional.gelu, (6, 4)) == 5 * 24
-    assert flop(lambda x: torch.nn.functional.max_pool2d(x, 2), (1, 1, 8, 8)) == 64
-    assert flop(lambda x: torch.nn.functional.avg_pool2d(x, 3, 3), (1, 1, 9, 9)) == 81
-    upsampled = lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear")  # noqa: E731
-    assert flop(upsampled, (1, 1, 8, 8)) >= 8 * 256
-    assert flop(lambda x: x.sort(0)[0], (64,)) == 64 * 6
-    assert flop(lambda x: torch.cat([x, x]), (6, 4)) == 48
-    assert flop(lambda x: x.add_(1), (6, 4)) == 24
-    assert flop(torch.empty_like, (6, 4)) == 0
-    assert flop(lambda x: aten.native_dropout(x, 0.5, True), (6, 4)) == 24 * (elementwise.RANDOM + 2)
-    random = lambda x: aten.bernoulli.p(x, 0.5)  # noqa: E731
-    assert flop(random, (6, 4)) == 24 * elementwise.RANDOM
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        # products, as PyTorch counts them
+        (torch.mm, ((2, 3), (3, 4)), 48),
+        (torch.addmm, ((4,), (2, 3), (3, 4)), 48),
+        (torch.bmm, ((5, 2, 3), (5, 3, 4)), 5 * 48),
+        (torch.mv, ((2, 3), (3,)), 12),
+        (partial(torch.conv2d, padding=1), ((2, 3, 8, 8), (5, 3, 3, 3)), 2 * 2 * 64 * 5 * 27),
+        (partial(torch.conv_transpose2d, stride=2), ((2, 3, 8, 8), (3, 5, 2, 2)), 2 * 2 * 64 * 15 * 4),
+        # gradients of a convolution as asked for; with one filter per channel a quarter of the products
+        (gradients(True, False, False), (IMAGE, IMAGE, (4, 4, 3, 3)), 36_864),
+        (gradients(False, True, False), (IMAGE, IMAGE, (4, 4, 3, 3)), 36_864),
+        (gradients(True, True, True), (IMAGE, IMAGE, (4, 4, 3, 3)), 2 * 36_864 + 512),
+        (gradients(True, True, True, groups=4), (IMAGE, IMAGE, (4, 1, 3, 3)), 2 * 36_864 // 4 + 512),
+        # attention on a CPU as on a GPU
+        (lambda *qkv: aten._scaled_dot_product_flash_attention_for_cpu(*qkv)[0], (Q, K, K), 2 * PRODUCT),
+        (
+            lambda *given: aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, False),
+            (Q, Q, K, K, Q, (2, 3, 16)), 5 * PRODUCT,
+        ),
+        # everything else by its elements: views are free, moves are not
+        (torch.add, ((6, 4), (6, 4)), 24),
+        (lambda x: x.t().reshape(24), ((6, 4),), 24),
+        (lambda x: x.view(24)[:3].unsqueeze(0), ((6, 4),), 0),
+        (lambda x: x.softmax(0), ((6, 4),), 5 * 24),
+        (lambda x: x.sum(0), ((6, 4),), 24),
+        (functional.gelu, ((6, 4),), 5 * 24),
+        (partial(functional.max_pool2d, kernel_size=2), ((1, 1, 8, 8),), 64),
+        (lambda x: functional.avg_pool2d(x, 3, 3), ((1, 1, 9, 9),), 81),
+        (partial(functional.interpolate, scale_factor=2, mode="bilinear"), ((1, 1, 8, 8),), 8 * 256),
+        (lambda x: x.sort(0)[0], ((64,),), 64 * 6),
+        (lambda x: torch.cat([x, x]), ((6, 4),), 48),
+        (lambda x: x.add_(1), ((6, 4),), 24),
+        (torch.empty_like, ((6, 4),), 0),
+        (lambda x: aten.native_dropout(x, 0.5, True), ((6, 4),), 24 * (elementwise.RANDOM + 2)),
+        (lambda x: aten.bernoulli.p(x, 0.5), ((6, 4),), 24 * elementwise.RANDOM),
+    ],
+)  # fmt: skip
+def test_operations_of_single_ops(function, shapes: tuple, expected: int) -> None:
+    assert sum(Flops().costs(traced(function, *shapes))) == expected
 
 
 def test_what_nobody_knows_is_not_free_and_is_named() -> None:
@@ -150,7 +126,7 @@ def test_nothing_in_training_steps_is_unknown_or_free(name: str, sizes: dict) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error", CostRemark)
         for model in (Flops(), Roofline("A100"), Roofline("laptop-cpu")):
-            for call, cost in zip(calls_of(nodes), model.costs(nodes), strict=True):
+            for call, cost in zip(map(call_of, nodes), model.costs(nodes), strict=True):
                 assert type(cost) is int
                 assert (cost == 0) == call.free, call.name
                 assert bytes_moved(call) > 0 or call.free, call.name
@@ -171,7 +147,7 @@ def test_tables_name_ops_that_there_are_once() -> None:
 
 def test_traffic_reads_once_and_writes_once() -> None:
     def moved(function, *shapes) -> int:
-        return sum(bytes_moved(call) for call in calls_of(traced(function, *shapes)))
+        return sum(bytes_moved(call) for call in map(call_of, traced(function, *shapes)))
 
     assert moved(torch.add, (6, 4), (6, 4)) == 3 * 96
     assert moved(lambda x: x * x, (6, 4)) == 2 * 96, "one tensor, read once"
@@ -327,6 +303,6 @@ def test_random_ops_inside_a_wrapper_cost_what_they_cost() -> None:
 )
 def test_known_totals_of_real_sizes(name: str, sizes: dict, billions: float) -> None:
     nodes = step_nodes(name, **{**FULL[name], **sizes})
-    calls = [call for call in calls_of(nodes) if not call.free]
+    calls = [call for call in map(call_of, nodes) if not call.free]
     assert math.isclose(sum(product_flops(call) or 0 for call in calls) / 1e9, billions, rel_tol=3e-4)
     assert 1 < sum(Flops().costs(nodes)) / 1e9 / billions < 1.02, "all else is little"

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from models import MODELS, step_nodes, traced  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from remat.deadline import Deadline  # noqa: E402
 from remat.torch.costs import CostRemark, Measured, cost_model, measured, measured_workspaces  # noqa: E402
@@ -30,12 +30,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def nodes_of(function, *shapes) -> list:
-    given = [torch.empty(shape) if isinstance(shape, tuple) else shape for shape in shapes]
-    graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*given).graph
-    return [node for node in graph.nodes if node.op == "call_function"]
-
-
 def count_measurements(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[str]:
     done: list[str] = []
     real = measured._time
@@ -52,7 +46,7 @@ def count_measurements(monkeypatch: pytest.MonkeyPatch, stop_after: int | None =
 
 def test_equal_ops_are_measured_once_and_remembered(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = count_measurements(monkeypatch)
-    nodes = nodes_of(lambda x, y: ((x * y) * y).t() * (x * x).t(), (8, 4), (8, 4))
+    nodes = traced(lambda x, y: ((x * y) * y).t() * (x * x).t(), (8, 4), (8, 4))
     calls, steps = [call_of(node) for node in nodes], []
     first = Measured(on_progress=lambda *step: steps.append(step)).costs(nodes)
     # x·y and (x·y)·y are equal; x·x reads one tensor; the last one reads other strides
@@ -67,7 +61,7 @@ def test_equal_ops_are_measured_once_and_remembered(quick: Path, monkeypatch: py
 
 
 def test_what_was_measured_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = nodes_of(lambda x: x.exp().log().sin(), (8, 4))
+    nodes = traced(lambda x: x.exp().log().sin(), (8, 4))
     with refused("measurement.overdue", culprit="exp"):
         Measured(deadline=0).costs(nodes)
     with monkeypatch.context() as patch:
@@ -82,7 +76,7 @@ def test_what_was_measured_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatc
 
 def test_the_state_of_the_caller_stays_and_fake_modes_do_not_count() -> None:
     """A capture runs under fake tensors: under them an op would take the time of its shapes and no memory."""
-    nodes = nodes_of(lambda x: aten.native_dropout(x, 0.5, True), (64, 64))
+    nodes = traced(lambda x: aten.native_dropout(x, 0.5, True), (64, 64))
     seen = []
 
     def looked(call) -> int:
@@ -95,7 +89,7 @@ def test_the_state_of_the_caller_stays_and_fake_modes_do_not_count() -> None:
         patch.setattr(measured, "_time", looked)
         assert Measured().costs(nodes)[0] == 7
     assert not isinstance(seen[0], FakeTensor)
-    Measured().costs(nodes_of(lambda x: aten.native_dropout(x, 0.25, True), (64, 64)))
+    Measured().costs(traced(lambda x: aten.native_dropout(x, 0.25, True), (64, 64)))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.is_grad_enabled()
 
@@ -135,7 +129,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_ops_get_arguments_that_they_accept(case: str) -> None:
     function, shapes = CASES[case]
-    nodes = nodes_of(function, *shapes)
+    nodes = traced(function, *shapes)
     assert len(nodes) > 8
     with warnings.catch_warnings():
         warnings.simplefilter("error", CostRemark)
@@ -144,17 +138,17 @@ def test_ops_get_arguments_that_they_accept(case: str) -> None:
 
 
 def test_real_tensors_lie_as_the_fake_ones_do() -> None:
-    nodes = nodes_of(lambda x, y: x.t() * y.expand(6, 4) + x.t(), (4, 6), (1, 4))
+    nodes = traced(lambda x, y: x.t() * y.expand(6, 4) + x.t(), (4, 6), (1, 4))
     product = next(node for node in nodes if node.target is aten.mul.Tensor)
     left, right = real_arguments(call_of(product))[0]
     assert (left.shape, left.stride()) == ((6, 4), (1, 6))
     assert (right.shape, right.stride(), right.untyped_storage().nbytes()) == ((6, 4), (0, 1), 16)
     assert 0.1 <= float(left.min()) <= float(left.max()) <= 1
-    squared = call_of(nodes_of(lambda x: x * x, (4,))[0])
+    squared = call_of(traced(lambda x: x * x, (4,))[0])
     first, second = real_arguments(squared)[0]
     assert first is second
-    assert key_of("time", squared) != key_of("time", call_of(nodes_of(lambda x, y: x * y, (4,), (4,))[0]))
-    rows = nodes_of(aten.embedding, (50, 2), torch.zeros(1000, dtype=torch.long))
+    assert key_of("time", squared) != key_of("time", call_of(traced(lambda x, y: x * y, (4,), (4,))[0]))
+    rows = traced(aten.embedding, (50, 2), torch.zeros(1000, dtype=torch.long))
     weight, index = real_arguments(call_of(rows[0]))[0]
     assert 25 < int(index.max()) < len(weight) == 50
 
@@ -179,17 +173,17 @@ def own_ops() -> Iterator[object]:
 
 
 def test_workspaces_to_the_byte(own_ops) -> None:
-    nodes = nodes_of(lambda x: own_ops.greedy(x.exp()).t().relu(), (8, 4))
+    nodes = traced(lambda x: own_ops.greedy(x.exp()).t().relu(), (8, 4))
     with FakeTensorMode():
         assert measured_workspaces(nodes) == [0, 4000, 0, 0]
     assert measured_workspaces(nodes, deadline=0) == [0, 4000, 0, 0], "known"
-    more = nodes_of(lambda x: own_ops.greedy(x).log(), (8, 5))
+    more = traced(lambda x: own_ops.greedy(x).log(), (8, 5))
     with refused("measurement.overdue"):
         measured_workspaces(more, deadline=0)
 
 
 def test_an_op_that_cannot_run_alone_is_named(own_ops) -> None:
-    nodes = nodes_of(lambda x: own_ops.refuses(x).exp(), (8, 4))
+    nodes = traced(lambda x: own_ops.refuses(x).exp(), (8, 4))
     with pytest.warns(CostRemark, match=r"'refuses': remat_measured.refuses.default .* not without its friends$"):
         costs = Measured().costs(nodes)
     assert all(cost > 0 for cost in costs)
@@ -199,7 +193,7 @@ def test_an_op_that_cannot_run_alone_is_named(own_ops) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_ops_on_a_gpu_are_not_measured_without_one() -> None:
-    (node,) = nodes_of(torch.relu, (3,))
+    (node,) = traced(torch.relu, (3,))
     with FakeTensorMode() as mode:
         for each in (node, node.args[0]):
             each.meta["val"] = FakeTensor(mode, torch.empty(3, device="meta"), torch.device("cuda"))
@@ -212,9 +206,6 @@ def test_ops_on_a_gpu_are_not_measured_without_one() -> None:
 
 @pytest.mark.slow
 def test_all_ops_of_training_steps_can_be_measured() -> None:
-    from models import MODELS
-    from test_costs import step_nodes
-
     for name in MODELS:
         nodes = step_nodes(name)
         with warnings.catch_warnings():

@@ -292,7 +292,7 @@ def test_saved_values_that_torch_logs_are_a_saved_set(
 
     monkeypatch.setattr(ac_logging_utils, "trace_structured", taken)
     with torch._functorch.config.patch(activation_memory_budget=budget, cse=False):
-        by_torch._partition(step, by_torch.min_cut_rematerialization_partition, None)
+        by_torch._partition(step, by_torch.min_cut_rematerialization_partition)
     schedule = schedule_of_saved_set(step, logged[0]["Min Cut Solution Saved Values"])
     live = partitioner_schedule(step, budget)
     assert again(schedule) == again(live)

@@ -10,6 +10,7 @@ import torch
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Input
 from remat.torch.execute.step import returned
+from remat.torch.layout import Layout
 
 #: Makes a scalar of what the module returns.
 Loss = Callable[[Any], Any]
@@ -54,9 +55,7 @@ def _of_scalar(given: list[Any], wanted: Sequence[Input]) -> list[Any]:
             f"{len(scalars)} of {len(wanted)} differentiable outputs of the module are scalars: a loss is needed",
             "needs-loss",
         )
-    return [
-        _empty(each.node.meta["val"], given[_output(each)]).fill_(1 if each is scalars[0] else 0) for each in wanted
-    ]
+    return [_empty(each, given[_output(each)]).fill_(1 if each is scalars[0] else 0) for each in wanted]
 
 
 def _of_loss(captured: Captured, given: list[Any], wanted: Sequence[Input], loss: Loss) -> tuple[Any, list[Any]]:
@@ -75,8 +74,7 @@ def _of_loss(captured: Captured, given: list[Any], wanted: Sequence[Input], loss
             raise ExecutionError(f"the loss changed output {position} of the module in place", "loss-in-place")
     held = {leaf.untyped_storage()._cdata for leaf in leaves.values()}
     return value.detach(), [
-        _own(gradient, each.node.meta["val"], leaves[_output(each)], held)
-        for each, gradient in zip(wanted, found, strict=True)
+        _own(each, gradient, leaves[_output(each)], held) for each, gradient in zip(wanted, found, strict=True)
     ]
 
 
@@ -85,17 +83,17 @@ def _output(tangent: Input) -> int:
     return tangent.output
 
 
-def _own(gradient: Any, sample: Any, leaf: Any, held: set[int]) -> Any:
+def _empty(tangent: Input, output: torch.Tensor) -> torch.Tensor:
+    """Return memory laid out as a tangent was captured, on the device of its output."""
+    return Layout.of(tangent.node.meta["val"])._replace(device=output.device).empty()
+
+
+def _own(tangent: Input, gradient: torch.Tensor | None, output: torch.Tensor, held: set[int]) -> torch.Tensor:
     """`gradient` with the strides that the graph was captured with, in memory of its own; zeros for None."""
-    if gradient is not None and gradient.stride() == sample.stride():
-        storage = gradient.untyped_storage()
-        if storage._cdata not in held and storage.nbytes() == sample.untyped_storage().nbytes():
-            held.add(storage._cdata)
-            return gradient
-    made = _empty(sample, leaf)
-    return made.zero_() if gradient is None else made.copy_(gradient)
-
-
-def _empty(sample: Any, like: Any) -> Any:
-    """Memory laid out as the graph was captured with, on the device of an output."""
-    return torch.empty_strided(sample.shape, sample.stride(), dtype=sample.dtype, device=like.device)
+    if gradient is None:
+        return _empty(tangent, output).zero_()
+    storage, same = gradient.untyped_storage(), gradient.stride() == tangent.node.meta["val"].stride()
+    if same and storage._cdata not in held and storage.nbytes() == tangent.size:
+        held.add(storage._cdata)
+        return gradient
+    return _empty(tangent, output).copy_(gradient)

@@ -58,7 +58,7 @@ def partitioner_schedule(captured: Captured, budget: float = 1.0, solver: Any = 
     with functorch_config.patch(
         activation_memory_budget=float(budget), activation_memory_budget_solver=solver, cse=False
     ):
-        graphs = _partition(captured, min_cut_rematerialization_partition, None)
+        graphs = _partition(captured, min_cut_rematerialization_partition)
     meta = {"budget": float(budget), "solver": solver if isinstance(solver, str) else type(solver).__name__}
     return _schedule(captured, *graphs, source=SOURCE, meta=meta)
 
@@ -72,11 +72,11 @@ def default_partition_schedule(captured: Captured) -> Schedule:
         As :func:`partitioner_schedule`.
     """
     with functorch_config.patch(cse=False):
-        graphs = _partition(captured, default_partition, None)
+        graphs = _partition(captured, default_partition)
     return _schedule(captured, *graphs, source="torch's default partition", meta={})
 
 
-def _partition(captured: Captured, by: Callable[..., Any], inputs: Any) -> tuple[Any, Any]:
+def _partition(captured: Captured, by: Callable[..., Any]) -> tuple[Any, Any]:
     facts = captured.partitioner_facts
     if captured.route != "joint" or captured.mode != "training":
         raise CaptureError(
@@ -88,7 +88,7 @@ def _partition(captured: Captured, by: Callable[..., Any], inputs: Any) -> tuple
     try:
         with tracing(TracingContext(detect_fake_mode(values))):  # random ops that are tagged need it
             return by(
-                copy.deepcopy(captured.module), inputs, num_fwd_outputs=facts["num_forward_outputs"],
+                copy.deepcopy(captured.module), None, num_fwd_outputs=facts["num_forward_outputs"],
                 static_lifetime_input_indices=list(facts["static_lifetime_input_indices"]),
             )  # fmt: skip
     except RematError:

@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from remat.errors import ExecutionError
-
-
-@dataclass(frozen=True)
-class TensorKind:
-    """What of a tensor is fixed when a step is captured."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorKind:
-        """Of a tensor, fake or real."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-    def difference(self, other: TensorKind) -> str:
-        """In words, what `other` is and this is not; empty where they are equal."""
-        for what in ("shape", "dtype", "device", "strides"):
-            mine, its = getattr(self, what), getattr(other, what)
-            if mine != its:
-                return f"{what} {its}, not {mine}"
-        return ""
+from remat.torch.layout import Layout
 
 
 class Sample:
@@ -51,7 +28,7 @@ class Sample:
         self._num_args, self._names = len(args), tuple(kwargs)
         self._given = self._bound(args, kwargs)
         leaves, self._spec = pytree.tree_flatten((args, dict(kwargs)))
-        self._kinds = [TensorKind.of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
+        self._kinds = [Layout.of(each) if isinstance(each, torch.Tensor) else each for each in leaves]
         self._differentiable = [isinstance(each, torch.Tensor) and each.requires_grad for each in leaves]
         self.tensors = tuple(i for i, each in enumerate(leaves) if isinstance(each, torch.Tensor))
 
@@ -78,12 +55,12 @@ class Sample:
         return leaves
 
     def _difference(self, leaf: Any, kind: Any, differentiable: bool) -> str:
-        if not isinstance(kind, TensorKind):
+        if not isinstance(kind, Layout):
             same = leaf is kind or (type(leaf) is type(kind) and bool(leaf == kind))
             return "" if same else f"is {_short(leaf)}, but was {_short(kind)} in the sample"
         if not isinstance(leaf, torch.Tensor):
             return f"is a {type(leaf).__name__}, but was a tensor in the sample"
-        difference = kind.difference(TensorKind.of(leaf))
+        difference = kind.difference(Layout.of(leaf))
         if difference:
             return f"has {difference} as in the sample"
         return "requires grad, but did not in the sample" if leaf.requires_grad and not differentiable else ""

@@ -26,7 +26,7 @@ from remat.torch.partition import Split
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Plan, Rematerialized
 from remat.torch.rematerialized.planning import Settings, check_setting, planned
-from remat.torch.rematerialized.program import Program, untied_outputs
+from remat.torch.rematerialized.program import Program
 from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.verify import verify as run_verification
 
@@ -186,11 +186,25 @@ def _prepared(
 def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
     """As torch.compile sees it; where Dynamo cannot follow, or loses the gradient of an output, what runs, and why."""
     captured = capture(module, args, kwargs, **how)
-    shared = untied_outputs(captured)
+    shared = _untied_outputs(captured)
     if shared is None or captured.route != "joint":
         return captured, str(captured.graph.meta.get("fallback", ""))
     again = capture(module, args, kwargs, **how, route="make_fx")
     return again, f"outputs {shared[0]} and {shared[1]} share their memory"
+
+
+def _untied_outputs(captured: Captured) -> tuple[int, int] | None:
+    """Two outputs in one memory, of which one has no tangent: its gradient would be lost without a word."""
+    tied = {each.output for each in captured.inputs_of("tangent")}
+    place: dict[str, int] = {}
+    for number, each in enumerate(captured.results_of("output")):
+        for home in () if each.node is None else captured.homes[each.node]:
+            if home is None:
+                continue
+            other = place.setdefault(home, number)
+            if other != number and tied & {other, number} and not tied >= {other, number}:
+                return other, number
+    return None
 
 
 def _program(parts: Split, engine: str) -> Program:

@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, ResultValue
+from remat.torch.layout import Layout
 from remat.torch.partition import Split
 
 #: Takes one list, which it empties, and returns all results.
@@ -37,11 +38,12 @@ class Program:
         place = {(each.kind, each.name): number for number, each in enumerate(inputs)}
         results = [captured.results[position] for position in split.forward_results]
         given = [i for i, each in enumerate(results) if each.kind == "output" and each.node is not None]
-        tied = {each.output for each in captured.inputs_of("tangent")}
+        tangents = captured.inputs_of("tangent")
+        tangent_of = {each.output: number for number, each in enumerate(tangents)}
         self.passed = {
             number: results[i].node
             for number, i in enumerate(given)
-            if int(results[i].name) not in tied and _of_inputs(captured, results[i].node)
+            if int(results[i].name) not in tangent_of and _of_inputs(captured, results[i].node)
         }
         """Outputs (by their number) that are inputs, parameters or buffers, or views of them: they have no gradient of
         their own, and autograd has to see what they are."""
@@ -53,18 +55,9 @@ class Program:
         )
         """Per changed buffer or input: its position among the results, and among the inputs."""
         self.num_results = len(results)
-        positions = [i for i, each in enumerate(results) if each.kind == "output"]
-        tangents = [captured.inputs[position] for position in split.tangents]
-        of_output = {positions[each.output]: number for number, each in enumerate(tangents) if each.output is not None}
-        self.tangent_of = tuple(of_output.get(position) for position in self.outputs)
+        self.tangent_of = tuple(tangent_of.get(int(results[i].name)) for i in self.outputs)
         """Per output: the tangent that its gradient is; None where it has none."""
-        shared = untied_outputs(captured)
-        if shared is not None and captured.route == "joint":  # the other one gives a tangent to whatever has a gradient
-            raise ExecutionError(
-                f"outputs {shared[0]} and {shared[1]} of the module share their memory, and only one of them can have "
-                "a gradient: return a copy (.clone()) of the other"
-            )
-        self.laid_out = tuple(_layout(each.node) for each in tangents)
+        self.laid_out = tuple(Layout.of(each.node.meta["val"]) for each in tangents)
         gradient_of = {captured.results[position].name: number for number, position in enumerate(split.gradients)}
         self.gradient_of = tuple(
             gradient_of.get(each.name) if each.kind in ("parameter", "input") else None for each in inputs
@@ -140,20 +133,6 @@ class _Step(torch.autograd.Function):
         )
 
 
-def untied_outputs(captured: Captured) -> tuple[int, int] | None:
-    """Two outputs in one memory, of which one has no tangent: its gradient would be lost without a word."""
-    tied = {each.output for each in captured.inputs_of("tangent")}
-    place: dict[str, int] = {}
-    for number, each in enumerate(captured.results_of("output")):
-        for home in () if each.node is None else captured.homes[each.node]:
-            if home is None:
-                continue
-            other = place.setdefault(home, number)
-            if other != number and tied & {other, number} and not tied >= {other, number}:
-                return other, number
-    return None
-
-
 def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[int, ...]:
     """For each gradient, the tangents that it depends on: bit `k` for the `k`-th."""
     needs = {each.node: 1 << k for k, each in enumerate(captured.inputs_of("tangent"))}
@@ -179,20 +158,10 @@ def _view(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
     return known[node]
 
 
-#: Shape, strides, type and device of a tangent.
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
-
-
-def _layout(node: torch.fx.Node) -> Layout:
-    value = node.meta["val"]
-    return tuple(value.shape), tuple(value.stride()), value.dtype, value.device
-
-
 def _as_traced(tangent: torch.Tensor | None, layout: Layout) -> torch.Tensor:
     """The gradient with the strides that the backward graph was made for, as views may need them; zeros for None."""
-    shape, strides, kind, device = layout
     if tangent is None:
-        return torch.empty_strided(shape, strides, dtype=kind, device=device).zero_()
-    if tangent.stride() == strides:
+        return layout.empty().zero_()
+    if tangent.stride() == layout.strides:
         return tangent
-    return torch.empty_strided(shape, strides, dtype=tangent.dtype, device=tangent.device).copy_(tangent)
+    return layout._replace(dtype=tangent.dtype, device=tangent.device).empty().copy_(tangent)

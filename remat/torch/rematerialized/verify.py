@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -58,10 +59,9 @@ class Verification:
 
 @dataclass(frozen=True)
 class _Outcome:
-    outputs: list[torch.Tensor]
-    gradients: dict[str, torch.Tensor]
-    buffers: dict[str, torch.Tensor]
-    random: torch.Tensor
+    """What a step leaves behind: tensors by what they are, and what it held."""
+
+    tensors: dict[str, torch.Tensor]
     peak: int
     allocator_peak: int | None
 
@@ -116,8 +116,9 @@ def verify(
             raise VerificationError(
                 f"the measured peak is {peak:,} bytes, above the {predicted_peak:,} bytes that were predicted", "peak"
             )
+    counts = Counter(name.partition(" ")[0] for name in ours.tensors)
     return Verification(
-        len(ours.outputs), len(ours.gradients), len(ours.buffers), not differing,
+        counts["output"], counts["gradient"], counts["buffer"], not differing,
         max((difference for _, difference in differing), default=0.0), ours.peak if measure else None, eager.peak,
         ours.allocator_peak,
     )  # fmt: skip
@@ -156,11 +157,11 @@ def _step(
             del returned
             roots = [each for each in outputs if each.requires_grad]
             _Loss.apply(*roots).backward()
-            outputs = [each.detach() for each in outputs]
-        gradients = {name: target.grad for name, target in targets.items() if target.grad is not None}
-        buffers = {name: each.clone() for name, each in original.named_buffers()}
-        allocated = None if record is None else record.peak
-        return _Outcome(outputs, gradients, buffers, torch.get_rng_state(), tracker.peak, allocated)
+        found = {f"output {number}": each.detach() for number, each in enumerate(outputs)}
+        found |= {f"gradient of {name!r}": each.grad for name, each in targets.items() if each.grad is not None}
+        found |= {f"buffer {name!r}": each.clone() for name, each in original.named_buffers()}
+        found["the state of the random number generator"] = torch.get_rng_state()
+        return _Outcome(found, tracker.peak, None if record is None else record.peak)
 
 
 def _on_cpu(module: nn.Module, leaves: list[Any]) -> bool:
@@ -196,19 +197,12 @@ def _differences(eager: _Outcome, ours: _Outcome) -> Iterator[tuple[str, float]]
 
     Of all gradients: one that is zero but for rounding (of a bias before batch norm) has no scale of its own.
     """
-    largest = max((float(each.abs().max()) for each in eager.gradients.values() if each.numel()), default=0.0)
-    if len(eager.outputs) != len(ours.outputs):
-        raise VerificationError(f"{len(ours.outputs)} outputs, eager has {len(eager.outputs)}")
-    pairs: list[tuple[str, Any, Any]] = [
-        (f"output {i}", a, b) for i, (a, b) in enumerate(zip(eager.outputs, ours.outputs, strict=True))
-    ]
-    for what in ("gradient", "buffer"):
-        a, b = getattr(eager, f"{what}s"), getattr(ours, f"{what}s")
-        for name in a.keys() ^ b.keys():
-            raise VerificationError(f"{what} of {name!r} is there {'only in eager' if name in a else 'not in eager'}")
-        pairs += [(f"{what} of {name!r}" if what == "gradient" else f"buffer {name!r}", a[name], b[name]) for name in a]
-    pairs.append(("the state of the random number generator", eager.random, ours.random))
-    for name, a, b in pairs:
+    gradients = [each for name, each in eager.tensors.items() if name.startswith("gradient")]
+    largest = max((float(each.abs().max()) for each in gradients if each.numel()), default=0.0)
+    for name in eager.tensors.keys() ^ ours.tensors.keys():
+        raise VerificationError(f"{name} is there {'only in eager' if name in eager.tensors else 'not in eager'}")
+    for name, a in eager.tensors.items():
+        b = ours.tensors[name]
         if a.shape != b.shape or a.dtype != b.dtype:
             raise VerificationError(
                 f"{name} is of shape {tuple(b.shape)} and {b.dtype}, in eager {tuple(a.shape)} and {a.dtype}"
