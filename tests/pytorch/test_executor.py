@@ -9,19 +9,51 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eager import Record, assert_equal, eager, record  # noqa: E402
-from execution_checks import Held, pinned  # noqa: E402
+from eager import Record, assert_equal, eager, record, step  # noqa: E402
 from generators import dropping  # noqa: E402
 from models import FULL, MODELS  # noqa: E402
 from refusals import refused  # noqa: E402
 
 from remat import Problem, solve  # noqa: E402
 from remat.graphs import ComputeGraph  # noqa: E402
-from remat.schedule import Schedule  # noqa: E402
-from remat.torch import Captured, Executor, capture, fake_tensors, track_storages  # noqa: E402
+from remat.schedule import Rules, Schedule, Verdict, validate, with_frees  # noqa: E402
+from remat.torch import Captured, Executor, OpRun, capture, fake_tensors, track_storages  # noqa: E402
+from remat.torch.execute.step import give_buffers, give_gradients  # noqa: E402
+from remat.torch.memory import StorageTracker  # noqa: E402
+from remat.torch.partition import split  # noqa: E402
+from remat.torch.rematerialized.program import Program  # noqa: E402
 
+aten = torch.ops.aten
 SEED = 11
 SMALL: Mapping[str, Mapping[str, Any]] = {"gpt": {"layers": 1, "width": 8, "length": 8}, "resnet": {"blocks": (1,)}}
+
+
+class Held:
+    """Called after each run of an op: the most that was held while it ran, and what was held when it had run."""
+
+    def __init__(self, executor: Executor, tracker: StorageTracker) -> None:
+        self.executor, self.tracker = executor, tracker
+        self.runs = 0
+        self.wrong: list[tuple[OpRun, int, int, int]] = []
+        self._samples = 0
+
+    def __call__(self, run: OpRun) -> None:
+        """Both must be what the schedule says."""
+        self.runs += 1
+        during = [sample.live for sample in self.tracker.timeline[self._samples :]]
+        self._samples = len(self.tracker.timeline)
+        most, after, predicted = max(during), self.tracker.live, int(self.executor.timeline[run.step])
+        if not most == after == predicted:
+            self.wrong.append((run, most, after, predicted))
+
+
+def pinned(graph: ComputeGraph, schedule: Schedule) -> Schedule:
+    """The same, but graph outputs are never freed: they are live when their ops run again for other outputs."""
+    outputs = set(graph.outputs)
+    steps = [step for step in with_frees(graph, schedule).steps() if step[0] == "compute" or step[1] not in outputs]
+    kept = Schedule.from_steps(steps, source=f"{schedule.source}, outputs pinned")
+    assert validate(graph, kept).verdict is Verdict.VALID
+    return kept
 
 
 def check_step(theirs: Record, executor: Executor, module: Any, args: tuple[Any, ...]) -> None:
@@ -36,6 +68,19 @@ def check_step(theirs: Record, executor: Executor, module: Any, args: tuple[Any,
     assert not held.wrong
     assert held.runs >= len(executor.captured.graph.ops)
     assert tracker.peak == executor.predicted_peak == executor.certificate.peak
+
+
+def check_split(theirs: Record, captured: Captured, schedule: Schedule, module: Any, args: tuple[Any, ...]) -> None:
+    """One step by the forward and the backward graph; the peak is the certified one."""
+    module, parts = copy.deepcopy(module), split(captured, schedule)
+    program, tensors = Program(parts), module.state_dict(keep_vars=True)
+    inputs = [captured.inputs[position] for position in parts.forward_inputs]
+    given = [args[int(each.name)] if each.kind == "input" else tensors[each.name] for each in inputs]
+    tracker = track_storages(constants=(args, module))
+    assert_equal(step(lambda *_: program(given)[0], module, args, seed=SEED, around=tracker), theirs)
+    # the scalar 1 that backward() begins with is no op; new statistics are freed when they are in their buffers
+    peak = validate(captured.graph, schedule).peak
+    assert 0.98 * peak <= tracker.peak <= peak + 8
 
 
 def seeded(name: str, **sizes: Any) -> Any:
@@ -149,15 +194,18 @@ def test_inference() -> None:
 @pytest.mark.parametrize("route", ["joint", "make_fx"])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_all_models(name: str, route: str) -> None:
-    """In the reference order, at half of its peak, and with up to a dozen computes of one op."""
+    """In the reference order, at half of its peak, and with up to a dozen computes of one op; also as two graphs."""
     module, args = seeded(name)
     captured = capture(module, args, route=route)
     graph = captured.graph
     theirs = eager(module, args, seed=SEED)
     schedules = [Schedule.reference(graph), half_budget(graph), *(dropping(graph, seed) for seed in range(4))]
     assert max(max(Counter(schedule.computes()).values()) for schedule in schedules) > 4
-    for schedule in (*schedules, pinned(graph, schedules[-1])):
+    last = pinned(graph, schedules[-1])
+    for schedule in (*schedules, last):
         check_step(theirs, Executor(captured, schedule), module, args)
+    for schedule in (schedules[0], last) if route == "joint" else ():
+        check_split(theirs, captured, schedule, module, args)
 
 
 @pytest.mark.slow
@@ -180,3 +228,107 @@ def test_full_size_without_memory(name: str) -> None:
             assert not held.wrong
             assert tracker.peak == executor.predicted_peak
             module.zero_grad()
+
+
+# -- three ops -----------------------------------------------------------------------------------------------------
+
+
+class Dropped(torch.nn.Module):
+    """``mm`` writes 128 bytes, ``native_dropout`` 128 and a mask of 32, ``mul`` 128: all of 32 elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept, mask = aten.native_dropout(x @ self.weight.t(), 0.5, True)
+        return kept.view(-1) * mask.view(-1)
+
+
+@pytest.fixture(scope="module")
+def three() -> Captured:
+    return capture(Dropped(), (torch.ones(4, 2),), mode="inference")
+
+
+def steps_of(captured: Captured, text: str) -> Schedule:
+    """``m d u`` compute, ``-m -d0 -d1 -u`` free."""
+    mm, dropout, mul = captured.graph.op_names
+    ops = {"m": mm, "d": dropout, "u": mul}
+    tensors = {"m": mm, "d0": f"{dropout}.0", "d1": f"{dropout}.1", "u": mul}
+    return Schedule.from_steps(
+        ("free", tensors[word[1:]]) if word[0] == "-" else ("compute", ops[word]) for word in text.split()
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m d u",
+        "m d -m -d0 m d u -u m d u",
+        "m d -d0 -m m d -m u -d1 -u m d u",  # the mask is live while its op runs again: it is not held twice
+        "m m d d u u",  # what is live already is not made again
+    ],
+)
+def test_any_schedule_gives_the_same_values_and_holds_what_it_says(three: Captured, text: str) -> None:
+    module, x = Dropped(), torch.randn(4, 2)
+    torch.manual_seed(3)
+    expected, state = module(x), torch.get_rng_state()
+    executor = Executor(three, steps_of(three, text))
+    torch.manual_seed(3)
+    with track_storages(constants=(module, x), timeline=True) as tracker:
+        held = Held(executor, tracker)
+        step = executor.step(module, x, on_op=held)
+    assert torch.equal(step.outputs, expected)
+    assert step.loss is None
+    assert torch.equal(torch.get_rng_state(), state)
+    assert held.runs >= 3 and not held.wrong
+    assert tracker.peak == executor.predicted_peak == executor.certificate.peak
+
+
+def test_what_the_validator_refuses_is_not_executed(three: Captured) -> None:
+    with refused("schedule.not-executed"):
+        Executor(three, steps_of(three, "d m u"))
+    with refused("schedule.not-executed"):
+        Executor(three, steps_of(three, "m d u"), Rules(budget=200))
+
+
+@pytest.mark.parametrize(
+    ("kind", "culprit", "parameters", "args"),
+    [
+        ("execution.missing", "weight", {}, (torch.ones(4, 2),)),
+        ("execution.missing", "0", {"weight": torch.ones(8, 2)}, ()),
+        ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(5, 2),)),
+        ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (torch.ones(4, 2).double(),)),
+        ("execution.unlike-capture", "weight", {"weight": torch.ones(2, 8).t()}, (torch.ones(4, 2),)),
+        ("execution.unlike-capture", "0", {"weight": torch.ones(8, 2)}, (3,)),
+    ],
+)
+def test_what_is_given_must_be_like_what_was_captured(
+    three: Captured, kind: str, culprit: str, parameters: dict[str, torch.Tensor], args: tuple[object, ...]
+) -> None:
+    with refused(kind, culprit=f"{culprit!r}"):
+        Executor(three, Schedule.reference(three.graph))(parameters, {}, args)
+
+
+def test_an_op_that_changes_its_input_is_refused() -> None:
+    captured = capture(Dropped(), (torch.ones(4, 2),), mode="inference")
+    captured.node_of("mm").target = aten.relu_.default
+    with refused("execution.in-place"):
+        Executor(captured, Schedule.reference(captured.graph))
+
+
+def test_gradients_are_given_as_autograd_gives_them() -> None:
+    """Added where there is one; never two with one memory; in the strides of the parameter."""
+    first, second, third = (torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(3))
+    shared, turned = torch.ones(2, 3), torch.arange(6.0).view(3, 2).t()
+    targets = {"first": first, "second": second, "third": third}
+    give_gradients(targets, {"first": shared, "second": shared, "third": turned})
+    assert first.grad is shared  # not copied where it need not be
+    assert third.grad is not None and third.grad.stride() == (3, 1) and torch.equal(third.grad, turned)
+    give_gradients(targets, {"first": torch.ones(2, 3)})
+    assert torch.equal(first.grad, torch.full((2, 3), 2.0))
+    assert second.grad is not None and torch.equal(second.grad, torch.ones(2, 3))
+    with refused("execution.gradient", culprit="fourth"):
+        give_gradients(targets, {"fourth": shared})
+    with refused("execution.buffer", culprit="mean"):
+        give_buffers({}, {"mean": shared})
