@@ -63,6 +63,10 @@ def scanned(p, tokens, wrap=lambda f: f):
     return x.sum()
 
 
+def checkpointed(function, policy=None):
+    return lambda p, tokens: function(p, tokens, lambda f: jax.checkpoint(f, policy=policy))
+
+
 @pytest.fixture(scope="module")
 def base():
     return capture(gpt, PARAMETERS, TOKENS, name="gpt", views=False)
@@ -118,9 +122,7 @@ def test_every_policy_is_a_schedule_of_one_graph(base, policy, never):
     """The graph is that without checkpoints, what is saved is what JAX says, and the validator accepts the schedule."""
     from jax._src.ad_checkpoint import saved_residuals
 
-    def loss(p, tokens):
-        return gpt(p, tokens, lambda f: jax.checkpoint(f, policy=policy))
-
+    loss = checkpointed(gpt, policy)
     captured = capture(loss, PARAMETERS, TOKENS, views=False)
     assert (len(captured.graph.ops), captured.graph.base_cost) == (len(base.graph.ops), base.graph.base_cost)
     own = validate(captured.graph, captured.schedule)
@@ -153,7 +155,7 @@ def test_offloaded_values_are_said_to_be_no_recomputation():
         offload_src="device",
         offload_dst="pinned_host",
     )
-    captured = capture(lambda p, t: gpt(p, t, lambda f: jax.checkpoint(f, policy=policy)), PARAMETERS, TOKENS)
+    captured = capture(checkpointed(gpt, policy), PARAMETERS, TOKENS)
     graph = captured.graph
     assert validate(graph, captured.schedule).accepted
     moved = [op.outputs[0] for op in graph.ops if op.type == "device_put"]
@@ -215,39 +217,29 @@ def filled(shapes, key=0):
     return jax.tree_util.tree_unflatten(tree, made)
 
 
-def checkpointed(function):
-    return lambda p, t: function(p, t, jax.checkpoint)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "shapes", "options"),
     [
-        pytest.param(checkpointed(gpt), PARAMETERS, {}, marks=pytest.mark.slow),
-        pytest.param(checkpointed(scanned), STACKED, {"unroll": True}, marks=pytest.mark.slow),
-        pytest.param(checkpointed(scanned), STACKED, {}, marks=pytest.mark.slow),
-        pytest.param(gpt, PARAMETERS, {"views": False}, marks=pytest.mark.slow),
+        (gpt, PARAMETERS, {"views": False}),
+        (checkpointed(gpt), PARAMETERS, {}),
+        (checkpointed(scanned), STACKED, {"unroll": True}),
+        (checkpointed(scanned), STACKED, {}),
     ],
 )
 def test_what_the_graph_computes_is_what_the_function_computes(function, shapes, options):
     """With every tensor held from its compute to its free only, and recomputed where the schedule says so."""
     captured = capture(function, shapes, TOKENS, **options)
+    schedules = [captured.schedule, Schedule.reference(captured.graph)]
+    if function is gpt:  # a policy runs on the graph of another
+        schedules.append(capture(checkpointed(gpt), shapes, TOKENS, **options).schedule_on(captured))
     values = filled(shapes), filled(TOKENS)
     wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(function))(*values))
-    for schedule in (captured.schedule, Schedule.reference(captured.graph)):
+    for schedule in schedules:
         got = jax.jit(lambda *given, order=schedule: run(captured, order, *given))(*values)
         for mine, theirs in zip(got, wanted, strict=True):
             assert mine.shape == theirs.shape
             assert jnp.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_policy_runs_on_the_graph_of_another(base):
-    other = capture(checkpointed(gpt), PARAMETERS, TOKENS, views=False)
-    values = filled(PARAMETERS), filled(TOKENS)
-    got = jax.jit(lambda *given: run(base, other.schedule_on(base), *given))(*values)
-    wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(gpt))(*values))
-    for mine, theirs in zip(got, wanted, strict=True):
-        assert jnp.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
 # -- control flow --------------------------------------------------------------------------------------------------
@@ -261,12 +253,12 @@ def test_a_scan_is_one_op_or_unrolled():
     assert "scan" not in {op.type for op in many.graph.ops}
     assert many.graph.base_cost == pytest.approx(one.graph.base_cost, rel=0.02)
     assert {"scan.0", "scan.1"} <= set(many.graph.meta["modules"].values())
-    again = capture(lambda p, t: scanned(p, t, jax.checkpoint), STACKED, TOKENS, unroll=True)
+    again = capture(checkpointed(scanned), STACKED, TOKENS, unroll=True)
     found = validate(many.graph, again.schedule_on(many))
     assert found.accepted
     assert found.recomputations > 60
     assert found.peak < many.graph.reference_peak
-    hidden = capture(lambda p, t: scanned(p, t, jax.checkpoint), STACKED, TOKENS)
+    hidden = capture(checkpointed(scanned), STACKED, TOKENS)
     assert "a scan recomputes inside of its op" in hidden.remarks[0]
 
 

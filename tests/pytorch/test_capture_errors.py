@@ -1,6 +1,7 @@
 """What is told where a module cannot be captured, and what the other route then makes of it."""
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,81 +12,41 @@ from torch import Tensor, nn  # noqa: E402
 
 from remat.torch.capture import capture, fake_tensors  # noqa: E402
 
-SOURCE = Path(__file__).read_text(encoding="utf-8").splitlines()
+ARGS = (torch.ones(2, 4),)
 
 
-class Linear(nn.Module):
-    def __init__(self) -> None:
+class Does(nn.Module):
+    """What a function does with a linear map and the arguments."""
+
+    def __init__(self, function: Callable[..., Any] = lambda linear, x: linear(x)) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.factor = torch.ones(4)
+        self.linear, self.function = nn.Linear(4, 4), function
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(self.linear, *args)
 
-
-class Branches(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        return y * 2 if y.sum() > 0 else y  # branches
-
-
-class Selects(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)[x > 0].sum()  # selects
-
-
-class NoTensor(Linear):
-    def forward(self, x: Tensor) -> int:
-        return len(self.linear(x))
-
-
-class Detached(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x).detach()
-
-
-class TwoArguments(Linear):
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.linear(x) + y
-
-
-class Narrow(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x[:, :3])  # narrow
-
-
-class Breaks(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        torch._dynamo.graph_break()  # breaks
-        return self.linear(x)
-
-
-class Scaled(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) * self.factor
-
-
-def place_of(mark: str) -> str:
-    (number,) = [k for k, line in enumerate(SOURCE, 1) if line.endswith(f"# {mark}")]
-    return f"{__file__}, line {number}"
+    def places(self) -> dict[str, str]:
+        """Return what stands for the lines of the function and of its call."""
+        lines = (self.function.__code__.co_firstlineno, Does.forward.__code__.co_firstlineno + 1)
+        return {f"{__file__}, line {line}": "<place>" for line in lines}
 
 
 @pytest.mark.parametrize("route", [pytest.param("auto", marks=pytest.mark.slow), "make_fx"])
 @pytest.mark.parametrize(
-    ("module", "kind", "mark"),
+    ("kind", "function"),
     [
-        (Branches, "capture.data-dependent", "branches"),
-        (Selects, "capture.data-dependent", "selects"),
-        (NoTensor, "capture.no-output", ""),
-        (Detached, "capture.detached", ""),
-        (TwoArguments, "capture.fails", ""),
-        (Narrow, "capture.fails", "narrow"),
+        ("capture.data-dependent", lambda linear, x: linear(x) if linear(x).sum() > 0 else x),
+        ("capture.data-dependent", lambda linear, x: linear(x)[x > 0].sum()),
+        ("capture.no-output", lambda linear, x: len(linear(x))),
+        ("capture.detached", lambda linear, x: linear(x).detach()),
+        ("capture.fails", lambda linear, x, y: linear(x) + y),
+        ("capture.fails", lambda linear, x: linear(x[:, :3])),
     ],
 )
-def test_what_users_get_wrong_is_named(module: type[nn.Module], kind: str, mark: str, route: str) -> None:
-    with refused(kind, culprit=module.__name__, hide={place_of(mark): "<place>"} if mark else {}):
-        capture(module(), (torch.ones(2, 4),), route=route)
+def test_what_users_get_wrong_is_named(kind: str, function: Callable[..., Any], route: str) -> None:
+    module = Does(function)
+    with refused(kind, culprit="Does", hide=module.places()):
+        capture(module, ARGS, route=route)
 
 
 @pytest.mark.parametrize(
@@ -106,38 +67,40 @@ def test_what_users_get_wrong_is_named(module: type[nn.Module], kind: str, mark:
 def test_wrong_arguments_of_capture_are_named(kind: str, arguments: dict) -> None:
     route = {} if "mode" in arguments else {"route": "make_fx" if "loss" in arguments else "auto"}
     with refused(kind):
-        capture(Linear(), **{"args": (torch.ones(2, 4),), **route, **arguments})
+        capture(Does(), **{"args": ARGS, **route, **arguments})
 
 
 def test_what_is_no_module_or_has_nothing_to_train_is_refused() -> None:
-    with refused("capture.no-module"):
-        capture(lambda x: x, (torch.ones(2, 4),))
-    with refused("capture.no-gradient", culprit="Linear"):
-        capture(Linear().requires_grad_(False), (torch.ones(2, 4),))
     with torch.device("meta"):
-        module = Linear()
-    with refused("capture.meta-device", culprit="linear.weight"):
-        capture(module, (torch.ones(2, 4),))
+        meta = Does()
     with fake_tensors():
-        module = Linear()
+        fake = Does()
     with fake_tensors():
-        args = (torch.ones(2, 4),)
-    with refused("capture.other-fake-mode"):
-        capture(module, args)
+        other = (torch.ones(2, 4),)
+    for kind, culprit, module, args in (
+        ("capture.no-module", "function", lambda x: x, ARGS),
+        ("capture.no-gradient", "Does", Does().requires_grad_(False), ARGS),
+        ("capture.meta-device", "linear.weight", meta, ARGS),
+        ("capture.other-fake-mode", "sample argument 0", fake, other),
+    ):
+        with refused(kind, culprit=culprit):
+            capture(module, args)
 
 
 def test_where_dynamo_stops_the_other_route_goes_on_and_says_so() -> None:
-    captured = capture(Breaks(), (torch.ones(2, 4),))
+    module = Does(lambda linear, x: (torch._dynamo.graph_break(), linear(x))[1])
+    captured = capture(module, ARGS)
     assert captured.route == "make_fx"
-    with refused("capture.dynamo", culprit="Breaks", hide={place_of("breaks"): "<place>"}) as raised:
-        capture(Breaks(), (torch.ones(2, 4),), route="joint")
+    with refused("capture.dynamo", culprit="Does", hide=module.places()) as raised:
+        capture(module, ARGS, route="joint")
     assert captured.graph.meta["fallback"] == str(raised.value)
-    assert "fallback" not in capture(Linear(), (torch.ones(2, 4),)).graph.meta
+    assert "fallback" not in capture(Does(), ARGS).graph.meta
 
 
 def test_tensors_that_are_no_parameters_are_kept() -> None:
-    module = Scaled()
-    captured = capture(module, (torch.ones(2, 4),))
+    module = Does(lambda linear, x: linear(x) * linear.factor)
+    module.linear.factor = torch.ones(4)
+    captured = capture(module, ARGS)
     ((name, tensor),) = captured.constants.items()
-    assert tensor is module.factor
+    assert tensor is module.linear.factor
     assert name in {each.name for each in captured.inputs_of("buffer")}

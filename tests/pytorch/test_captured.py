@@ -12,44 +12,29 @@ torch = pytest.importorskip("torch")
 from refusals import refused  # noqa: E402
 
 import remat.torch  # noqa: E402
-from remat.graphs import GraphBuilder  # noqa: E402
+from remat.torch.capture import capture  # noqa: E402
 from remat.torch.captured import BEGIN_BACKWARD, Captured, Input, ResultValue  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+class Square(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * x).view(4)
+
+
+@pytest.fixture(scope="module")
 def square() -> Captured:
-    """``y = x * x; return y.view(...)``, by hand, forward only."""
-    graph = torch.fx.Graph()
-    x = graph.placeholder("x")
-    y = graph.call_function(torch.ops.aten.mul.Tensor, (x, x), name="mul")
-    view = graph.call_function(torch.ops.aten.view.default, (y, [4]))
-    graph.output((view,))
-    builder = GraphBuilder("square", constant_memory=16)
-    builder.op(y.name, size=16, phase="forward")
-    builder.output(y.name)
-    return Captured(
-        graph=builder.build(),
-        module=torch.fx.GraphModule(torch.nn.Module(), graph),
-        nodes=(y,),
-        homes={x: (None,), y: (y.name,), view: (y.name,)},
-        inputs=(Input(x, "input", "0", 16),),
-        results=(ResultValue(view, "output", "0"),),
-        route="make_fx",
-        mode="inference",
-    )
+    return capture(Square(), (torch.ones(2, 2),), mode="inference", name="square")
 
 
-def test_ops_and_nodes_find_each_other() -> None:
-    captured = square()
-    (y,), view = captured.nodes, captured.results[0].node
-    assert captured.node_of("mul") is y
-    assert captured.writer("mul") is y
-    assert captured.op_of(y) == "mul"
-    assert captured.op_of(view) is None
-    assert captured.inputs_of("input") == captured.inputs
-    assert captured.results_of("gradient") == ()
-    for wrong in (captured.node_of, captured.writer):
+def test_ops_and_nodes_find_each_other(square: Captured) -> None:
+    (y,), view = square.nodes, square.results[0].node
+    assert square.node_of("mul") is square.writer("mul") is y
+    assert (square.op_of(y), square.op_of(view)) == ("mul", None)
+    assert square.inputs_of("input") == square.inputs
+    assert square.results_of("gradient") == ()
+    for wrong in (square.node_of, square.writer):
         with refused("capture.name", culprit="elsewhere"):
             wrong("elsewhere")
 
@@ -57,9 +42,9 @@ def test_ops_and_nodes_find_each_other() -> None:
 @pytest.mark.parametrize(
     "change", [{"nodes": ()}, {"nodes": (None,)}, {"inputs": ()}, {"homes": {None: ("z",)}}], ids=str
 )
-def test_parts_that_do_not_fit_are_refused(change: dict) -> None:
+def test_parts_that_do_not_fit_are_refused(square: Captured, change: dict) -> None:
     with refused("capture.parts"):
-        replace(square(), **change)
+        replace(square, **change)
 
 
 def test_kinds_are_known() -> None:

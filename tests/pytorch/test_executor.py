@@ -80,7 +80,8 @@ def check_split(theirs: Record, captured: Captured, schedule: Schedule, module: 
     assert_equal(step(lambda *_: program(given)[0], module, args, seed=SEED, around=tracker), theirs)
     # the scalar 1 that backward() begins with is no op; new statistics are freed when they are in their buffers
     peak = validate(captured.graph, schedule).peak
-    assert 0.98 * peak <= tracker.peak <= peak + 8
+    assert tracker.peak <= peak + 8
+    assert parts.recomputed or tracker.peak >= 0.98 * peak
 
 
 def seeded(name: str, **sizes: Any) -> Any:
