@@ -14,7 +14,8 @@ from remat.bounds.base import Bound, lacks_memory, whole_units
 from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
 from remat.deadline import Deadline
-from remat.modeling import Linear, Model
+from remat.modeling import Model
+from remat.modeling.rows import difference_rows, rows_from
 from remat.problem import Problem
 from remat.schedule import OrderRule
 from remat.scope import scope_within_limits
@@ -155,17 +156,7 @@ def joint_programme(problem: Problem, op: int) -> Model:
     again = model.booleans("again", n, 0, [limit != 1 for limit in limits])
     held = model.booleans("held", len(arrays.size))
     pairs = arrays.op_successors
-    number = np.arange(len(pairs.indices))
-    model.add(
-        Linear.rows(
-            "closed",
-            np.concatenate([number, number]),
-            np.concatenate([before.index[pairs.rows], before.index[pairs.indices]]),
-            np.repeat([1.0, -1.0], len(number)),
-            lower=0,
-            num_rows=len(number),
-        )
-    )
+    model.add(difference_rows("closed", before.index[pairs.rows], before.index[pairs.indices]))
     free = np.ones(len(arrays.size), dtype=np.bool_)
     free[arrays.op_inputs[op]] = False
     free[arrays.op_outputs[op]] = False
@@ -173,39 +164,17 @@ def joint_programme(problem: Problem, op: int) -> Model:
     writer, reader, tensor = arrays.edge_producer[read], arrays.edge_consumer[read], arrays.edge_tensor[read]
     kept = (free & problem.kept)[arrays.producers.rows]
     keeper, stays = arrays.producers.indices[kept], arrays.producers.rows[kept]
-    number = np.arange(len(writer) + len(keeper))
-    model.add(
-        Linear.rows(
-            "live or again",
-            np.concatenate([number, number, number, number[: len(writer)]]),
-            np.concatenate(
-                [
-                    held.index[np.concatenate([tensor, stays])],
-                    again.index[np.concatenate([writer, keeper])],
-                    before.index[np.concatenate([writer, keeper])],
-                    before.index[reader],
-                ]
-            ),
-            np.repeat([1.0, -1.0, 1.0], [2 * len(number), len(number), len(writer)]),
-            lower=0,
-            num_rows=len(number),
-        )
-    )
-    number = np.arange(len(writer))
-    model.add(
-        Linear.rows(
-            "inputs of what runs again",
-            np.concatenate([number, number, number]),
-            np.concatenate([held.index[tensor], again.index[writer], again.index[reader]]),
-            np.repeat([1.0, 1.0, -1.0], len(writer)),
-            lower=0,
-            num_rows=len(writer),
-        )
-    )
+    first, whose = np.arange(len(writer)), np.concatenate([writer, keeper])
+    every = np.arange(len(whose))
+    lasting = every, held.index[np.concatenate([tensor, stays])], 1
+    live = lasting, (every, again.index[whose], 1), (every, before.index[whose], -1), (first, before.index[reader], 1)
+    model.add(rows_from("live or again", *live, num_rows=len(every), lower=0))
+    needs = (first, held.index[tensor], 1), (first, again.index[writer], 1), (first, again.index[reader], -1)
+    model.add(rows_from("inputs of what runs again", *needs, num_rows=len(first), lower=0))
     scale = float(max(1, arrays.size.max()))
     budget = problem.budget_bytes
     room = math.inf if budget is None else (budget - problem.constant_bytes - int(arrays.op_bytes[op])) / scale
     weight = np.where(free & ~arrays.is_input, arrays.size, 0) / scale
-    model.add(Linear.rows("memory", np.zeros(len(weight)), held.index, weight, upper=[room]))
+    model.add(rows_from("memory", (0, held.index, weight), num_rows=1, upper=room))
     model.minimize(again.index, arrays.cost // _unit(problem))
     return model

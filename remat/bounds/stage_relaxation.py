@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from remat.deadline import Deadline
 from remat.modeling import Linear, Model
+from remat.modeling.rows import NONE, Term, rows_from
 from remat.problem import Problem
 
 Int = NDArray[np.int64]
@@ -109,7 +110,7 @@ class StageRelaxation:
             stages.append(stage)
             model.add(self._requests(stage, before), self._needs(stage, before))
             if until < n:
-                model.add(*self._memory(stage), *self._retention(stage, before))
+                model.add(self._memory(stage), *self._retention(stage, before))
                 self._during(model, stage)
         clock.check()
         self.live = [stage.live for stage in stages if stage.until < n]
@@ -149,7 +150,7 @@ class StageRelaxation:
         once = np.array([limit == 1 for limit in self.problem.compute_limits], dtype=np.bool_)
         runs = np.flatnonzero((arrays.position <= since) & (self._use_of_op > since))
         again = _numbers(n, runs, model.booleans("again", len(runs), 0, ~once[runs]).index)
-        none = np.full(len(arrays.size), -1, dtype=np.int64)
+        none = np.full(len(arrays.size), NONE, dtype=np.int64)
         if until == n:
             return _Stage(since, until, again, none, none)
         there = self._own & (self._first < until) & (self._use > until) & ~self._at(until)
@@ -177,12 +178,9 @@ class StageRelaxation:
         reader, writer, tensor = (
             column[asks] for column in (arrays.edge_consumer, arrays.edge_producer, arrays.edge_tensor)
         )
-        rows = _Rows("inputs of what runs again", len(reader))
-        number = np.arange(len(reader))
-        rows.put(number, stage.again[reader], -1)
-        rows.put(number, stage.again[writer], 1)
-        rows.put(number, _live(before, tensor), 1)
-        return rows.at_least(0)
+        row, name = np.arange(len(reader)), "inputs of what runs again"
+        terms = (row, stage.again[reader], -1), (row, stage.again[writer], 1), (row, _live(before, tensor), 1)
+        return rows_from(name, *terms, num_rows=len(row), lower=0)
 
     def _needs(self, stage: _Stage, before: _Stage | None) -> Linear:
         """(3)."""
@@ -197,36 +195,36 @@ class StageRelaxation:
         old = (arrays.position[writer] <= stage.since) & ~self._at(stage.since)[tensor] & self._own[tensor]
         pairs = np.unique(writer[old] * len(arrays.size) + tensor[old])
         writer, tensor = pairs // len(arrays.size), pairs % len(arrays.size)
-        rows = _Rows("inputs of what runs first", len(pairs))
-        rows.put(np.arange(len(pairs)), stage.again[writer], 1)
-        rows.put(np.arange(len(pairs)), _live(before, tensor), 1)
-        return rows.at_least(1)
+        row, name = np.arange(len(pairs)), "inputs of what runs first"
+        terms = (row, stage.again[writer], 1), (row, _live(before, tensor), 1)
+        return rows_from(name, *terms, num_rows=len(row), lower=1)
 
-    def _memory(self, stage: _Stage) -> list[Linear]:
+    def _memory(self, stage: _Stage) -> Linear:
         """(1)."""
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.live >= 0)
         room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self._scale
         weight = arrays.size[live] / self._scale
-        return [
-            Linear.rows("memory", np.zeros(len(live), np.int64), stage.live[live], weight, upper=[room], num_rows=1)
-        ]
+        return rows_from("memory", (0, stage.live[live], weight), num_rows=1, upper=room)
 
     def _retention(self, stage: _Stage, before: _Stage | None) -> list[Linear]:
         """(2) and (5), but for ``held``."""
-        writers = self.problem.graph.arrays.producers
         old = np.flatnonzero(stage.through >= 0)
         lasting = old[(stage.live[old] >= 0) & ~self._at(stage.since)[old]]
-        regained = _Rows("live on", len(lasting))
-        regained.put(np.arange(len(lasting)), stage.live[lasting], -1)
-        regained.put(np.arange(len(lasting)), _live(before, lasting), 1)
-        through = _Rows("live throughout", len(old))
-        through.put(np.arange(len(old)), stage.through[old], 1)
-        through.put(np.arange(len(old)), stage.live[old], -1)  # 1 for what the event's op reads: on the right
-        for rows, which in ((regained, lasting), (through, old)):
-            number, entry = writers.entries(which)
-            rows.put(number, stage.again[writers.indices[entry]], 1)
-        return [regained.at_least(0), through.at_least((stage.live[old] < 0).astype(np.float64))]
+        left, right = np.arange(len(lasting)), np.arange(len(old))
+        regained = (left, stage.live[lasting], -1), (left, _live(before, lasting), 1), self._runs(stage, lasting)
+        # 1 for what the event's op reads: on the right
+        through = (right, stage.through[old], 1), (right, stage.live[old], -1), self._runs(stage, old)
+        return [
+            rows_from("live on", *regained, num_rows=len(left), lower=0),
+            rows_from("live throughout", *through, num_rows=len(right), lower=stage.live[old] < 0),
+        ]
+
+    def _runs(self, stage: _Stage, tensors: Int) -> Term:
+        """For each of the tensors a row with the runs of its writers in the stage."""
+        writers = self.problem.graph.arrays.producers
+        row, entry = writers.entries(tensors)
+        return row, stage.again[writers.indices[entry]], 1
 
     def _during(self, model: Model, stage: _Stage) -> None:
         """(6), and ``held`` of (5)."""
@@ -239,20 +237,20 @@ class StageRelaxation:
         runs = runs[self._budget - arrays.op_bytes[runs] < most]
         if most < 0 or not len(runs) or not len(old):
             return
-        held = int(model.continuous("held", 1, 0, most / self._scale).index[0])
-        total = _Rows("bytes held throughout", 1)
-        total.put(np.zeros(1, np.int64), np.array([held]), 1)
-        total.put(np.zeros(len(old), np.int64), stage.through[old], -arrays.size[old] / self._scale)
-        model.add(total.at_least(0))
-        rows = _Rows("memory during a recomputation", len(runs))
-        number = np.arange(len(runs))
-        rows.put(number, np.full(len(runs), held), -1)
-        rows.put(number, stage.again[runs], (self._budget - arrays.op_bytes[runs] - most) / self._scale)
+        held = model.continuous("held", 1, 0, most / self._scale).index
+        total = (0, held, 1), (0, stage.through[old], -arrays.size[old] / self._scale)
+        model.add(rows_from("bytes held throughout", *total, num_rows=1, lower=0))
+        row = np.arange(len(runs))
+        terms: list[Term] = [
+            (row, held, -1),
+            (row, stage.again[runs], (self._budget - arrays.op_bytes[runs] - most) / self._scale),
+        ]
         for ends in (arrays.op_inputs, arrays.op_outputs):
             number, entry = ends.entries(runs)
             tensor = ends.indices[entry]
-            rows.put(number, stage.through[tensor], arrays.size[tensor] / self._scale)
-        model.add(rows.at_least(-most / self._scale))
+            terms.append((number, stage.through[tensor], arrays.size[tensor] / self._scale))
+        name = "memory during a recomputation"
+        model.add(rows_from(name, *terms, num_rows=len(row), lower=-most / self._scale))
 
     def _refills(self, stages: list[_Stage]) -> Linear:
         """(7)."""
@@ -260,52 +258,29 @@ class StageRelaxation:
         last = np.where(self.problem.kept, n, arrays.consumers.highest(arrays.position, -1))
         shared = arrays.producers.counts[arrays.producers.rows] > 1
         writer, tensor = arrays.producers.indices[shared], arrays.producers.rows[shared]
-        found: list[tuple[int, int, Int]] = []
+        found: list[tuple[int, Int]] = []
         for j, stage in enumerate(stages):
             ran = (stage.live[tensor] >= 0) & (arrays.position[writer] <= stage.until) & (last[tensor] > stage.until)
             for w, t in zip(writer[ran].tolist(), tensor[ran].tolist(), strict=True):
-                found.append((int(stage.live[t]), w, np.array([later.again[w] for later in stages[j + 1 :]])))
-        rows = _Rows("buffers filled again", len(found))
-        for number, (live, _, later) in enumerate(found):
-            rows.put(np.full(len(later) + 1, number), np.append(later, live), 1)
-        return rows.at_least(1)
+                found.append((int(stage.live[t]), np.array([later.again[w] for later in stages[j + 1 :]])))
+        terms = [(number, np.append(later, live), 1) for number, (live, later) in enumerate(found)]
+        return rows_from("buffers filled again", *terms, num_rows=len(found), lower=1)
 
     def _limits(self, stages: list[_Stage]) -> Linear:
         """(8)."""
         limits = [(op, limit) for op, limit in enumerate(self.problem.compute_limits) if limit is not None]
-        rows = _Rows("limits of computes", len(limits))
-        for number, (op, _) in enumerate(limits):
-            rows.put(np.full(len(stages), number), np.array([stage.again[op] for stage in stages]), -1)
-        return rows.at_least(np.array([1.0 - limit for _, limit in limits]))
-
-
-class _Rows:
-    """Rows ``sum of terms >= right side``, filled block by block; a variable −1 is none."""
-
-    def __init__(self, name: str, count: int) -> None:
-        self.name, self.count = name, count
-        self._parts: list[tuple[Int, Int, NDArray[np.float64]]] = []
-
-    def put(self, row: Int, variable: Int, value: NDArray[np.float64] | float) -> None:
-        """Add `value` times `variable` to each of the rows."""
-        there = variable >= 0
-        values = np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape)
-        self._parts.append((row[there], variable[there], values[there]))
-
-    def at_least(self, right: NDArray[np.float64] | float) -> Linear:
-        """The record."""
-        parts = self._parts or [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
-        row, column, value = (np.concatenate([part[k] for part in parts]) for k in range(3))
-        return Linear.rows(self.name, row, column, value, lower=right, num_rows=self.count)
+        terms = [(row, [stage.again[op] for stage in stages], -1) for row, (op, _) in enumerate(limits)]
+        lower = [1 - limit for _, limit in limits]
+        return rows_from("limits of computes", *terms, num_rows=len(limits), lower=lower)
 
 
 def _numbers(length: int, where: Int, index: Int) -> Int:
-    """An array of −1 with `index` at the places `where`."""
-    numbers = np.full(length, -1, dtype=np.int64)
+    """Return an array of no variables with `index` at the places `where`."""
+    numbers = np.full(length, NONE, dtype=np.int64)
     numbers[where] = index
     return numbers
 
 
 def _live(stage: _Stage | None, tensor: Int) -> Int:
     """Variables of `tensor` being live at the end of a stage; −1 without one."""
-    return np.full(len(tensor), -1, dtype=np.int64) if stage is None else stage.live[tensor]
+    return np.full(len(tensor), NONE, dtype=np.int64) if stage is None else stage.live[tensor]
