@@ -210,6 +210,10 @@ class Problem:
             for op in self.graph.ops
         ]
 
+    def value(self, certificate: Certificate) -> int:
+        """Return the objective of a certified schedule: its cost or its peak."""
+        return certificate.peak if self.objective is Objective.LEAST_PEAK else certificate.cost
+
     def simulate(self, schedule: Schedule) -> Simulation:
         """Run a schedule with the tensors to be kept and the constant memory of this problem; nothing is checked.
 

@@ -63,6 +63,18 @@ def solved(formulation: Formulation, backend: Backend | None = None) -> int | No
     return certificate.cost
 
 
+class Countdown(Deadline):
+    """A deadline that expires after so many looks at the clock."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "looks", iter(range(looks)))
+
+    @property
+    def remaining(self) -> float:
+        return float(next(self.looks, None) is not None)  # type: ignore[attr-defined]
+
+
 def runs(pid: int) -> bool:
     """Tell whether a process runs: it has neither ended nor become a zombie."""
     try:

@@ -118,6 +118,11 @@ def whole_units(bound: float) -> int:
     return math.ceil(bound - 1e-6 - 1e-9 * abs(bound))
 
 
+def cost_unit(problem: Problem) -> int:
+    """Return a number of which every cost of recomputation is a multiple."""
+    return max(1, int(np.gcd.reduce(problem.graph.arrays.cost)))
+
+
 def lacks_memory(model: Model, memory_limit: int | None) -> str:
     """Why a linear programme is not handed to HiGHS: what it needs, and what there is; empty where it may fit."""
     entries = sum(len(record.value) for record in model.records if isinstance(record, Linear))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound, lacks_memory, whole_units
+from remat.bounds.base import Bound, cost_unit, lacks_memory, whole_units
 from remat.bounds.retention_gaps import Gaps
 from remat.deadline import Deadline, OverdueError
 from remat.graphs.arrays import staircase
@@ -156,7 +156,7 @@ class IntervalRelaxation:
     def __post_init__(self) -> None:
         problem, arrays = self.problem, self.problem.graph.arrays
         n = len(arrays.cost)
-        self.unit = max(1, int(np.gcd.reduce(arrays.cost)))
+        self.unit = cost_unit(problem)
         self._gaps = Gaps.of(problem)
         budget = problem.budget_bytes
         if budget is None:
@@ -299,13 +299,6 @@ def _held(gaps: Gaps, which: NDArray[np.bool_], size: Int, num_ops: int) -> Int:
 
 def _at_most(name: str, rows: list[tuple[int, list[int]]]) -> Linear:
     """Rows ``x[left] <= sum of x[right]``, from pairs (left, right)."""
-    counts = np.array([len(right) for _, right in rows], dtype=np.int64)
-    number = np.arange(len(rows))
-    return Linear.rows(
-        name,
-        np.concatenate([number, np.repeat(number, counts)]),
-        np.array([left for left, _ in rows] + [v for _, right in rows for v in right], dtype=np.int64),
-        np.repeat([1.0, -1.0], [len(rows), int(counts.sum())]),
-        upper=0,
-        num_rows=len(rows),
-    )
+    left = [variable for variable, _ in rows]
+    row, right = expand([len(variables) for _, variables in rows])[0], [v for _, variables in rows for v in variables]
+    return rows_from(name, (np.arange(len(rows)), left, 1), (row, right, -1), num_rows=len(rows), upper=0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, Status
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound, lacks_memory, whole_units
+from remat.bounds.base import Bound, cost_unit, lacks_memory, whole_units
 from remat.bounds.cut import cut_at, step_memory
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
 from remat.deadline import Deadline
@@ -71,7 +71,7 @@ def joint_bound(
     infeasible = any(
         not clock.expired and _must_hold(problem, network, op) > (problem.budget_bytes or 0) for op in promising
     )
-    unit = _unit(problem)
+    unit = cost_unit(problem)
     for op in promising[:INTEGER_OPS] if not infeasible else []:
         if clock.expired:
             break
@@ -95,11 +95,6 @@ def joint_bound(
         versions=versions,
         note=note,
     )
-
-
-def _unit(problem: Problem) -> int:
-    """A number of which every cost of recomputation is a multiple."""
-    return max(1, int(np.gcd.reduce(problem.graph.arrays.cost)))
 
 
 def _promising(problem: Problem, network: BoundaryNetwork, clock: Deadline) -> list[int]:
@@ -176,5 +171,5 @@ def joint_programme(problem: Problem, op: int) -> Model:
     room = math.inf if budget is None else (budget - problem.constant_bytes - int(arrays.op_bytes[op])) / scale
     weight = np.where(free & ~arrays.is_input, arrays.size, 0) / scale
     model.add(rows_from("memory", (0, held.index, weight), num_rows=1, upper=room))
-    model.minimize(again.index, arrays.cost // _unit(problem))
+    model.minimize(again.index, arrays.cost // cost_unit(problem))
     return model

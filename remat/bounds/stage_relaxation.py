@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.bounds.base import cost_unit
 from remat.deadline import Deadline
 from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
@@ -82,7 +83,7 @@ class StageRelaxation:
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
-        self.unit = max(1, int(np.gcd.reduce(arrays.cost)))
+        self.unit = cost_unit(self.problem)
         self.events = sorted(set(self.events))
         self._own = ~arrays.is_input
         self._first = arrays.producers.lowest(arrays.position, len(arrays.cost))

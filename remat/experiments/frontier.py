@@ -30,7 +30,6 @@ from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 from remat.scope import covers
-from remat.solving.incumbents import structural_peak
 from remat.solving.method import MethodLike
 from remat.solving.stop import Stop
 
@@ -103,7 +102,7 @@ class Frontier:
         """The text of a JSON file: graph, rules, limits and the table."""
         content = {
             **question(self.problem, self.limits),
-            "structural_peak": structural_peak(self.problem)[0],
+            "structural_peak": self.problem.structural_peak,
             "interrupted": self.interrupted,
             "cells": self.rows(),
         }

@@ -21,7 +21,6 @@ from remat.problem import Problem, parse_budget
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.validate import validate
 from remat.scope import covers
-from remat.solving.incumbents import structural_peak
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.stop import AnyOf, Stop, StoppingCriterion, TargetCost
@@ -277,7 +276,7 @@ class _Search:
         """The largest batch size at which each op has room."""
 
         def fits(batch: int) -> bool:
-            return structural_peak(self.problem(batch))[0] <= self.memory
+            return self.problem(batch).structural_peak <= self.memory
 
         if not fits(1):
             return 0

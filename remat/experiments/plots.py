@@ -16,7 +16,6 @@ from remat.io.sizes import size_unit
 from remat.problem import Objective, Problem
 from remat.schedule.certificate import overhead_percent
 from remat.schedule.plots import empty_figure, figure_saver, plain_text
-from remat.solving.incumbents import structural_peak
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +92,7 @@ def plot_frontier(frontier: Frontier) -> Figure:
     axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method that has some
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
     axes.axhline(0, color="#222222", linewidth=0.6)
-    structural = structural_peak(problem)[0] / scale
+    structural = problem.structural_peak / scale
     if structural > edges[0] - margin:
         axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
     axes.set_xlabel(f"budget ({unit})")

@@ -41,7 +41,7 @@ def concluded(session: Session) -> Result:
         certificate = validate(session.problem.graph, schedule, rules)
         if not certificate.accepted or certificate.cost != best.certificate.cost:
             raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
-        value = certificate.peak if session.asks_peak else certificate.cost
+        value = session.problem.value(certificate)
         session.bound = min(session.bound, value)
         status = Status.OPTIMAL if session.bound == value else Status.FEASIBLE
         if status is Status.OPTIMAL:

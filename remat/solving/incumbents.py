@@ -140,10 +140,10 @@ class Reader:
             raise BackendError(f"{self._source} gives a cost or values that are not finite", "not-finite")
         schedule = self._decode(values)
         seen = self._incumbents.see(schedule, self._source)
-        if not seen.fits and self._incumbents.problem.objective is Objective.LEAST_COST:
+        problem = self._incumbents.problem
+        peak, cost = problem.objective is Objective.LEAST_PEAK, problem.value(seen.certificate)
+        if not seen.fits and not peak:
             raise BackendError(f"{self._source} gives a schedule over budget: {seen.certificate.first}", "over-budget")
-        peak = self._incumbents.problem.objective is Objective.LEAST_PEAK
-        cost = seen.certificate.peak if peak else seen.certificate.cost
         word = "peak" if peak else "cost"
         worth = self._model.objective.value(np.where(self._integral, np.rint(values), values))
         if abs(claimed - worth) > TOLERANCE * max(1.0, abs(worth)):
@@ -191,11 +191,3 @@ def lower_bound(bound: float | None) -> int | None:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,}"
-
-
-def structural_peak(problem: Problem) -> tuple[int, str]:
-    """Bytes below which no schedule exists, and what needs them."""
-    bound = problem.graph.structural_bound
-    if bound.op is None or problem.structural_peak > bound.peak + problem.constant_bytes:
-        return problem.structural_peak, "the tensors alive at the end need"
-    return problem.structural_peak, f"op {bound.op!r} needs"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from remat import registry
 from remat.compiled import COMPILING
-from remat.errors import BackendError, ProblemError, RematError
+from remat.errors import ProblemError, RematError
 from remat.formulations.base import Formulation
 from remat.heuristics.base import Heuristic
 from remat.ordering.base import OrderSearch
@@ -20,7 +20,6 @@ from remat.ordering.rules import RULES
 from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.schedule import OrderRule
-from remat.scope import own_scope
 from remat.solving.auto import AUTO, Auto
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.model_method import ModelMethod
@@ -124,12 +123,7 @@ class HeuristicMethod(Method):
     objectives = frozenset(Objective)
 
     def __init__(self, kind: type[Heuristic] | Heuristic, options: Any = None) -> None:
-        if isinstance(kind, Heuristic):
-            if options is not None:
-                raise ProblemError(f"heuristic {kind.name!r} has its options already", "no-options")
-            self.heuristic = kind
-        else:
-            self.heuristic = attempt(lambda: kind(options), f"heuristic {kind.name!r} cannot be made")
+        self.heuristic: Heuristic = _made(kind, options, "heuristic")
         self.name = kind.name  # type: ignore[misc]
 
     @property
@@ -191,26 +185,16 @@ class OrderMethod(Method):
     objectives = frozenset({Objective.LEAST_PEAK})
 
     def __init__(self, kind: type[OrderSearch] | OrderSearch, options: Any = None) -> None:
-        if isinstance(kind, OrderSearch):
-            if options is not None:
-                raise ProblemError(f"method {kind.name!r} has its options already")
-            self.search = kind
-        else:
-            self.search = attempt(lambda: kind(options), f"method {kind.name!r} cannot be made")
+        self.search: OrderSearch = _made(kind, options, "method")
         self.name = kind.name  # type: ignore[misc]
 
     def run(self, session: Session) -> None:
-        """Search, and conclude: no schedule fits where the bound is above the budget."""
         problem = session.problem
         if problem.order is OrderRule.FIXED:
             raise ProblemError(f"method {self.name!r} looks for an order, and that of the problem is fixed")
-        if problem.structural_peak > session.bound:
-            session.bound_kind = "the structural bound"
-            session.raise_bound(problem.structural_peak, own_scope(problem))
+        session.raise_peak_bound(problem.structural_peak, "the structural bound")
         if not session.enough:
             self._search(session)
-        if problem.budget_bytes is not None and session.bound > problem.budget_bytes:
-            session.infeasible, session.proof = True, f" (by {session.bound_kind})"
         session.conclude()
 
     def _search(self, session: Session) -> None:
@@ -230,18 +214,9 @@ class OrderMethod(Method):
         best = session.incumbents.least_peak
         assert best is not None
         if all(limit == 1 for limit in problem.compute_limits):
-            if found.bound > best.certificate.peak:
-                raise BackendError(
-                    f"{self.name} claims that no order has a lower peak than {found.bound:,} bytes, "
-                    f"but that of {best.source} has {best.certificate.peak:,}"
-                )
-            if found.bound > session.bound:
-                session.bound_kind = self.name
-                session.raise_bound(found.bound, own_scope(problem))
+            session.raise_peak_bound(found.bound, self.name)
         elif found.bound >= best.certificate.peak:
             session.note(f"{self.name} proved that no order has a lower peak without recomputation")
-        if found.states is not None:
-            session.states = (session.states or 0) + found.states
         for note in found.notes:
             session.note(note)
 
@@ -307,20 +282,31 @@ def make_method(method: MethodLike, options: Any = None) -> Method:
         are none.
     """
     kind: Any = method_class(method) if isinstance(method, str) else method
-    if isinstance(kind, Method):
-        if options is not None:
-            raise ProblemError(f"method {kind.name!r} has its options already")
-        return kind
-    if isinstance(kind, Heuristic) or (isinstance(kind, type) and issubclass(kind, Heuristic)):
+    if _is_a(kind, Heuristic):
         return HeuristicMethod(kind, options)
-    if isinstance(kind, OrderSearch) or (isinstance(kind, type) and issubclass(kind, OrderSearch)):
+    if _is_a(kind, OrderSearch):
         return OrderMethod(kind, options)
     if isinstance(kind, type) and issubclass(kind, Formulation):
         return FormulationMethod(kind, options)
-    if isinstance(kind, type) and issubclass(kind, Method):
-        made: Method = attempt(lambda: kind(options), f"method {kind.name!r} cannot be made")
+    if _is_a(kind, Method):
+        made: Method = _made(kind, options, "method")
         return made
     raise ProblemError(
         f"a method is a name or a class of Method, OrderSearch, Formulation or Heuristic, not {f'{method!r}'[:60]}",
         "no-method",
     )
+
+
+def _is_a(one: Any, kind: type) -> bool:
+    """Tell whether `one` is an object or a class of a kind."""
+    return issubclass(one if isinstance(one, type) else type(one), kind)
+
+
+def _made(kind: Any, options: Any, word: str) -> Any:
+    """Return an object of the class `kind` with its options, or `kind` if it is an object already."""
+    what = f"{word} {kind.name!r}"
+    if isinstance(kind, type):
+        return attempt(lambda: kind(options), f"{what} cannot be made")
+    if options is not None:
+        raise ProblemError(f"{what} has its options already", "no-options")
+    return kind

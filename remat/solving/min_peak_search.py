@@ -12,7 +12,7 @@ from remat.bounds.non_recomputable import held_bound
 from remat.bounds.structural import structural_bound
 from remat.compiled import begin
 from remat.deadline import Deadline, OverdueError
-from remat.errors import BackendError, ProblemError
+from remat.errors import ProblemError
 from remat.formulations.retention_intervals import RetentionIntervals
 from remat.heuristics.base import Heuristic, HeuristicRun, went_on
 from remat.ordering.best_first import MOST_STATES, Aim, Explored, explore
@@ -20,7 +20,7 @@ from remat.ordering.valley import Portfolio
 from remat.problem import Objective, Problem
 from remat.registry import heuristics, load
 from remat.schedule import OrderRule, Schedule
-from remat.scope import covers, own_scope
+from remat.scope import covers
 from remat.solving.backend_call import SolverFailedError, call_backend
 from remat.solving.chain_starts import BLOCKS, FEW, LOWER, chain_start, chain_starts
 from remat.solving.incumbents import Certified, Reader, lower_bound
@@ -124,26 +124,18 @@ class MinPeakSearch:
             self._cheapen()
             if math.isfinite(deadline.seconds):  # time is left where there was nothing to cheapen
                 self.descend("annealing", deadline)
-        self._conclude()
+        self.session.conclude()
 
     def run_heuristic(self, heuristic: Heuristic) -> None:
         """The bounds, and the descent by one heuristic, which knows nothing but budgets."""
         with self.session.timed("bounds"):
             self._bounds(self._share(BOUND_SHARE))
         self.descend(heuristic.name, self.call.deadline, heuristic)
-        self._conclude()
-
-    def _conclude(self) -> None:
-        """No schedule fits where the bound is above the budget."""
-        budget = self.session.problem.budget_bytes
-        if budget is not None and self.bound > budget:
-            self.session.infeasible = True
-            self.session.proof = f" (by {self.session.bound_kind})"
         self.session.conclude()
 
     def _bounds(self, deadline: Deadline) -> None:
         found = held_bound(self.problem, deadline=deadline)
-        self._raise_bound(found.value or 0, found.kind, found.cause)
+        self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
 
     @property
     def _orders_count(self) -> bool:
@@ -158,7 +150,7 @@ class MinPeakSearch:
     def _order_at_once(self) -> None:
         """What no compiled code is loaded for: enough for small networks, and for others whose largest op decides."""
         found = structural_bound(self.problem)
-        self._raise_bound(found.value or 0, found.kind, found.cause)
+        self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
         with self.session.timed("ordering"):
             if self.num_ops <= FIRST_RULES_OPS or not Portfolio.compiled():
                 deadline = self._share(ORDERING_SHARE)
@@ -180,9 +172,8 @@ class MinPeakSearch:
                 self._order_slowly(deadline)
                 return
             found = self.session.ask_order(search, deadline, self.peak, lambda: self.proved)
-            self.session.states = (self.session.states or 0) + (found.states or 0)
             if self._only_orders:
-                self._raise_bound(found.bound, search.name)
+                self.session.raise_peak_bound(found.bound, search.name)
 
     def _order_slowly(self, deadline: Deadline, most_states: int = MOST_STATES) -> None:
         """The same for small graphs, by a search that needs no compiled code."""
@@ -196,7 +187,7 @@ class MinPeakSearch:
         if found.schedule is not None:
             self.session.see(found.schedule, "best-first search over orders")
         if self._only_orders:
-            self._raise_bound(found.bound, "best-first search over orders")
+            self.session.raise_peak_bound(found.bound, "best-first search over orders")
 
     def _exhaust(self) -> None:
         if self.proved or self.num_ops > EXHAUSTIVE_OPS:
@@ -204,7 +195,7 @@ class MinPeakSearch:
         with self.session.timed("exhaustive"):
             found = self._explored(self.problem, self.bound, EXHAUSTIVE_SHARE)
             if found is not None:
-                self._raise_bound(found.bound, "exhaustive search")
+                self.session.raise_peak_bound(found.bound, "exhaustive search")
 
     def _explored(self, problem: Problem, floor: int, share: float) -> Explored | None:
         found = explore(problem, Aim.PEAK, limit=self.peak, floor=floor, deadline=self._share(share))
@@ -356,7 +347,7 @@ class MinPeakSearch:
             def on_bound(value: float | None) -> None:
                 better = lower_bound(value)
                 if proves and better is not None and better > formulation.capacity:
-                    self._raise_bound(formulation.held + formulation.unit * better, source)
+                    self.session.raise_peak_bound(formulation.held + formulation.unit * better, source)
 
             call = replace(self.call, deadline=deadline, relative_gap=0.0)
             try:
@@ -368,19 +359,6 @@ class MinPeakSearch:
             on_bound(raw.objective if raw.bound is None and raw.status is Status.OPTIMAL else raw.bound)
             if raw.stop is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
-
-    # -- what is known -----------------------------------------------------------------------------------------------
-
-    def _raise_bound(self, value: int, kind: str, cause: str = "") -> None:
-        if value > self.peak:
-            raise BackendError(
-                f"{kind} claims that no schedule holds less than {value:,} bytes, "
-                f"but that of {self.best.source} holds {self.peak:,}",
-                "refuted",
-            )
-        if value > self.bound:
-            self.session.bound_kind, self.session.bound_cause = kind, cause
-            self.session.raise_bound(value, own_scope(self.problem))
 
     def _share(self, share: float) -> Deadline:
         """A share of the time left; a minute where there is no deadline."""

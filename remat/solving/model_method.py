@@ -166,8 +166,7 @@ class ModelMethod:
         return True
 
     def _on_main(self, values: Values, objective: float) -> bool:
-        certificate = self.reader.main(values, objective).certificate
-        self.last_cost = certificate.peak if self.session.asks_peak else certificate.cost
+        self.last_cost = self.session.problem.value(self.reader.main(values, objective).certificate)
         return False
 
     def _call(

@@ -17,7 +17,7 @@ from remat.ordering.base import Ordering, OrderSearch
 from remat.ordering.instance import Int, OrderInstance
 from remat.problem import Objective, Problem
 from remat.schedule import Schedule
-from remat.scope import EVERY_SCHEDULE, Scope, covers
+from remat.scope import EVERY_SCHEDULE, Scope, covers, own_scope
 from remat.solving.backend_call import SolverFailedError
 from remat.solving.incumbents import Certified, Incumbents
 from remat.solving.progress import OnProgress, Progress, relative_gap
@@ -103,7 +103,7 @@ class Session:
     @property
     def cost(self) -> int | None:
         """Its cost."""
-        return None if self.incumbents.best is None else self.incumbents.best.certificate.cost
+        return None if self.best is None else self.best.certificate.cost
 
     @property
     def asks_peak(self) -> bool:
@@ -118,10 +118,7 @@ class Session:
     @property
     def value(self) -> int | None:
         """The objective of the best schedule so far: its cost or its peak."""
-        best = self.incumbents.best
-        if best is None:
-            return None
-        return best.certificate.peak if self.asks_peak else best.certificate.cost
+        return None if self.best is None else self.problem.value(self.best.certificate)
 
     @property
     def decided(self) -> bool:
@@ -148,6 +145,30 @@ class Session:
                 self.scope = scope
             self.tell()
 
+    def raise_peak_bound(self, bound: int, kind: str, cause: str = "") -> None:
+        """Take note of a better bound on the peak of every schedule that the problem allows, and of what gives it.
+
+        Raises
+        ------
+        BackendError
+            If a schedule with a lower peak is known.
+        """
+        least = self.incumbents.least_peak
+        assert least is not None  # the reference order is one
+        if bound > least.certificate.peak:
+            self._refute(bound, kind, least)
+        if bound > self.bound:
+            self.bound_kind, self.bound_cause = kind, cause
+            self.raise_bound(bound, own_scope(self.problem))
+
+    @staticmethod
+    def _refute(bound: int, kind: str, found: Certified) -> None:
+        raise BackendError(
+            f"{kind} claims that no schedule holds less than {bound:,} bytes, "
+            f"but that of {found.source} holds {found.certificate.peak:,}",
+            "refuted",
+        )
+
     def see(self, schedule: Schedule, source: str) -> Certified:
         """Certify a schedule, keep it, and report it.
 
@@ -162,12 +183,8 @@ class Session:
 
     def check(self, certified: Certified) -> None:
         """Refuse a bound on the peak that a schedule contradicts, and report the schedule."""
-        peak = certified.certificate.peak
-        if self.asks_peak and self.bound > peak:
-            raise BackendError(
-                f"{self.bound_kind} claims that no schedule holds less than {self.bound:,} bytes, "
-                f"but that of {certified.source} holds {peak:,}"
-            )
+        if self.asks_peak and self.bound > certified.certificate.peak:
+            self._refute(self.bound, self.bound_kind, certified)
         self.tell()
 
     # -- heuristics --------------------------------------------------------------------------------------------------
@@ -239,6 +256,8 @@ class Session:
         found = search.search(self.orders, deadline=deadline, seed=self.call.seed, upper=upper, on_order=see)
         if found.order is not None and found.peak is not None:
             see(found.order, found.peak)
+        if self.asks_peak and found.states is not None:
+            self.states = (self.states or 0) + found.states
         return found
 
     def part(
@@ -302,7 +321,13 @@ class Session:
         return part
 
     def conclude(self) -> None:
-        """After a method that tries one thing after the other: why it has ended, where nothing else says so."""
+        """After a method that tries one thing after the other: why it has ended, where nothing else says so.
+
+        No schedule fits where a bound on the peak is above the budget.
+        """
+        budget = self.problem.budget_bytes
+        if self.asks_peak and budget is not None and self.bound > budget:
+            self.infeasible, self.proof = True, f" (by {self.bound_kind})"
         if self.stop is StopReason.FINISHED and not self.enough:
             self.stop = StopReason.DEADLINE if self.call.deadline.expired else StopReason.EXHAUSTED
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from remat.backends.base import DEFAULT_OPTIONS, Backend, SolveOptions, StopReason
 from remat.backends.choice import BackendLike, as_backend
+from remat.bounds.structural import structural_bound
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.interruption import interrupts
@@ -14,7 +15,6 @@ from remat.problem import Objective, Problem
 from remat.schedule import Schedule
 from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded
-from remat.solving.incumbents import structural_peak
 from remat.solving.method import FormulationMethod, Method, MethodLike, make_method
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
@@ -112,10 +112,11 @@ def solve(
         problem, call, answerer.name, "" if solver is None else solver.full_name, on_progress, criterion,
         solver=solver, warm_start=warm_start, begun=begun,
     )  # fmt: skip
-    peak, where = structural_peak(problem)
-    if problem.budget_bytes is not None and problem.budget_bytes < peak:
+    least = structural_bound(problem)
+    if least.infeasible:
+        where = f"op {least.cause!r} needs" if least.cause else "the tensors alive at the end need"
         session.infeasible = True
-        session.proof = f": budget {problem.budget_bytes:,} bytes is below the {peak:,} bytes that {where}"
+        session.proof = f": budget {problem.budget_bytes:,} bytes is below the {least.value:,} bytes that {where}"
         return concluded(session)
     try:
         if not session.decided and warm_start is not None:

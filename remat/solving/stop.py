@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from remat.backends.base import SolveOptions, StopReason
 from remat.deadline import Deadline
 from remat.errors import ProblemError
+from remat.runtime.options import Options, Range
 from remat.solving.progress import Progress, relative_gap
+
+#: A positive number of seconds.
+Seconds = Annotated[float, Range(above=0)]
 
 
 class StoppingCriterion(ABC):
@@ -43,7 +47,7 @@ class StoppingCriterion(ABC):
 
 
 @dataclass(frozen=True)
-class MaxSeconds(StoppingCriterion):
+class MaxSeconds(Options, StoppingCriterion):
     """So many seconds, as a criterion; a plain number means the same.
 
     Examples
@@ -52,11 +56,8 @@ class MaxSeconds(StoppingCriterion):
     'after 10 s'
     """
 
-    limit: float
+    limit: Seconds
     reason = StopReason.DEADLINE
-
-    def __post_init__(self) -> None:
-        _check_seconds("the seconds to stop after", self.limit)
 
     @property
     def seconds(self) -> float:
@@ -70,7 +71,7 @@ class MaxSeconds(StoppingCriterion):
 
 
 @dataclass(frozen=True)
-class TargetCost(StoppingCriterion):
+class TargetCost(Options, StoppingCriterion):
     """A schedule whose objective (cost, or peak where that is asked for) is at most so much, or the proof of none.
 
     Examples
@@ -79,11 +80,7 @@ class TargetCost(StoppingCriterion):
     [False, False, True]
     """
 
-    target: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.target, bool) or not isinstance(self.target, int) or self.target < 0:
-            raise ProblemError(f"the target must be a whole number from 0, not {self.target!r}")
+    target: Annotated[int, Range(0)]
 
     def reached(self, moment: Progress) -> bool:
         found = moment.objective is not None and moment.objective <= self.target
@@ -94,7 +91,7 @@ class TargetCost(StoppingCriterion):
 
 
 @dataclass(frozen=True)
-class Gap(StoppingCriterion):
+class Gap(Options, StoppingCriterion):
     """A relative gap, (objective − bound) / objective, of at most so much.
 
     Examples
@@ -103,13 +100,8 @@ class Gap(StoppingCriterion):
     True
     """
 
-    relative: float
+    relative: Annotated[float, Range(0, below=1)]
     reason = StopReason.GAP
-
-    def __post_init__(self) -> None:
-        _check_number("the relative gap", self.relative)
-        if not 0 <= self.relative < 1:
-            raise ProblemError(f"the relative gap must be at least 0 and below 1, not {self.relative!r}")
 
     @property
     def gap(self) -> float:
@@ -124,7 +116,7 @@ class Gap(StoppingCriterion):
 
 
 @dataclass(frozen=True)
-class NoImprovement(StoppingCriterion):
+class NoImprovement(Options, StoppingCriterion):
     """So many seconds without a better schedule, counted from the last one.
 
     Examples
@@ -133,10 +125,7 @@ class NoImprovement(StoppingCriterion):
     True
     """
 
-    limit: float
-
-    def __post_init__(self) -> None:
-        _check_seconds("the seconds without improvement", self.limit)
+    limit: Seconds
 
     def reached(self, moment: Progress) -> bool:
         return moment.objective is not None and moment.elapsed - moment.improved >= self.limit
@@ -248,16 +237,6 @@ def described(stop: Stop) -> float | str | None:
     if isinstance(stop, StoppingCriterion):
         return str(stop)
     return stop.seconds if isinstance(stop, Deadline) else stop
-
-
-def _check_number(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ProblemError(f"{what} must be a number, not {_shown(value)}")
-
-
-def _check_seconds(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ProblemError(f"{what} must be a positive number of seconds, not {_shown(value)}")
 
 
 def _shown(value: object) -> str:

@@ -4,13 +4,13 @@ import json
 import time
 
 import pytest
+from helpers import Countdown
 
 from remat.backends.highs import Highs
 from remat.bounds import Measure, best_bound, bounds, cut_bound, interval, interval_bound, joint_bound
 from remat.bounds.non_recomputable import held_bound
 from remat.bounds.report import applies, bounds_in_turn
 from remat.cli import main
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder, layered
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.gpt import gpt
@@ -182,16 +182,8 @@ def test_every_bound_by_linear_programmes_keeps_to_the_memory_limit_of_the_call(
 def test_a_bound_by_cuts_that_is_broken_off_anywhere_is_not_wrong(looks):
     graph = layered(60, seed=1)
     problem = Problem(graph, "50%", order="free", max_computes=dict.fromkeys(graph.op_names[::2], 1))
-    left = [looks]
-
-    class Clock(Deadline):
-        @property
-        def remaining(self):
-            left[0] -= 1
-            return float(left[0] >= 0)
-
     for bound in (cut_bound, held_bound):
-        whole, left[0] = bound(problem), looks
-        part = bound(problem, deadline=Clock())
+        whole, clock = bound(problem), Countdown(looks)
+        part = bound(problem, deadline=clock)
         assert (part.value or 0) <= whole.value and part.infeasible <= whole.infeasible
-    assert left[0] < looks
+        assert clock.looks.__length_hint__() < max(1, looks)
