@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from functools import reduce
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +24,12 @@ from remat.schedule import Certificate, Schedule, validate
 
 ONE = SolveOptions(threads=1)
 RUN = HeuristicRun(ONE)
+
+
+def options(seconds: float | None = None, **other: Any) -> SolveOptions:
+    """Options of one thread with a time limit."""
+    return SolveOptions(**{"deadline": Deadline.after(seconds), "threads": 1, **other})
+
 
 #: Arguments of :func:`remat.testing.random_graph` by kind of graph.
 KINDS: dict[str, dict[str, Any]] = {"plain": {"plain": True}, "full": {}, "buffers": {"buffers": True}}
@@ -43,8 +50,7 @@ def accepted(problem: Problem, schedule: Schedule | None) -> Certificate:
 
 def answer(formulation: Formulation, backend: Backend | None = None, seconds: float = 120.0) -> Any:
     """Solve the model of a formulation with one thread and no gap."""
-    options = SolveOptions(deadline=Deadline.after(seconds), threads=1, relative_gap=0.0)
-    return (backend or Highs()).solve(formulation.build(), options)
+    return (backend or Highs()).solve(formulation.build(), options(seconds, relative_gap=0.0))
 
 
 def solved(formulation: Formulation, backend: Backend | None = None) -> int | None:
@@ -90,6 +96,14 @@ def wait_for_end(pids: Iterable[int], seconds: float = 5.0) -> None:
         time.sleep(0.02)
         left = [pid for pid in left if runs(pid)]
     assert not left
+
+
+def wait_for_files(folder: Path, names: list[str], seconds: float = 5.0) -> None:
+    """Require that a folder soon holds these files and no others."""
+    until = time.monotonic() + seconds
+    while sorted(path.name for path in folder.iterdir()) != names and time.monotonic() < until:
+        time.sleep(0.02)
+    assert sorted(path.name for path in folder.iterdir()) == names
 
 
 def some_slow(seeds: range, quick: int) -> list[Any]:

@@ -19,7 +19,7 @@ from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Status, StopReason, Values
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
-from remat.interruption import interrupted
+from remat.interruption import interrupted, interrupts
 from remat.io.sizes import memory_bytes
 from remat.io.text import short
 from remat.modeling import Model, Record, violations
@@ -224,11 +224,16 @@ class Run(ABC):
     """One solve, built and ready to run; made by :meth:`Backend.prepare`."""
 
     keeps_deadline: ClassVar[bool] = False
-    """True if :meth:`run` returns at the deadline even when :meth:`stop` is not called."""
+    """True if :meth:`run` returns at the deadline and after Ctrl-C even when :meth:`stop` is not called.
+
+    It then runs in the thread of the caller."""
+
+    seconds: tuple[float, float] | None = None
+    """Seconds of building and of solving, where the run knows better than its caller."""
 
     @abstractmethod
     def run(self) -> None:
-        """Solve, in a thread of its own; report solutions and bounds to the books."""
+        """Solve, in a thread of its own unless :attr:`keeps_deadline`; report solutions and bounds to the books."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -363,8 +368,7 @@ class Backend(ABC):
             books.stop = run.stop
             built = time.monotonic()
             if not books.stop_reason and not deadline.expired:
-                clock = None if run.keeps_deadline else deadline
-                if run_interruptible(run.run, books.ask_to_stop, clock):
+                if _followed(run, books, deadline):
                     books.stop_reason = books.stop_reason or StopReason.INTERRUPTED
                 if books.failure is None:
                     said, stop, message = run.last_words()
@@ -380,4 +384,17 @@ class Backend(ABC):
         ended = time.monotonic()
         built = min(built, ended)
         verdict = books.conclude(said, stop, relative_gap=options.relative_gap)
-        return books.result(verdict, (built - began, ended - built), message)
+        seconds = (built - began, ended - built) if run is None or run.seconds is None else run.seconds
+        return books.result(verdict, seconds, message)
+
+
+def _followed(run: Run, books: Bookkeeping, deadline: Deadline) -> bool:
+    """Follow `run` to its end; whether Ctrl-C ended it."""
+    if not run.keeps_deadline:
+        return run_interruptible(run.run, books.ask_to_stop, deadline)
+    with interrupts():
+        try:
+            run.run()
+        except KeyboardInterrupt:  # the second Ctrl-C
+            return True
+        return interrupted()

@@ -4,11 +4,13 @@ import importlib.metadata
 import importlib.util
 
 import pytest
+from refusals import refused
 
-from remat.backends.base import AvailabilityState, wheel_availability
+from remat.backends.base import AvailabilityState, SolveOptions, wheel_availability
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.backends.pyomo import Pyomo
+from remat.modeling import Model
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,15 @@ def test_what_is_no_package(monkeypatch):
     state = wheel_availability("highspy", ">=1")
     assert state.state is AvailabilityState.WRONG_VERSION
     assert "its version is unknown: pip install 'highspy>=1'" in state.reason
+
+
+def test_a_version_that_does_not_serve(monkeypatch):
+    """HiGHS 1.14 gives wrong optima; 1.15 cannot share a process with ortools."""
+    assert Highs.availability().ready
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.14.0")
+    assert "1.14.0" in Highs.availability().reason
+    with refused("backend.unavailable", culprit="highs"):
+        Highs().solve(Model("m"), SolveOptions())
 
 
 def test_what_is_not_there(monkeypatch):

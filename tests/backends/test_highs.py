@@ -1,90 +1,22 @@
 """HiGHS: answers, statuses, hints, deadlines."""
 
-import functools
-import importlib.metadata
 import itertools
 import threading
 import time
 
 import numpy as np
 import pytest
+from helpers import options
 from refusals import refused
 
-from remat.backends.base import AvailabilityState, SolveOptions, Status, StopReason
+from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.highs import Highs
 from remat.deadline import Deadline
-from remat.modeling import AllDifferent, Clauses, Cumulative, Linear, Model, violations
+from remat.modeling import AllDifferent, Linear, Model, violations
+from remat.testing.backend_checks import knapsack
 
-
-def options(seconds=None, **other):
-    return SolveOptions(deadline=Deadline.after(seconds), threads=1, **other)
-
-
-def hard(size=60, rows=40, seed=0):
-    """A multi-dimensional knapsack with many incumbents, far from closed after seconds."""
-    rng = np.random.default_rng(seed)
-    weight = rng.integers(0, 100, (rows, size))
-    model = Model("hard")
-    take = model.booleans("take", size)
-    row, column = np.indices(weight.shape)
-    model.add(Linear.rows("weight", row, column, weight.ravel(), upper=weight.sum(axis=1) // 3))
-    model.minimize(take.index, -rng.integers(50, 150, size))
-    return model
-
-
-def tiny(seed):
-    """A mixed model whose continuous part is fixed by the integers: brute force can see all of it."""
-    rng = np.random.default_rng(seed)
-    model = Model("tiny")
-    b, x = model.booleans("b", 3).index, model.integers("x", 2, -2, 2).index
-    both = np.concatenate([b, x])
-    row, column, value = rng.integers(0, 3, 9), rng.choice(both, 9), rng.integers(-3, 4, 9)
-    literals = np.where(rng.random(4) < 0.5, rng.choice(b, 4), ~rng.choice(b, 4))
-    model.add(
-        Linear.rows("rows", row, column, value, upper=rng.integers(-3, 3, 3)),
-        Clauses.grouped("clauses", rng.integers(0, 2, 4), literals, 2),
-        Linear.rows("enforced", [0, 0], x, [1, 1], lower=[1], enforce=b[0]),
-    )
-    if seed % 2:
-        model.add(AllDifferent("different", x))
-    if seed % 3 == 0:
-        model.add(Cumulative("use", x[:1], x[1:], np.array([2]), b[1:2], 1))
-    model.minimize(both, rng.integers(-5, 6, 5), float(rng.integers(-3, 4)))
-    return model
-
-
-@functools.cache
-def best_by_hand(seed):
-    model = tiny(seed)
-    boxes = [np.arange(a, b + 1) for a, b in zip(model.lower, model.upper, strict=True)]
-    costs = [
-        model.objective.value(np.array(values))
-        for values in itertools.product(*boxes)
-        if not violations(model, np.array(values))
-    ]
-    return min(costs, default=None)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_tiny_models_against_brute_force(seed):
-    model = tiny(seed)
-    wanted = best_by_hand(seed)
-    result = Highs().solve(model, options())
-    if wanted is None:
-        assert (result.status, result.stop) == (Status.INFEASIBLE, StopReason.FINISHED)
-        assert result.objective is result.bound is result.values is None
-        return
-    assert (result.status, result.stop) == (Status.OPTIMAL, StopReason.FINISHED)
-    assert result.objective == result.bound == wanted == model.objective.value(result.values)
-    assert violations(model, result.values) == []
-    assert result.values.shape == (model.num_vars,)
-    assert result.incumbents[-1].objective == wanted
-    assert result.versions == {"highspy": importlib.metadata.version("highspy")}
-
-
-def test_brute_force_saw_both_kinds_of_model():
-    feasible = sum(best_by_hand(seed) is not None for seed in range(30))
-    assert 10 <= feasible <= 27
+#: Has many incumbents, and is far from closed after seconds.
+HARD = knapsack(120)
 
 
 def test_a_linear_programme():
@@ -99,7 +31,7 @@ def test_a_linear_programme():
 
 
 def test_implied_variables_are_continuous_and_still_sharpen_the_bound():
-    model = hard()
+    model = knapsack(120)
     u = model.implied("u", 1, 0, 5)
     model.minimize(np.append(model.objective.index, u.index), np.append(model.objective.coefficient, 3))
     result = Highs().solve(model, options(1))
@@ -130,7 +62,7 @@ def test_an_unbounded_relaxation_of_an_infeasible_model():
 
 
 def test_incumbents_and_bounds_are_streamed_in_order():
-    model, seen, bounds = hard(), [], []
+    model, seen, bounds = HARD, [], []
     clock = Deadline.after(1)
     result = Highs().solve(
         model,
@@ -152,7 +84,7 @@ def test_incumbents_and_bounds_are_streamed_in_order():
 
 
 def test_a_feasible_hint_starts_the_search_and_survives_an_expired_clock():
-    model, log = hard(), []
+    model, log = HARD, []
     hint = np.zeros(model.num_vars)
     hint[0] = 1
     result = Highs().solve(model, options(1, log=log.append), hint=hint)
@@ -195,7 +127,7 @@ def test_handing_a_large_model_over_does_not_outlast_the_deadline(monkeypatch):
         return hand_over(self, *arguments)
 
     monkeypatch.setattr(highspy.Highs, "passModel", slow)
-    model, clock = hard(), Deadline.after(0.5)
+    model, clock = HARD, Deadline.after(0.5)
     hint = np.zeros(model.num_vars)
     result = Highs().solve(model, SolveOptions(deadline=clock, threads=1), hint=hint)
     handed.set()
@@ -207,29 +139,32 @@ def test_a_model_that_is_not_taken_is_an_error(monkeypatch):
     import highspy
 
     monkeypatch.setattr(highspy.Highs, "passModel", lambda self, *_: highspy.HighsStatus.kError)
-    with refused("backend.model-refused", culprit="hard"):
-        Highs().solve(hard(), options(10))
+    with refused("backend.model-refused", culprit="knapsack 120"):
+        Highs().solve(HARD, options(10))
 
 
-def test_the_gap_is_a_reason_to_stop():
-    result = Highs().solve(hard(), options(60, relative_gap=0.2))
-    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.GAP)
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [({"relative_gap": 0.2}, StopReason.GAP), ({"solver": {"mip_max_nodes": 1}}, StopReason.OTHER)],
+)
+def test_other_reasons_to_stop(limits, stop):
+    result = Highs().solve(HARD, options(60, **limits))
+    assert (result.status, result.stop) == (Status.FEASIBLE, stop)
     assert result.bound < result.objective
-    assert (result.objective - result.bound) / abs(result.objective) <= 0.2
+    assert stop is not StopReason.GAP or (result.objective - result.bound) / abs(result.objective) <= 0.2
 
 
 def test_threads_can_change_from_solve_to_solve():
-    model = tiny(9)
-    wanted = best_by_hand(9)
-    for threads in (2, 1, None, 2):
-        assert Highs().solve(model, SolveOptions(threads=threads)).objective == wanted
+    model = knapsack(6)
+    first, *others = [Highs().solve(model, SolveOptions(threads=threads)).objective for threads in (2, 1, None, 2)]
+    assert others == [first] * 3
 
 
 def test_solves_at_the_same_time_share_the_threads():
-    model, results = hard(), []
+    results = []
 
     def work(threads, seconds):
-        results.append(Highs().solve(model, SolveOptions(Deadline.after(seconds), threads=threads)))
+        results.append(Highs().solve(HARD, SolveOptions(Deadline.after(seconds), threads=threads)))
 
     for seconds in (1, 10):  # a busy machine needs more to find something
         results.clear()
@@ -246,7 +181,7 @@ def test_solves_at_the_same_time_share_the_threads():
 
 def test_options_of_the_solver_are_passed_on():
     log = []
-    Highs().solve(tiny(9), options(log=log.append, solver={"presolve": "off"}))
+    Highs().solve(knapsack(6), options(log=log.append, solver={"presolve": "off"}))
     assert not any("Presolve reductions" in line for line in log)
     assert any(line.startswith("Running HiGHS") for line in log)
 
@@ -257,21 +192,4 @@ def test_options_of_the_solver_are_passed_on():
 )  # fmt: skip
 def test_wrong_options_of_the_solver(name, value, kind):
     with refused(f"backend.{kind}", culprit=name):
-        Highs().solve(tiny(9), options(solver={name: value}))
-
-
-def test_limits_of_the_solver_are_another_reason():
-    result = Highs().solve(hard(), options(60, solver={"mip_max_nodes": 1}))
-    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.OTHER)
-
-
-def test_availability(monkeypatch):
-    assert Highs.availability().ready
-    # 1.14 gives wrong optima; 1.15 cannot share a process with ortools
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.14.0")
-    assert Highs.availability().state is AvailabilityState.WRONG_VERSION
-    assert "1.14.0" in Highs.availability().reason
-    with refused("backend.unavailable", culprit="highs"):
-        Highs().solve(Model("m"), options())
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert Highs.availability().state is AvailabilityState.NOT_INSTALLED
+        Highs().solve(knapsack(6), options(solver={name: value}))

@@ -45,7 +45,7 @@ class Highs(Backend):
     name: ClassVar[str] = "highs"
     native: ClassVar = frozenset({PlainLinear})
     nonzero_bytes: ClassVar[int] = 400
-    preload: ClassVar[tuple[str, ...]] = (__name__, "highspy")
+    preload: ClassVar[tuple[str, ...]] = (__name__, "highspy", "scipy.sparse")
 
     @classmethod
     def availability(cls) -> Availability:

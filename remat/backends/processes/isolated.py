@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 
 from remat.backends.base import (
     Availability,
     AvailabilityState,
     Backend,
-    Incumbent,
-    OnBound,
-    OnIncumbent,
     RawResult,
+    Run,
     SolveOptions,
     Status,
     StopReason,
-    Values,
 )
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes import guard, isolated_worker, wire
 from remat.backends.processes.families import too_large
 from remat.backends.processes.supervised import Ending, Supervised
-from remat.errors import BackendError
-from remat.interruption import interrupts
-from remat.modeling import Model, violations
+from remat.deadline import Deadline
+from remat.errors import BackendError, ModelError
+from remat.modeling import Model
 
 #: Seconds after the deadline at which the process is killed.
 GRACE = 0.6
@@ -39,10 +36,10 @@ GRACE = 0.6
 class Isolated(Backend):
     """A backend in a child process.
 
-    The model goes there and solutions and bounds come back as JSON and arrays; none is ever pickled. Each is kept as it
-    comes, so whatever becomes of the child, the best solution so far is the result, and the message says what happened:
-    killed at the deadline, over its memory limit, crashed. The child's whole family dies with it, and it ends when this
-    process does.
+    The model goes there as an argument; solutions and bounds come back as JSON and arrays, and nothing that comes back
+    is unpickled. Each is kept as it comes. So whatever becomes of the child, the best solution so far is the result,
+    and the message says what happened: killed at the deadline, over its memory limit, crashed. The child's whole family
+    dies with it, and it ends when this process does.
 
     The class of the backend, and that of every record, must be importable by name.
 
@@ -85,32 +82,11 @@ class Isolated(Backend):
     def ready(self) -> Availability:
         return self.backend.ready()
 
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         limit = options.memory_bytes if self.memory_limit is None else self.memory_limit
         if limit is not None and not Path("/proc/self/statm").exists():
             raise BackendError("a limit of memory needs Linux")
-        job = _job(self.backend, model, options, hint)
-        child = _Child(self.backend, options, limit, on_incumbent, on_bound)
-        raw = child.run(job)
-        if child.result is not None or raw.values is not None or hint is None or hint.shape != (model.num_vars,):
-            return raw
-        return raw if violations(model, hint) else _with_hint(raw, model.objective.value(hint), hint)
-
-
-def _with_hint(raw: RawResult, objective: float, hint: Values) -> RawResult:
-    """The end of a child that said nothing, as it had hardly begun: the hint is a solution all the same."""
-    found = Incumbent(raw.solve_seconds, objective, None, hint)
-    return dataclasses.replace(
-        raw, status=Status.FEASIBLE, objective=objective, values=hint, incumbents=(found,),
-        bound=None if raw.bound is None else min(raw.bound, objective), message=f"{raw.message}; the hint is kept",
-    )  # fmt: skip
+        return _Run(self.backend, model, options, limit, books)
 
 
 def placed(backend: Backend, options: SolveOptions) -> Backend:
@@ -125,149 +101,115 @@ def placed(backend: Backend, options: SolveOptions) -> Backend:
     return Isolated(backend) if options.isolate and not backend.own_process else backend
 
 
-def _job(backend: Backend, model: Model, options: SolveOptions, hint: Values | None) -> wire.Message:
-    packed = wire.pack(model)
-    try:
-        solver = json.loads(json.dumps(dict(options.solver)))
-    except (TypeError, ValueError) as error:
-        raise BackendError(
-            f"an option of the solver cannot be sent to another process: {error}", "option-not-plain"
-        ) from None
-    head = {
-        "model": packed.head,
-        "backend": wire.path_of(type(backend)),
-        "variant": backend.variant,
-        "options": {
-            "seconds": options.deadline.seconds,
-            "started": options.deadline.started,  # the monotonic clock is one for the whole machine
-            "threads": options.threads,
-            "seed": options.seed,
-            "relative_gap": options.relative_gap,
-            "log": options.log is not None,
-            "solver": solver,
-        },
-    }
-    return wire.Message("job", head, dict(packed.arrays) | ({} if hint is None else {"hint": hint}))
+class _Run(Run):
+    """One child process, and what it has said besides solutions and bounds."""
 
-
-class _Child:
-    """One child process, and what it has said."""
+    keeps_deadline: ClassVar[bool] = True
 
     def __init__(
-        self,
-        backend: Backend,
-        options: SolveOptions,
-        limit: int | None,
-        on_incumbent: OnIncumbent | None,
-        on_bound: OnBound | None,
+        self, backend: Backend, model: Model, options: SolveOptions, limit: int | None, books: Bookkeeping
     ) -> None:
-        self.name, self.options, self.limit = backend.full_name, options, limit
-        self.modules = backend.preload
-        self.on_incumbent, self.on_bound = on_incumbent, on_bound
-        self.incumbents: list[Incumbent] = []
-        self.bound: float | None = None
+        for kind in (type(backend), *map(type, model.records)):
+            if kind.__module__ == "__main__" or "<" in kind.__qualname__:
+                raise ModelError(
+                    f"class {kind.__qualname__} of module {kind.__module__} cannot be imported by another process",
+                    "not-importable",
+                )
+        self.backend, self.options, self.limit, self.books = backend, options, limit, books
+        told = dataclasses.replace(
+            options, deadline=Deadline(options.deadline.seconds, options.deadline.started), log=None,
+            memory_limit=limit, start="auto",
+        )  # fmt: skip
+        where = f"{type(backend).__module__}:{type(backend).__qualname__}"
+        # a copy has no overrides, which are functions of its formulation
+        self.job = isolated_worker.Job(
+            where, backend.variant, model.copy(model.name), told, options.log is not None, books.hint
+        )
+        self.child: Supervised | None = None
         self.result: RawResult | None = None
         self.failure: Exception | None = None
+        self.last_line = ""
 
-    def run(self, job: wire.Message) -> RawResult:
+    def run(self) -> None:
         began = time.monotonic()
-        with interrupts(), guard.temporary_folder() as folder, (folder / "output").open("w+b") as output:
+        with guard.temporary_folder() as folder, (folder / "output").open("w+b") as output:
             printed = Connection(os.dup(output.fileno()), readable=False)
-            given = (printed, self.limit or 0, dict(os.environ), str(folder))
+            given = (printed, dict(os.environ), str(folder), self.job)
             self.child = Supervised(
-                isolated_worker.serve, given, self.modules, self.options.deadline, self.limit, grace=GRACE
+                isolated_worker.serve, given, self.backend.preload, self.options.deadline, self.limit, grace=GRACE
             )
             with self.child:
                 try:
-                    for message in self.child.messages(job):
+                    for message in self.child.messages():
                         self._take(message)
-                        if self.result is not None or self.failure is not None:
+                        if self.result is not None or self.failure is not None or self.books.failure is not None:
                             break
                 except KeyboardInterrupt:
                     self.child.kill(StopReason.INTERRUPTED, "was killed after a second Ctrl-C")
             self.failure = self.failure or self.child.failure
-            last_words = _last_line(output)
-        return self._conclude(last_words, time.monotonic() - began)
+            self.last_line = _last_line(output)
+        self.spent = time.monotonic() - began
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.ask_to_stop()
 
     def _take(self, message: wire.Message) -> None:
         head = message.head
         if message.kind == "incumbent":
-            incumbent = Incumbent(head["time"], head["objective"], head["bound"], message.arrays["values"])
-            self.incumbents.append(incumbent)
-            if self.on_incumbent and self.on_incumbent(incumbent):
-                self.child.ask_to_stop()
+            self.books.raise_bound(head["bound"], tell=False)
+            self.books.found(message.arrays["values"])
         elif message.kind == "bound":
-            self.bound = head["bound"]
-            if self.on_bound:
-                self.on_bound(head["time"], head["bound"])
+            self.books.raise_bound(head["bound"])
         elif message.kind == "log":
             if self.options.log:
                 self.options.log(head["line"])
         elif message.kind == "result":
-            self.result = RawResult(
-                Status(head["status"]), StopReason(head["stop"]), head["objective"], head["bound"],
-                message.arrays.get("values"), (), head["build_seconds"], head["solve_seconds"], head["versions"],
-                head["message"],
-            )  # fmt: skip
+            self.result = RawResult(**{**head, "status": Status(head["status"]), "stop": StopReason(head["stop"])})
+            if "values" in message.arrays:
+                self.books.found(message.arrays["values"], tell=False)
         else:
             self.failure = wire.error_of(message)
 
     # -- after -----------------------------------------------------------------------------------------------------
 
-    def _conclude(self, last_words: str, seconds: float) -> RawResult:
-        best = self.incumbents[-1] if self.incumbents else None
-        short = self._out_of_memory(last_words)
-        if self.result is not None:
-            return self._finished(self.result, seconds, short)
-        if self.failure is not None and best is None and not short:
+    def last_words(self) -> tuple[Status, StopReason, str]:
+        assert self.child is not None
+        books, result = self.books, self.result
+        short = self._out_of_memory(self.child)
+        if result is not None:
+            books.bound = result.objective if result.status is Status.OPTIMAL else result.bound
+            books.versions.update(result.versions)
+            self.seconds = max(result.build_seconds, self.spent - result.solve_seconds), result.solve_seconds
+            gave_up = short and result.stop is StopReason.OTHER and not result.message
+            message = f"backend {self.backend.full_name!r} gave up: {too_large(self.limit or 0)}" if gave_up else ""
+            return result.status, result.stop, message or result.message
+        if self.failure is not None and books.best is None and not short:
             raise self.failure
-        ending = self.child.ending or Ending(StopReason.OTHER, self._death(last_words))
-        status = Status.FEASIBLE if best else Status.UNKNOWN if self.child.ending or short else Status.ERROR
-        kept = "; the best solution before that is kept" if best else ""
-        return RawResult(
-            status,
-            ending.stop,
-            best.objective if best else None,
-            self.bound if best is None or self.bound is None else min(self.bound, best.objective),
-            best.values if best else None,
-            tuple(self.incumbents),
-            solve_seconds=seconds,
-            message=f"the process of backend {self.name!r} {ending.reason}{kept}",
-        )
+        ending = self.child.ending or Ending(StopReason.OTHER, self._death(self.child, short))
+        said = Status.UNKNOWN if self.child.ending or short or books.best else Status.ERROR
+        kept = "; the best solution before that is kept" if books.best else ""
+        return said, ending.stop, f"the process of backend {self.backend.full_name!r} {ending.reason}{kept}"
 
-    def _finished(self, result: RawResult, seconds: float, short: bool) -> RawResult:
-        """The child's own result, with what only the parent knows."""
-        started = max(0.0, seconds - result.build_seconds - result.solve_seconds)
-        changes: dict[str, Any] = {
-            "incumbents": tuple(self.incumbents),
-            "build_seconds": result.build_seconds + started,
-        }
-        if self.incumbents and result.status is Status.UNKNOWN:  # interrupted in a step that cannot give its best
-            best = self.incumbents[-1]
-            changes |= {"status": Status.FEASIBLE, "objective": best.objective, "values": best.values}
-        if short and result.stop is StopReason.OTHER and not result.message:
-            changes["message"] = f"backend {self.name!r} gave up: {too_large(self.limit or 0)}"
-        return dataclasses.replace(result, **changes)
-
-    def _death(self, last_words: str) -> str:
+    def _death(self, child: Supervised, short: bool) -> str:
         """How it died by itself."""
-        code = self.child.process.exitcode or 0
+        code = child.process.exitcode or 0
         if self.failure is not None:
             what = f"failed: {self.failure}"
         elif code >= 0:
             what = f"ended with exit code {code}"
         else:
             what = f"was killed by signal {_signal_name(-code)}"
-        if self._out_of_memory(last_words):
+        if short:
             what += f", as {too_large(self.limit or 0)}"
         elif -code == signal.SIGKILL:
             what += " (somebody's, or the system's for want of memory)"
-        return what + (f": {last_words}" if last_words else "")
+        return what + (f": {self.last_line}" if self.last_line else "")
 
-    def _out_of_memory(self, last_words: str) -> bool:
+    def _out_of_memory(self, child: Supervised) -> bool:
         """Whether it very likely died of its limit."""
-        words = f"{self.failure} {last_words}"
-        near = self.limit is not None and self.child.most_memory > 0.8 * self.limit
+        words = f"{self.failure} {self.last_line}"
+        near = self.limit is not None and child.most_memory > 0.8 * self.limit
         return self.limit is not None and (near or "bad_alloc" in words or "MemoryError" in words)
 
 

@@ -1,4 +1,4 @@
-"""The child of :mod:`remat.backends.processes.isolated`: reads one job, solves it, reports as it goes."""
+"""The child of :mod:`remat.backends.processes.isolated`: solves one model and reports as it goes."""
 
 from __future__ import annotations
 
@@ -9,60 +9,71 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from remat.backends.base import Incumbent, RawResult
-    from remat.errors import RematError
+from remat.backends.base import Incumbent, RawResult, SolveOptions, Status, StopReason, Values
+from remat.backends.processes import wire
+from remat.backends.processes.guard import enter_child
+from remat.errors import BackendError, RematError
+from remat.modeling import Model
+from remat.registry import import_class
 
 
-def serve(connection: Connection, errors: Connection, limit: int, environment: Mapping[str, str], folder: str) -> None:
+class Job(NamedTuple):
+    """What the child is to solve.
+
+    Attributes
+    ----------
+    backend : str
+        Its class as ``module:name``.
+    variant : str
+    model : Model
+    options : SolveOptions
+        Their memory limit is that of the process.
+    logs : bool
+        Whether the solver's log is wanted.
+    hint : Values or None
+    """
+
+    backend: str
+    variant: str
+    model: Model
+    options: SolveOptions
+    logs: bool
+    hint: Values | None
+
+
+def serve(connection: Connection, errors: Connection, environment: Mapping[str, str], folder: str, job: Job) -> None:
     """Serve one job; the process ends here.
 
     Parameters
     ----------
     errors : connection
         Takes all that is printed.
-    limit : int
-        Bytes of private memory; 0: no limit.
     environment : mapping
         Variables of the parent's environment now.
     folder : str
         Where temporary files go; removed by the parent.
     """
-    from remat.backends.processes import wire
-    from remat.backends.processes.guard import enter_child
-
     enter_child({**environment, "TMPDIR": folder})
     for number in (1, 2):  # solvers print, and the way to the parent is known here alone
         os.dup2(errors.fileno(), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tempfile.tempdir = folder
-    if limit:
+    if limit := job.options.memory_bytes:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     code = 1
     try:
-        job = wire.read(connection)
-        if job is not None:
-            threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
-            _Worker(connection).serve(job)
-            code = 0
+        _Worker(connection).serve(job)
+        code = 0
     finally:
         sys.stderr.flush()
         # Not through the interpreter's end: a solver that missed its deadline may still be at work.
         os._exit(code)
-
-
-def _end_with_parent(connection: Connection) -> None:
-    """The connection ends when the parent does; nothing of this family stays behind then."""
-    with contextlib.suppress(EOFError, OSError):
-        connection.recv_bytes()
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
 
 
 @contextlib.contextmanager
@@ -89,15 +100,10 @@ class _Worker:
         self._lock = threading.Lock()
 
     def say(self, kind: str, head: dict[str, Any], **arrays: Any) -> None:
-        from remat.backends.processes import wire
-
         with self._lock, _uninterrupted():
             wire.write(self._connection, wire.Message(kind, head, arrays))
 
-    def serve(self, job: Any) -> None:
-        from remat.backends.base import RawResult, Status, StopReason
-        from remat.errors import BackendError, RematError
-
+    def serve(self, job: Job) -> None:
         try:
             self.report(self.solve(job))
         except KeyboardInterrupt:  # while building
@@ -110,31 +116,18 @@ class _Worker:
             self.fail(BackendError(" ".join(f"{type(error).__name__}: {error}".split())))
 
     def fail(self, error: RematError) -> None:
-        from remat.backends.processes import wire
-
         self.say("failure", wire.error_head(error))
 
-    def solve(self, job: Any) -> RawResult:
-        from remat.backends.base import SolveOptions
-        from remat.backends.processes import wire
-        from remat.deadline import Deadline
-
-        arrays = dict(job.arrays)
-        hint = arrays.pop("hint", None)
-        model = wire.unpack(wire.Message("model", job.head["model"], arrays))
-        told = dict(job.head["options"])
-        log = (lambda line: self.say("log", {"line": line})) if told.pop("log") else None
-        deadline = Deadline(told.pop("seconds"), told.pop("started"))
-        options = SolveOptions(deadline=deadline, log=log, **told)
-        backend = wire.class_at(job.head["backend"])(job.head["variant"])
-        return backend.solve(model, options, hint, self.incumbent, self.bound)
+    def solve(self, job: Job) -> RawResult:
+        options = replace(job.options, log=lambda line: self.say("log", {"line": line})) if job.logs else job.options
+        backend = import_class(job.backend, "backends")(job.variant)
+        return backend.solve(job.model, options, job.hint, self.incumbent, self.bound)
 
     def incumbent(self, found: Incumbent) -> None:
-        head = {"time": found.time, "objective": found.objective, "bound": found.bound}
-        self.say("incumbent", head, values=found.values)
+        self.say("incumbent", {"bound": found.bound}, values=found.values)
 
-    def bound(self, seconds: float, bound: float) -> None:
-        self.say("bound", {"time": seconds, "bound": bound})
+    def bound(self, _seconds: float, bound: float) -> None:
+        self.say("bound", {"bound": bound})
 
     def report(self, raw: RawResult) -> None:
         names = ("status", "stop", "objective", "bound", "build_seconds", "solve_seconds", "message")

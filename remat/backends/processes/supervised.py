@@ -83,10 +83,10 @@ class Supervised:
         self.most_memory = 0
         self._asked: float | None = None  # when it was asked to stop
         self._killed_at = self._memory_seen = 0.0
-        self._started, self._sent, self._over = threading.Event(), threading.Event(), threading.Event()
+        self._started, self._over = threading.Event(), threading.Event()
         self._inbox: queue.SimpleQueue[wire.Message | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._here, there = multiprocessing.Pipe()
+        self._here, there = multiprocessing.Pipe(duplex=False)
         self._theirs = [there, *(each for each in arguments if isinstance(each, Connection))]
         self.process = children.child(serve, (there, *arguments), modules, deadline)
 
@@ -104,10 +104,10 @@ class Supervised:
             self.process.join(1)
             guard.forget(self.process.pid)
 
-    def messages(self, job: wire.Message | None = None) -> Iterator[wire.Message]:
-        """Start the child, send it `job`, and yield its messages until it ends."""
-        for work, arguments in ((self._start, [job]), (self._listen, [])):
-            thread = threading.Thread(target=work, args=arguments, daemon=True, name=f"remat{work.__name__}")
+    def messages(self) -> Iterator[wire.Message]:
+        """Start the child and yield its messages until it ends."""
+        for work in (self._start, self._listen):
+            thread = threading.Thread(target=work, daemon=True, name=f"remat{work.__name__}")
             self._threads.append(thread)
             thread.start()
         while self.failure is None:
@@ -163,8 +163,8 @@ class Supervised:
 
     # -- in threads of their own, which end when the child does --------------------------------------------------------
 
-    def _start(self, job: wire.Message | None) -> None:
-        """Start the child (its server may be importing for seconds), guard it until its end, and send it the job."""
+    def _start(self) -> None:
+        """Start the child (its server may be importing for seconds), and guard it until its end."""
         try:
             self.process.start()
         except Exception as error:
@@ -174,7 +174,6 @@ class Supervised:
             else:
                 self.failure = error if isinstance(error, BackendError) else BackendError(f"no child process: {error}")
             self._inbox.put(None)
-            self._sent.set()
             return
         finally:
             for end in self._theirs:
@@ -183,16 +182,9 @@ class Supervised:
         self._started.set()
         if self._over.is_set():
             self._kill_family()
-        try:
-            if job is not None:
-                with contextlib.suppress(OSError, ValueError):  # it died; the reader sees the same
-                    wire.write(self._here, job)
-        finally:
-            self._sent.set()
 
     def _listen(self) -> None:
         while (message := wire.read(self._here)) is not None:
             self._inbox.put(message)
         self._inbox.put(None)
-        self._sent.wait()  # closed while the other thread writes, its number might be another file's by then
         self._here.close()

@@ -8,17 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from remat.backends.base import (
-    Availability,
-    AvailabilityState,
-    Backend,
-    OnBound,
-    OnIncumbent,
-    RawResult,
-    SolveOptions,
-    Values,
-    wheel_availability,
-)
+from remat.backends.base import Availability, AvailabilityState, Backend, Run, SolveOptions, wheel_availability
+from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.isolated import Isolated
 from remat.backends.programs import find_program
 from remat.errors import BackendError
@@ -148,18 +139,10 @@ class Pyomo(Backend):
             return Availability(AvailabilityState.READY, f"{name} ({program(name)}) through {general.reason}")
         return Availability(AvailabilityState.NOT_INSTALLED, f"{name} is not installed: {solver.install}")
 
-    def solve(
-        self,
-        model: Model,
-        options: SolveOptions,
-        hint: Values | None = None,
-        on_incumbent: OnIncumbent | None = None,
-        on_bound: OnBound | None = None,
-    ) -> RawResult:
+    def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         from remat.backends.pyomo.run import PyomoRun
 
-        self.check_ready()
-        return Isolated(PyomoRun(self.variant)).solve(model, options, hint, on_incumbent, on_bound)
+        return Isolated(PyomoRun(self.variant)).prepare(model, options, books)
 
 
 def program(name: str) -> str | None:

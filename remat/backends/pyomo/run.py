@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat.backends.base import Backend, Run, SolveOptions, Status, StopReason, Values
+from remat.backends.base import Run, SolveOptions, Status, StopReason, Values
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.processes.families import family
 from remat.backends.programs import find_program
@@ -93,9 +93,10 @@ class _Answer:
 class PyomoRun(Pyomo):
     """Pyomo in this very process; see :class:`~remat.backends.pyomo.Pyomo`, which makes one for it."""
 
-    preload: ClassVar[tuple[str, ...]] = (__name__, "remat.backends.pyomo.translation", "pyomo.environ")
-
-    solve = Backend.solve
+    # Pyomo imports scipy.stats at its first solve, which takes a second
+    preload: ClassVar[tuple[str, ...]] = (
+        __name__, "remat.backends.pyomo.translation", "pyomo.environ", "scipy.stats",
+    )  # fmt: skip
 
     def prepare(self, model: Model, options: SolveOptions, books: Bookkeeping) -> Run:
         solver = self.chosen()
