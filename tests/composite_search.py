@@ -126,14 +126,6 @@ class _State(NamedTuple):
     run: tuple[int, int, int, bool, frozenset[str]] | None
 
 
-@dataclass(frozen=True)
-class CompositeOptimum:
-    """The cheapest composite schedule: its cost, and node and option of each run in sequence."""
-
-    cost: int
-    runs: tuple[tuple[str, int], ...]
-
-
 class CompositeSearch:
     """Least cost over all decisions of which node runs with which option in which phase, and what is held.
 
@@ -189,7 +181,7 @@ class CompositeSearch:
         self.limits = problem.compute_limits
         self.backward = {node.group: j for j, node in enumerate(self.nodes) if node.is_backward}
 
-    def cheapest(self, budget: int | None = None, most_states: int = 200_000) -> CompositeOptimum | None:
+    def cheapest(self, budget: int | None = None, most_states: int = 200_000) -> int | None:
         """The least cost within `budget` (default: the problem's); None: there is no schedule.
 
         Raises
@@ -202,7 +194,6 @@ class CompositeSearch:
         nothing: frozenset[str] = frozenset()
         start = _State((0,) * len(self.nodes), -1, nothing, frozenset(), nothing, frozenset(), None)
         best: dict[_State, int] = {start: 0}
-        came: dict[_State, _State] = {}
         heap = [(0, 0, start)]
         tick = itertools.count(1)
         while heap:
@@ -210,23 +201,14 @@ class CompositeSearch:
             if value > best[state]:
                 continue
             if state.run is None and all(state.runs) and all(self._ready(t, state) for t in self.kept):
-                return CompositeOptimum(value, tuple(self._path(came, state)))
+                return value
             if len(best) > most_states:
                 raise OverflowError(f"more than {most_states} states")
             for cost, target in self._steps(state, limit) if state.run else self._starts(state):
                 if value + cost < best.get(target, math.inf):
                     best[target] = value + cost
-                    came[target] = state
                     heapq.heappush(heap, (value + cost, next(tick), target))
         return None
-
-    def _path(self, came: dict[_State, _State], state: _State) -> Iterator[tuple[str, int]]:
-        path = [state]
-        while path[-1] in came:
-            path.append(came[path[-1]])
-        for before, after in itertools.pairwise(path[::-1]):
-            if before.run is None and after.run is not None:
-                yield self.nodes[after.run[0]].name, after.run[1]
 
     def _ready(self, tensor: str, state: _State) -> bool:
         return tensor in state.live and self.parts.get(tensor, frozenset()) <= state.filled

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
-from remat.modeling import Model, PlainLinear, Record, lower, violations
+from remat.modeling import Model, PlainLinear, lower, violations
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, validate
 from remat.scope import Scope
@@ -62,16 +62,8 @@ def _arrays(model: Model) -> list[object]:
     found: list[object] = [model.num_vars, model.lower.copy(), model.upper.copy(), model.kind.copy()]
     found += [(block.name, block.kind, block.index.shape) for block in model.blocks]
     for record in model.records:
-        found += [type(record), *(_copied(getattr(record, field)) for field in _fields(record))]
+        found += [type(record), *dataclasses.astuple(record)]  # type: ignore[call-overload]
     return [*found, model.objective.index.copy(), model.objective.coefficient.copy(), model.objective.constant]
-
-
-def _fields(record: Record) -> list[str]:
-    return [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
-
-
-def _copied(value: object) -> object:
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _same(first: list[object], second: list[object]) -> bool:

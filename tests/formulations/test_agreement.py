@@ -1,15 +1,17 @@
 """All formulations on all backends agree with exhaustive search, and with published closed forms."""
 
 import math
+from functools import partial
 
 import pytest
-from helpers import solved, some_slow
+from helpers import KINDS, solved
 from oracles import least_cost, revolve
 
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
+from remat.formulations.stages import Stages
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
 from remat.testing import random_budget, random_graph
@@ -19,68 +21,41 @@ def retention(problem, copies, **options):
     return RetentionIntervals(problem, RetentionIntervalsOptions(copies=copies, **options))
 
 
-@pytest.mark.parametrize("seed", some_slow(range(200), 80))
-def test_fixed_order(seed):
-    """Brute force = Checkmate on both backends = retention intervals with enough copies."""
-    graph = random_graph(seed, plain=seed % 2 == 0)
-    problem = Problem(graph, random_budget(graph, seed), "fixed")
-    expected = least_cost(problem)
-    assert solved(Checkmate(problem), Highs()) == expected
-    assert solved(Checkmate(problem), CpSat()) == expected
-    assert solved(retention(problem, len(graph.ops)), CpSat()) == expected
+def every_copy(problem):
+    return retention(problem, len(problem.graph.ops))
 
 
-@pytest.mark.parametrize("seed", some_slow(range(0, 200, 4), 25))
-def test_limited_computes(seed):
-    """Two computes per op, in both statements of the precedence."""
-    graph = random_graph(seed, plain=seed % 8 == 0)
-    problem = Problem(graph, random_budget(graph, seed), "fixed", max_computes=2)
-    expected = least_cost(problem, 2)
-    assert solved(Checkmate(problem), CpSat()) == expected
-    assert solved(retention(problem, 5), CpSat()) == expected
-    assert solved(retention(problem, 5, precedence="reservoir"), CpSat()) == expected
+two_copies, two_reservoirs = partial(retention, copies=2), partial(retention, copies=2, precedence="reservoir")
+
+#: Order, limit of computes, copies in an answer of the search, most ops, and who is asked, on which backend.
+QUESTIONS = {
+    "fixed": ("fixed", None, None, 6, [(Checkmate, Highs), (Checkmate, CpSat), (Stages, Highs), (every_copy, CpSat)]),
+    "twice": ("fixed", 2, 2, 6, [(Checkmate, CpSat), (Stages, CpSat), (partial(retention, copies=5), CpSat),
+                                 (partial(retention, copies=5, precedence="reservoir"), CpSat)]),
+    "free": ("free", None, 2, 5, [(two_copies, CpSat), (two_reservoirs, CpSat)]),
+    "bridges": ("fixed", None, 2, 4, [(two_copies, Highs), (two_reservoirs, Highs)]),
+    "free bridges": ("free", None, 2, 4, [(two_copies, Highs)]),
+}  # fmt: skip
+#: How many graphs in the quick run, and in the slow one.
+SEEDS = {"fixed": (75, 300), "twice": (27, 60), "free": (42, 120), "bridges": (9, 20), "free bridges": (9, 20)}
 
 
-@pytest.mark.parametrize("seed", some_slow(range(0, 200, 2), 40))
-def test_free_order(seed):
-    """Free-order retention intervals = brute force over all orders with the same copies, never above fixed order."""
-    graph = random_graph(seed, most_ops=5, plain=seed % 4 == 0)
-    budget = random_budget(graph, seed)
-    free, fixed = Problem(graph, budget, "free"), Problem(graph, budget, "fixed")
-    expected = least_cost(free, 2)
-    assert solved(retention(free, 2), CpSat()) == expected
-    if seed % 4 == 0:
-        assert solved(retention(free, 2, precedence="reservoir"), CpSat()) == expected
-    ordered = least_cost(fixed, 2)
-    assert expected is not None or ordered is None
-    assert ordered is None or expected <= ordered
+CASES = [pytest.param(question, seed, marks=[pytest.mark.slow] * (seed >= quick))
+         for question, (quick, most) in SEEDS.items() for seed in range(most)]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_retention_intervals_through_bridges(seed):
-    """Retention intervals reach HiGHS through bridges alone."""
-    graph = random_graph(seed, most_ops=4)
-    budget = random_budget(graph, seed)
-    fixed, free = Problem(graph, budget, "fixed"), Problem(graph, budget, "free")
-    expected = least_cost(fixed, 2)
-    assert solved(retention(fixed, 2), Highs()) == expected
-    assert solved(retention(fixed, 2, precedence="reservoir"), Highs()) == expected
-    assert solved(retention(free, 2), Highs()) == least_cost(free, 2)
+@pytest.mark.parametrize(("question", "seed"), CASES)
+def test_exhaustive_search(question, seed):
+    """On plain and full graphs, and on those with buffers, which are filled once."""
+    order, limit, copies, most_ops, statements = QUESTIONS[question]
+    graph = random_graph(seed, most_ops - (seed % 3 == 2), **KINDS[list(KINDS)[seed % 3]])
+    problem = Problem(graph, random_budget(graph, seed), order, limit)
+    expected = least_cost(problem, copies)
+    for make, backend in statements:
+        assert solved(make(problem), backend()) == expected
 
 
-@pytest.mark.parametrize("seed", some_slow(range(60), 30))
-def test_accumulation_buffers(seed):
-    """Buffers filled once: brute force = both formulations, in both orders."""
-    graph = random_graph(seed, most_ops=5, buffers=True)
-    budget = random_budget(graph, seed)
-    fixed, free = Problem(graph, budget, "fixed"), Problem(graph, budget, "free")
-    expected = least_cost(fixed)
-    assert solved(Checkmate(fixed), Highs()) == expected
-    assert solved(retention(fixed, len(graph.ops)), CpSat()) == expected
-    assert solved(retention(free, 2), CpSat()) == least_cost(free, 2)
-
-
-@pytest.mark.parametrize(("n", "budget"), [(n, b) for n in range(1, 7) for b in range(2, n + 4)])
+@pytest.mark.parametrize(("n", "budget"), [(n, b) for n in range(1, 6) for b in range(2, n + 4)])
 def test_unit_chain(n, budget):
     """Checkmate's unit linear training graph: OPT(n, B) = n + 1 + t(n + 1, B − 2), infeasible below 3."""
     problem = Problem(unit_chain(n), budget)

@@ -9,6 +9,7 @@ from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.bounds import lp_relaxation
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
+from remat.formulations.stages import StagesOptions
 from remat.graphs.families import unit_chain
 from remat.modeling import violations
 from remat.schedule import OrderRule
@@ -90,18 +91,17 @@ def test_limits_of_computes_hold_in_free_stages():
     assert solved(free(problem), Highs()) == optimum(problem, Scope(OrderRule.FREE, False, 2)).cost
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"frontier": 1},
-        {"stages": 3},
-        {"frontier": False, "stages": 0},
-        {"frontier": False, "stages": 2.0},
-    ],
-)
-def test_options_out_of_range(options):
+WRONG = [
+    (CheckmateOptions, {"frontier": 1}), (CheckmateOptions, {"stages": 3}),
+    (CheckmateOptions, {"frontier": False, "stages": 0}), (CheckmateOptions, {"frontier": False, "stages": 2.0}),
+    (StagesOptions, {"cost_limit": -1}), (StagesOptions, {"cost_limit": 2.5}), (StagesOptions, {"ahead": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options"), WRONG)
+def test_options_out_of_range(kind, options):
     with refused("problem.option"):
-        CheckmateOptions(**options)
+        kind(**options)
 
 
 def test_problems_that_are_not_stated():

@@ -101,7 +101,7 @@ def test_composites_in_files():
 def test_plain_rows_are_what_the_simulation_holds():
     """Each node once, in order: groups of random graphs, some ops twice. Never more than the rows say."""
     corrected = 0
-    for seed in range(300):
+    for seed in range(120):
         rng = random.Random(seed)
         problem = Problem(random_graph(seed, 9, buffers=seed % 2 == 0))
         order = problem.graph.arrays.order.tolist()
@@ -121,7 +121,7 @@ def test_plain_rows_are_what_the_simulation_holds():
                 assert (held == claims).all() or problem.graph.arrays.producers.counts.max() > 1
         assert max(claims) >= held.max()
         corrected += below
-    assert corrected > 50
+    assert corrected > 20
 
 
 def claimed(whole):

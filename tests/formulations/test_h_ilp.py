@@ -1,12 +1,8 @@
 """H-ILP: on ops alone the optimum of exhaustive search; options of their own; rows without corrections."""
 
-import random
-
-import numpy as np
 import pytest
 from claims import proved
 from helpers import KINDS, answer
-from hierarchies import random_hierarchy
 from refusals import refused
 
 from remat import Problem, solve
@@ -68,34 +64,7 @@ def test_a_buffer_filled_again_is_cheaper_than_none():
     pytest.fail("no such graph")
 
 
-# -- hierarchies -----------------------------------------------------------------------------------------------------
-
-
-def composites_of(hierarchy):
-    """Each option's forward part is there without saving anything, too."""
-    found = []
-    for group in hierarchy.groups:
-        options = [Option(option.forward, option.backward or None) for option in group.options]
-        if group.backward:
-            options += [Option(forward) for forward in dict.fromkeys(option.forward for option in group.options)]
-        found.append(Composite(group.name, group.forward, group.backward, options))
-    return tuple(found)
-
-
-@pytest.mark.slow
-def test_without_corrections():
-    """Fewer rows; never cheaper, and at times dearer or infeasible."""
-    more = 0
-    for seed in range(60):
-        hierarchy = random_hierarchy(seed, 4)
-        least = hierarchy.graph.structural_bound.peak
-        problem = Problem(hierarchy.graph, random.Random(seed).randint(least, hierarchy.graph.reference_peak))
-        composites = composites_of(hierarchy)
-        exact = proved(HIlp(problem, HIlpOptions(composites)))
-        coarse = proved(HIlp(problem, HIlpOptions(composites, corrections=False)))
-        assert coarse is None or (exact is not None and coarse >= exact)
-        more += coarse != exact
-    assert more >= 3
+# -- options of their own ---------------------------------------------------------------------------------------------
 
 
 def two_outputs():
@@ -119,16 +88,6 @@ def test_what_one_option_needs_others_need_not():
     assert proved(formulation) == 6
     assert proved(HIlp(problem, HIlpOptions((Composite("layer", [0, 1], [4], [again]),)))) == 6
     assert proved(HIlp(problem, HIlpOptions((Composite("layer", [0, 1], [4], [keep]),)))) is None
-    hard = HIlp(problem, HIlpOptions((layer,)))
-    at = hard.tables
-    back, x = 3, 0
-    place = next(i for i in range(len(at.read_node)) if (at.read_node[i], at.read_data[i]) == (back, x))
-    assert at.read_count[place] == 1 < at.num[back]
-    choices = np.insert(at.read_choice, at.read_first[place] + 1, at.first[back] + 1)
-    at.read_choice = choices
-    at.read_count[place] += 1
-    at.read_first[place + 1 :] += 1
-    assert proved(hard) is None
 
 
 def test_a_fast_forward_has_rows_of_its_own():

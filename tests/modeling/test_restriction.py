@@ -13,13 +13,9 @@ from remat.testing.raw_models import BOOLEANS, INTEGERS, KINDS, enumerate_model
 
 def within(model, lower, upper):
     """Least objective of `model` within bounds, by enumeration; None: infeasible."""
-    boxes = [np.arange(low, high + 1) for low, high in zip(lower, upper, strict=True)]
-    points = np.array(list(itertools.product(*boxes)), dtype=np.float64)
-    costs = points[:, model.objective.index] @ model.objective.coefficient + model.objective.constant
-    for at in np.argsort(costs, kind="stable").tolist():
-        if not violations(model, points[at]):
-            return float(costs[at])
-    return None
+    narrow = model.copy("within")
+    narrow._lower, narrow._upper = [lower], [upper]
+    return enumerate_model(narrow).optimum
 
 
 def a_model(seed, *kinds):

@@ -8,7 +8,7 @@ from remat.allocation import Allocation, Allocator
 from remat.backends.base import DEFAULT_OPTIONS
 from remat.errors import ProblemError
 from remat.testing import ALLOCATOR_CHECKS, ConformanceError, Effort
-from remat.testing.allocator_checks import bounds_hold, capacities_are_kept, the_start_is_kept
+from remat.testing.allocator_checks import bounds_hold, capacities_are_kept, several_memories, the_start_is_kept
 
 LITTLE = Effort(most_ops=5, cases=3, deadline=0.5)
 #: Solve to the deadline.
@@ -48,6 +48,13 @@ class Contradicts(Apart):
     lie = "no"
 
 
+class Refuses(Apart):
+    several_memories = True
+
+    def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
+        raise ProblemError("no")
+
+
 @pytest.mark.parametrize(
     ("check", "kind", "words"),
     [
@@ -56,21 +63,9 @@ class Contradicts(Apart):
         (bounds_hold, Contradicts, "a proof that there are none"),
         (capacities_are_kept, Apart, "ends beyond the capacity"),
         (the_start_is_kept, Apart, "the start was better"),
+        (several_memories, Refuses, "and does not"),
     ],
 )
 def test_faults_are_found(check, kind: type[Allocator], words: str) -> None:
     with pytest.raises(ConformanceError, match=words):
         check(kind, LITTLE)
-
-
-def test_a_promise_of_several_memories_is_held_against_the_allocator() -> None:
-    from remat.testing.allocator_checks import several_memories
-
-    class Refuses(Apart):
-        several_memories = True
-
-        def allocate(self, problem, options=DEFAULT_OPTIONS, start=None, on_addresses=None) -> Allocation:
-            raise ProblemError("no")
-
-    with pytest.raises(ConformanceError, match="and does not"):
-        several_memories(Refuses, LITTLE)

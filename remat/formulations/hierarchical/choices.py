@@ -82,24 +82,23 @@ class Phases:
     # -- computes ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def run_table(self) -> tuple[Int, int]:
-        """Column of the first choice of each slot, ONE where it is the only one and must run; and how many columns."""
-        at = self.at
-        count = at.num[self.run_node].copy()
-        sure = (self.run_phase == self.run_node) & (count == 1)
-        count[sure] = 0
-        table = np.cumsum(count) - count
-        table[sure] = ONE
-        return table, int(count.sum())
+    def sure(self) -> Bool:
+        """Slots with a single choice that must run, which has no column."""
+        return (self.run_phase == self.run_node) & (self.at.num[self.run_node] == 1)
 
-    def run_column(self, slot: Int, choice: Int) -> Int:
-        """Column of R for a choice of the slot's node; NONE where the slot is NONE."""
-        table, _ = self.run_table
+    @cached_property
+    def run_choice(self) -> tuple[Int, Int]:
+        """(slot, choice) of every column of R."""
+        slot, rank = expand(np.where(self.sure, 0, self.at.num[self.run_node]))
+        return slot, self.at.first[self.run_node[slot]] + rank
+
+    def run_column(self, t: Int, choice: Int) -> Int:
+        """Number of R for a choice of a node in a phase; NONE where the node cannot run, ONE where it must."""
+        slot = self.slot[t, self.at.node[choice]]
         if not len(slot):
-            return np.zeros(0, dtype=np.int64)
-        first = table[slot]
-        column = np.where(first == ONE, ONE, first + choice - self.at.first[self.run_node[slot]])
-        return np.where(slot == NONE, NONE, column)
+            return slot
+        number = np.searchsorted(self.run_choice[0], slot) + choice - self.at.first[self.at.node[choice]]
+        return np.where(slot == NONE, NONE, np.where(self.sure[slot], ONE, number))
 
     # -- what is kept between phases ---------------------------------------------------------------------------------
 
@@ -207,7 +206,7 @@ class Phases:
         t, read, *_ = self.reads
         place, rank = expand(at.read_count[read])
         choice = at.read_choice[at.read_first[read[place]] + rank]
-        return place, self.run_column(self.slot[t[place], at.node[choice]], choice)
+        return place, self.run_column(t[place], choice)
 
     @cached_property
     def makes(self) -> Touches:

@@ -20,9 +20,8 @@ Int = NDArray[np.int64]
 def computes(phases: Phases, R: Vars, t: Int, node: Int) -> tuple[Int, Int]:
     """(place, column of R) for all choices of nodes in phases; nothing where they cannot run."""
     at = phases.at
-    slot = phases.slot[t, node]
-    place, rank = expand(np.where(slot == NONE, 0, at.num[node]))
-    return place, column(R, phases.run_column(slot[place], at.first[node[place]] + rank))
+    place, rank = expand(np.where(phases.may[t, node], at.num[node], 0))
+    return place, column(R, phases.run_column(t[place], at.first[node[place]] + rank))
 
 
 def add_data(model: Model, R: Vars, shared: tuple[Vars, Vars], h: HIlp, levels: Levels) -> None:
@@ -118,7 +117,7 @@ def add_limits(model: Model, R: Vars, h: HIlp) -> None:
     for number, (choices, times, _) in enumerate(rows.values()):
         t, place = np.nonzero(phases.may[:, at.node[choices]])
         which.append(np.full(len(t), number))
-        term.append(column(R, phases.run_column(phases.slot[t, at.node[choices[place]]], choices[place])))
+        term.append(column(R, phases.run_column(t, choices[place])))
         value.append(times[place])
     if rows:
         model.add(

@@ -14,12 +14,13 @@ from remat.formulations.hierarchical.choices import Levels, Phases
 from remat.formulations.hierarchical.composite import CompositeProblem
 from remat.formulations.hierarchical.dependencies import add_data, add_limits, computes
 from remat.formulations.hierarchical.expand import Step
+from remat.formulations.hierarchical.expand import expand as expand_steps
 from remat.formulations.hierarchical.layout import HIlpOptions, Tables
 from remat.formulations.hierarchical.memory import add_memory, stated
-from remat.formulations.hierarchical.plan import Plan, schedule_in, steps_in, values_of
+from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
 from remat.formulations.hierarchical.recognition import encoded
 from remat.modeling import Linear, Model, Vars
-from remat.modeling.rows import NONE, ONE, column, expand, first_of, rows_from, sum_rows
+from remat.modeling.rows import NONE, ONE, column, first_of, rows_from, sum_rows
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -155,7 +156,7 @@ class HIlp(Formulation):
             int(table.max(initial=-1)) + 1 for table in (phases.kept, phases.contribution_kept, phases.phantom_kept)
         )
         makes = len(phases.makes[0])
-        runs = phases.run_table[1]
+        runs = len(phases.run_choice[0])
         phantoms = int((phases.phantom[1] == 0).sum())
         now = np.arange(at.T)[:, None]
         carried = int((phases.active & (now > at.maker) & (now <= phases.until)).sum())
@@ -179,8 +180,8 @@ class HIlp(Formulation):
     def statement(self) -> tuple[Model, Blocks, Levels]:
         """The model, its variables, and where it says what is there."""
         model, at, phases = Model(self.name), self.tables, self.phases
-        place, runs = phases.run_table
-        R = model.booleans("R", runs)
+        slot, choice = phases.run_choice
+        R = model.booleans("R", len(slot))
         P = model.booleans("P", int(phases.kept.max(initial=-1)) + 1)
         S = model.booleans("S", int(phases.contribution_kept.max(initial=-1)) + 1)
         K = model.booleans("K", int(phases.contribution.max(initial=-1)) + 1)
@@ -205,13 +206,9 @@ class HIlp(Formulation):
         self.deadline.check()
         U = add_memory(model, R, self, levels)
         add_limits(model, R, self)
-        column_cost = np.zeros(runs, dtype=np.int64)
-        slot, rank = expand(np.where(place >= 0, at.num[phases.run_node], 0))
-        choice = at.first[phases.run_node[slot]] + rank
-        column_cost[place[slot] + rank] = at.cost[choice]
-        priced = np.flatnonzero(column_cost > 0)
-        sure = int(at.cost[at.first[phases.run_node[place == ONE]]].sum())
-        model.minimize(R.index[priced], column_cost[priced], sure)
+        priced = np.flatnonzero(at.cost[choice] > 0)
+        sure = int(at.cost[at.first[phases.run_node[phases.sure]]].sum())
+        model.minimize(R.index[priced], at.cost[choice[priced]], sure)
         return model, Blocks(R, P, S, K, Sp, Q, L, B, over[0], U), levels
 
     def _phantom_levels(self, Q: Vars, sp: Int) -> Int:
@@ -266,19 +263,12 @@ class HIlp(Formulation):
         over = model.implied("over", len(mine), 0, 1)
         columns = np.full(len(t), NONE, dtype=np.int64)
         columns[mine] = over.index
-        row, rank = expand(at.num[node[mine]])
-        choice = at.first[node[mine[row]]] + rank
-        every = np.arange(len(mine), dtype=np.int64)
+        place, term = computes(phases, R, t[mine], node[mine])
+        row = np.arange(len(mine), dtype=np.int64)
         model.add(
-            rows_from(
-                "(a3) made and not wanted",
-                (row, column(R, phases.run_column(phases.slot[t[mine[row]], node[mine[row]]], choice)), 1),
-                (every, after[mine], -1),
-                (every, over.index, -1),
-                num_rows=len(mine),
-                upper=0,
-            )
-        )
+            rows_from("(a3) made and not wanted", (place, term, 1), (row, after[mine], -1), (row, over.index, -1),
+                      num_rows=len(mine), upper=0)
+        )  # fmt: skip
         return over, columns
 
     # -- constraints -------------------------------------------------------------------------------------------------
@@ -298,8 +288,7 @@ class HIlp(Formulation):
         t, phantom = np.nonzero(np.arange(at.T)[:, None] >= at.node[at.phantom_forward])
         q, into, onward = levels.phantom[t, phantom], levels.Sp[t, phantom], levels.Sp[t + 1, phantom]
         ahead, back = (
-            column(R, phases.run_column(phases.slot[t, at.node[choice[phantom]]], choice[phantom]))
-            for choice in (at.phantom_forward, at.phantom_backward)
+            column(R, phases.run_column(t, choice[phantom])) for choice in (at.phantom_forward, at.phantom_backward)
         )
         for name, low in (("(8) kept", onward), ("(8) saved", ahead), ("(9) there for the backward part", back)):
             use = (low != NONE) & (low != q)
@@ -331,7 +320,7 @@ class HIlp(Formulation):
         return np.concatenate(held).max(initial=0), model.objective.value(values)
 
     def decode(self, values: Values) -> Schedule:
-        return schedule_in(self, values)
+        return expand_steps(self.whole, self.steps(values), self.name)
 
     def steps(self, values: Values) -> list[Step]:
         """The nodes computed, with their options, and what is there throughout each."""

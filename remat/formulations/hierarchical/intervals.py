@@ -24,7 +24,7 @@ from remat.formulations.retention_intervals.tables import EVERY
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling import ALWAYS, Model
 from remat.modeling.check import cumulative_use
-from remat.modeling.rows import rows_from
+from remat.modeling.rows import ONE, rows_from
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
 from remat.schedule import Schedule
@@ -239,28 +239,23 @@ class _CompositeRows(IntervalRows):
 
     def _limits(self) -> None:
         """(14), for ops in composites; an op alone has no more copies than it may have computes."""
-        at = self.layout
-        limits = self.whole.problem.compute_limits
-        rows: list[tuple[int, int, int]] = []  # row, column, computes
+        at, limits = self.layout, self.whole.problem.compute_limits
+        rows: list[tuple[int, int, int, int]] = []  # row, copy, set of its runs, computes
         upper: list[int] = []
         for number, composite in enumerate(self.whole.composites):
             nodes = [k for k, node in enumerate(self.whole.nodes) if node.composite == number]
-            for op in [op for op in (*composite.forward.tolist(), *composite.backward.tolist()) if limits[op]]:
-                terms = []
+            for op in (*composite.forward.tolist(), *composite.backward.tolist()):
+                most, found = limits[op], []
                 for node in nodes:
-                    for place, run in enumerate(self.whole.runs(node)):
-                        times = int((run.ops == op).sum())
-                        code = EVERY if len(self.whole.runs(node)) == 1 else place
-                        copies = at.copy_first[node] + np.arange(at.copies[node])
-                        terms += [(int(c), code, times) for c in copies.tolist() if times]
-                if sum(times for _, _, times in terms) > (limits[op] or 0):
-                    copy, code, _ = np.array(terms, dtype=np.int64).T
-                    literal = self.variables.literal(copy, code)
-                    sure = sum(t for (_, _, t), lit in zip(terms, literal.tolist(), strict=True) if lit == ALWAYS)
-                    rows += [(len(upper), lit, t) for (_, _, t), lit in zip(terms, literal.tolist(), strict=True)
-                             if lit != ALWAYS]  # fmt: skip
-                    upper.append((limits[op] or 0) - sure)
-        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-        entries = table[:, 0], table[:, 1], table[:, 2]
-        most = np.array(upper, dtype=np.float64)
-        self.model.add(rows_from("(14) limits of computes", entries, num_rows=len(upper), upper=most))
+                    runs, first = self.whole.runs(node), int(at.copy_first[node])
+                    for place, run in enumerate(runs):
+                        times, code = int((run.ops == op).sum()), EVERY if len(runs) == 1 else place
+                        copies = range(first, first + int(at.copies[node])) if times else ()
+                        found += [(len(upper), copy, code, times) for copy in copies]
+                if most is not None and sum(times for *_, times in found) > most:
+                    rows += found
+                    upper.append(most)
+        row, copy, code, times = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+        literal = self.variables.literal(copy, code)
+        computes = (row, np.where(literal == ALWAYS, ONE, literal), times)
+        self.model.add(rows_from("(14) limits of computes", computes, num_rows=len(upper), upper=upper))

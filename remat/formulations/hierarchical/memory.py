@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.formulations.hierarchical.choices import Levels
+from remat.formulations.hierarchical.dependencies import computes
 from remat.formulations.hierarchical.layout import NodeRow
 from remat.modeling import Model, Vars
-from remat.modeling.rows import NONE, ONE, Term, column, expand, rows_from
+from remat.modeling.rows import NONE, ONE, Term, rows_from
 
 if TYPE_CHECKING:
     from remat.formulations.hierarchical.formulation import HIlp
@@ -87,26 +88,21 @@ def changes(h: HIlp, levels: Levels) -> list[tuple[Int, Int, Int, Int]]:
 def _add_rows(model: Model, blocks: tuple[Vars, Vars], h: HIlp, levels: Levels) -> None:
     """(10) where it is more than the bound of U."""
     (R, U), at, phases = blocks, h.tables, h.phases
-    rows, columns, values = [], [], []
+    terms: list[tuple[Int, Int, Int]] = []
     count = 0
     for k in range(at.T):
-        slots = phases.slot[np.flatnonzero(phases.may[:, k]), k]
-        for row in h.deadline.each(stated(at.rows[k]), 1):
+        t = np.flatnonzero(phases.may[:, k])
+        slots, (place, runs) = phases.slot[t, k], computes(phases, R, t, np.full(len(t), k))
+        for each in h.deadline.each(stated(at.rows[k]), 1):
             numbers = count + np.arange(len(slots), dtype=np.int64)
-            terms = [(numbers, U.index[slots], np.ones(len(slots), dtype=np.int64))]
-            own, rank = expand(np.full(len(slots), at.num[k]))
-            term = column(R, phases.run_column(slots[own], at.first[k] + rank))
-            terms.append((numbers[own], term, row.memory[rank] // at.unit))
-            for there, size in corrections(h, levels, k, slots, row):
+            terms.append((numbers, U.index[slots], np.ones(len(slots), dtype=np.int64)))
+            terms.append((numbers[place], runs, np.tile(each.memory // at.unit, len(slots))))
+            for there, size in corrections(h, levels, k, slots, each):
                 terms.append((numbers, there, np.full(len(slots), size // at.unit)))
-            for where, there, units in terms:
-                rows.append(where)
-                columns.append(there)
-                values.append(units)
             count += len(slots)
     if count:
-        every = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
-        model.add(rows_from("(10) budget", every, num_rows=count, upper=at.capacity))
+        row, there, units = (np.concatenate(part) for part in zip(*terms, strict=True))
+        model.add(rows_from("(10) budget", (row, there, units), num_rows=count, upper=at.capacity))
 
 
 def corrections(h: HIlp, levels: Levels, k: int, slots: Int, row: NodeRow) -> list[tuple[Int, int]]:

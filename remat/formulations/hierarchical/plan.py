@@ -13,11 +13,10 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.hierarchical.choices import Levels
 from remat.formulations.hierarchical.composite import NOTHING
-from remat.formulations.hierarchical.expand import Step, expand
+from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.formulations.staging import run_stages
 from remat.modeling.rows import NONE, ONE, column, largest_onward, running_values, sums_without
-from remat.schedule import Schedule
 
 if TYPE_CHECKING:
     from remat.formulations.hierarchical.formulation import HIlp
@@ -71,12 +70,11 @@ def values_of(h: HIlp, plan: Plan) -> Values:
     model, x, _ = h.statement
     phases = h.phases
     values = np.zeros(model.num_vars)
-    slot = phases.slot[plan.phase, plan.node]
-    strange = np.flatnonzero(slot == NONE)
+    strange = np.flatnonzero(~phases.may[plan.phase, plan.node])
     if len(strange):
         name = h.whole.nodes[int(plan.node[strange[0]])].name
         raise ProblemError(f"the schedule computes {name!r} in a phase in which that is of no use")
-    term = column(x.R, phases.run_column(slot, plan.choice))
+    term = column(x.R, phases.run_column(plan.phase, plan.choice))
     values[term[term >= 0]] = 1
     _keep(h, plan, values)
     _fill(h, values)
@@ -167,8 +165,7 @@ def _fill(h: HIlp, values: Values) -> None:
     at = h.tables
     held = worth(levels.Sp[t + 1, j])
     for choice in (at.phantom_forward, at.phantom_backward):
-        slot = phases.slot[t, at.node[choice[j]]]
-        held = np.maximum(held, worth(column(x.R, phases.run_column(slot, choice[j]))))
+        held = np.maximum(held, worth(column(x.R, phases.run_column(t, choice[j]))))
     values[x.Q.index[number[t, j]]] = held
     t, _, last, *_ = phases.reads
     place, term = phases.read_terms
@@ -203,12 +200,8 @@ def plan_in(h: HIlp, values: Values) -> Plan:
     """The plan that values stand for, without recomputations of single outputs that are not there afterwards."""
     _, x, levels = h.statement
     at, phases = h.tables, h.phases
-    place, _ = phases.run_table
-    chosen = np.flatnonzero(values[x.R.index] > 0.5)
-    begins = np.flatnonzero(place != ONE)
-    slot = begins[np.searchsorted(place[begins], chosen, "right") - 1] if len(begins) else begins
-    choice = at.first[phases.run_node[slot]] + chosen - place[slot]
-    sure = np.flatnonzero(place == ONE)
+    slot, choice = (part[values[x.R.index] > 0.5] for part in phases.run_choice)
+    sure = np.flatnonzero(phases.sure)
     slots = np.concatenate([slot, sure])
     choices = np.concatenate([choice, at.first[phases.run_node[sure]]])
     by = np.argsort(slots, kind="stable")
@@ -266,8 +259,3 @@ def _level(h: HIlp, levels: Levels, phase: int, k: int, d: int) -> int:
     if len(readers):
         return int(levels.following[phases.reads.place(phase, readers[-1])])
     return int(levels.first[phase, d])
-
-
-def schedule_in(h: HIlp, values: Values) -> Schedule:
-    """The schedule that values stand for."""
-    return expand(h.whole, steps_in(h, values), source=h.name)

@@ -46,15 +46,25 @@ class FoundRun:
 
 @dataclass
 class _Part:
-    """A node in the sequence, the computes of it there, and the runs that it may be: least is left out of the first."""
+    """A node in the sequence, the computes of it there, and the runs that it may be: least is left out of the first.
+
+    `live` has, by option, the tensors that a run reads and that ops left out of it would have made.
+    """
 
     node: int
     runs: list[Run]
     ops: Int
+    live: dict[int, set[int]]
 
     @property
     def options(self) -> set[int]:
         return {run.option for run in self.runs}
+
+    def found(self) -> FoundRun:
+        """As the first of its runs."""
+        run = self.runs[0]
+        live = np.array(sorted(self.live[run.option]), dtype=np.int64)
+        return FoundRun(self.node, run.option, np.setdiff1d(run.ops, self.ops), live)
 
 
 def encoded(
@@ -127,7 +137,7 @@ def readings(whole: CompositeProblem, schedule: Schedule) -> Iterator[list[Found
         this = [(part.node, part.runs[0].option, len(part.ops)) for part in parts]
         if this not in seen:
             seen.append(this)
-            yield [_found(whole, part) for part in parts]
+            yield [part.found() for part in parts]
 
 
 def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
@@ -141,48 +151,51 @@ def _parts(whole: CompositeProblem, sequence: Int, way: str) -> list[_Part]:
     start = 0
     while start < len(sequence):
         node = int(whole.node_of[sequence[start]])
-        candidates: list[tuple[tuple[int, ...], int, int, Run]] = []
+        candidates: list[tuple[tuple[int, ...], int, int, Run, set[int]]] = []
         for each in layer_of.get(node, (node,)):
             forward = forward_of.get(each)
             for run in runs_of(each):
                 if forward is not None and run.option not in begun.get(forward, ()):
                     continue
-                length, left_out = _fits(whole, run.ops, sequence, start, done)
+                length, left_out, live = _fits(whole, run.ops, sequence, start, done)
                 if length:
                     first = {"whole": (left_out > 0,), "longest": (), "apart": (left_out > 0, forward is not None)}[way]
-                    candidates.append(((*first, -length, left_out, each, run.option), each, length, run))
+                    candidates.append(((*first, -length, left_out, each, run.option), each, length, run, live))
         if not candidates:
             raise ProblemError(
                 f"compute {start} of the schedule, op {whole.problem.graph.op_names[int(sequence[start])]!r}, "
                 f"begins no run of {whole.nodes[node].name!r} that there is an option for"
             )
         candidates.sort(key=lambda each: each[0])
-        _, best, length, _ = candidates[0]
-        runs = [run for _, each, until, run in candidates if (each, until) == (best, length)]
-        parts.append(_Part(best, runs, sequence[start : start + length]))
-        begun.setdefault(best, set()).update(run.option for run in runs)
+        _, best, length, *_ = candidates[0]
+        fitting = [(run, live) for _, each, until, run, live in candidates if (each, until) == (best, length)]
+        lives = {run.option: live for run, live in fitting}
+        parts.append(_Part(best, [run for run, _ in fitting], sequence[start : start + length], lives))
+        begun.setdefault(best, set()).update(lives)
         done[parts[-1].ops] = True
         start += length
     return parts
 
 
-def _fits(whole: CompositeProblem, ops: Int, sequence: Int, start: int, done: Bool) -> tuple[int, int]:
-    """How many computes from `start` on are those of a run, and how many of it are left out; 0, 0: it is not there.
+def _fits(whole: CompositeProblem, ops: Int, sequence: Int, start: int, done: Bool) -> tuple[int, int, set[int]]:
+    """How many computes from `start` on are those of a run, how many of it are left out, and what has to be live then.
 
-    Left out may be what ran before, unless it is the only one to make what the run reads later.
+    Left out may be what ran before, unless it is the only one to make what the run reads later. Without any computes
+    the run is not there.
     """
     window = sequence[start : start + len(ops)]
     if len(window) == len(ops) and (window == ops).all():
-        return len(ops), 0
+        return len(ops), 0, set()
     arrays, internal = whole.arrays, whole.border.internal
     at, left_out = start, 0
-    here: set[int] = set()
-    unmade: set[int] = set()
+    here, unmade, live = set[int](), set[int](), set[int]()
     for op in ops.tolist():
         outputs = arrays.op_outputs[op].tolist()
         if at < len(sequence) and sequence[at] == op:
-            if unmade and any(t in unmade and internal[t] for t in arrays.op_inputs[op].tolist()):
-                return 0, 0
+            read = unmade.intersection(arrays.op_inputs[op].tolist())
+            if any(internal[t] for t in read):
+                break
+            live |= read
             at += 1
             here.add(op)
             unmade.difference_update(outputs)
@@ -190,8 +203,10 @@ def _fits(whole: CompositeProblem, ops: Int, sequence: Int, start: int, done: Bo
             left_out += 1
             unmade.update(outputs)
         else:
-            return 0, 0
-    return at - start, left_out if at > start else 0
+            break
+    else:
+        return at - start, left_out, live
+    return 0, 0, live
 
 
 def _settle(whole: CompositeProblem, parts: list[_Part]) -> None:
@@ -224,18 +239,3 @@ def _settle(whole: CompositeProblem, parts: list[_Part]) -> None:
                 least = len(runs[0].ops)
                 alone = min(runs, key=lambda r: (len(r.ops) > least, r.option in goes_on, r.saved, r.option))
                 parts[place].runs = [alone]
-
-
-def _found(whole: CompositeProblem, part: _Part) -> FoundRun:
-    arrays, run = whole.arrays, part.runs[0]
-    live: set[int] = set()
-    unmade: set[int] = set()
-    at = 0
-    for op in run.ops.tolist() if len(run.ops) > len(part.ops) else ():
-        if at < len(part.ops) and part.ops[at] == op:
-            at += 1
-            live |= unmade & set(arrays.op_inputs[op].tolist())
-            unmade -= set(arrays.op_outputs[op].tolist())
-        else:
-            unmade |= set(arrays.op_outputs[op].tolist())
-    return FoundRun(part.node, run.option, np.setdiff1d(run.ops, part.ops), np.array(sorted(live), dtype=np.int64))

@@ -51,7 +51,7 @@ class OrderFormulation(Formulation):
     @cached_property
     def layout(self) -> OrderLayout:
         """Who must precede whom, and what is held from when to when."""
-        return OrderLayout.of(self.problem, self.deadline)
+        return OrderLayout(self.problem, self.deadline)
 
     @property
     def num_ops(self) -> int:

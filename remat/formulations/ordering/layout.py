@@ -59,9 +59,13 @@ class Groups:
         return function.reduceat(values[self.ops], self.indptr[:-1]) if len(self) else values[:0]
 
 
-@dataclass(frozen=True)
 class OrderLayout:
     """Ops by number, and what is held from the first of some of them to the last of others.
+
+    Parameters
+    ----------
+    problem : Problem
+    deadline : Deadline
 
     Attributes
     ----------
@@ -80,47 +84,30 @@ class OrderLayout:
     kept : bool array, shape (held,)
     workspace : int64 array, shape (ops,)
         Bytes that each op holds for its own step only, results that nobody reads or keeps among them.
+
+    Raises
+    ------
+    OverdueError
+        At the deadline.
     """
 
-    earlier: Bool
-    arcs: Int
-    size: Int
-    first: Groups
-    last: Groups
-    kept: Bool
-    workspace: Int
-
-    @classmethod
-    def of(cls, problem: Problem, deadline: Deadline) -> OrderLayout:
-        """For the graph of a problem, and what it keeps.
-
-        Raises
-        ------
-        OverdueError
-            At the deadline.
-        """
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
         arrays = problem.graph.arrays
-        earlier, arcs = closure(arrays.op_predecessors, arrays.order, deadline)
+        self.earlier, self.arcs = closure(arrays.op_predecessors, arrays.order, deadline)
         unread = ~arrays.is_input & (arrays.consumers.counts == 0) & ~problem.kept
-        workspace = standing_buffers(problem)[1].copy()
+        self.workspace = standing_buffers(problem)[1]
         alone = (unread & (arrays.producers.counts == 1))[arrays.op_outputs.indices]
-        np.add.at(workspace, arrays.op_outputs.rows[alone], arrays.size[arrays.op_outputs.indices[alone]])
+        np.add.at(self.workspace, arrays.op_outputs.rows[alone], arrays.size[arrays.op_outputs.indices[alone]])
         held: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         producers, consumers = arrays.producers.lists(), arrays.consumers.lists()
         for tensor in deadline.each(np.flatnonzero(~arrays.is_input & ~unread & (arrays.size > 0)).tolist(), 100):
-            first = _extreme(producers[tensor], earlier.T)
-            last = () if problem.kept[tensor] else _extreme(consumers[tensor], earlier)
+            first = _extreme(producers[tensor], self.earlier.T)
+            last = () if problem.kept[tensor] else _extreme(consumers[tensor], self.earlier)
             held[first, last] = held.get((first, last), 0) + int(arrays.size[tensor])
-        return cls(
-            earlier, arcs, np.array(list(held.values()), dtype=np.int64),
-            Groups.of([list(first) for first, _ in held]), Groups.of([list(last or first[:1]) for first, last in held]),
-            np.array([not last for _, last in held], dtype=np.bool_), workspace,
-        )  # fmt: skip
-
-    @property
-    def num_ops(self) -> int:
-        """Number of ops."""
-        return len(self.workspace)
+        self.size = np.array(list(held.values()), dtype=np.int64)
+        self.first = Groups.of([list(first) for first, _ in held])
+        self.last = Groups.of([list(last or first[:1]) for first, last in held])
+        self.kept = np.array([not last for _, last in held], dtype=np.bool_)
 
     @property
     def soonest(self) -> Int:
@@ -130,7 +117,7 @@ class OrderLayout:
     @property
     def latest(self) -> Int:
         """Last position, from 1, that each op can have: before its descendants; shape (ops,)."""
-        return self.num_ops - self.earlier.sum(axis=0)
+        return len(self.workspace) - self.earlier.sum(axis=0)
 
 
 def closure(predecessors: Csr, order: Int, deadline: Deadline) -> tuple[Bool, Int]:
