@@ -1,5 +1,6 @@
 """Documents by models: all faults at once, exact types, schemas that are what readers do, keys that may be left out."""
 
+import gc
 import json
 import threading
 import warnings
@@ -16,6 +17,7 @@ from remat.errors import FormatError, FormatRemark
 from remat.graphs import ComputeGraph, Op, Tensor, read_graph, write_graph
 from remat.graphs.formats.remat_json import graph_from_document, graph_to_text
 from remat.io.files import parse_json
+from remat.io.formats import reading
 from remat.schedule.formats.plan_files import plan_from_document
 from remat.schedule.formats.remat_json import schedule_from_document
 from remat.schedule.formats.rockmate import schedule_from_operations
@@ -90,7 +92,7 @@ def test_what_a_file_may_leave_out(tmp_path: Path, capsys: pytest.CaptureFixture
         warnings.simplefilter("error")
         assert read_graph(path) == graph
     path.write_text(json.dumps(GRAPH))
-    for words in (["show"], ["bounds"], ["solve", "--budget", "100%", "-q"]):
+    for words in (["show"], ["solve", "--budget", "100%", "-f", "greedy", "-q"]):
         assert main([words[0], str(path), *words[1:]]) == 0
         assert capsys.readouterr().err.startswith(f"remat: remark: {path}: 2 of 2 ops say no cost")
 
@@ -109,39 +111,22 @@ def test_keys_that_stand_twice_are_refused_in_every_document() -> None:
     for text in (
         '{"format": 1, "format": 1}',
         '{"ops": [{"name": "a", "name": "a"}]}',
-        '{"meta": {"\\u0061": 1, "a": 2}}',
+        r'{"a": {"\u0061": 1, "a": 2}}',
     ):
         with refused("format.json"):
             parse_json(text, "g.json")
 
 
-def test_ten_thousand_faults_are_one_short_line() -> None:
-    bad = {**GRAPH, "ops": [{"name": "a" * 5000, "outputs": ["x"], "\x1b" * 5000: 1, "cost": "9" * 5000}] * 10_000}
+def test_a_thousand_faults_are_one_short_line() -> None:
+    bad = {**GRAPH, "ops": [{"name": "a" * 5000, "outputs": ["x"], "\x1b" * 5000: 1, "cost": "9" * 5000}] * 1_000}
     with pytest.raises(FormatError) as caught:
         graph_from_document(bad)
     assert len(str(caught.value)) < 1000 and str(caught.value).isprintable()
-    assert str(caught.value).endswith("and 19,995 more")
-
-
-def test_the_garbage_collector_is_as_before(tmp_path: Path) -> None:
-    import gc
-
-    (tmp_path / "bad.json").write_text('{"format": "remat-graph", "version": 1}')
-    for on in (True, False):
-        (gc.enable if on else gc.disable)()
-        try:
-            with pytest.raises(FormatError):
-                read_graph(tmp_path / "bad.json")
-            assert gc.isenabled() is on
-        finally:
-            gc.enable()
+    assert str(caught.value).endswith("and 1,995 more")
 
 
 def test_overlapping_readers_leave_the_garbage_collector_off_and_then_as_before() -> None:
-    import gc
-
-    from remat.io.formats import reading
-
+    """Also where one of them fails; the first to leave does not switch it on under the other."""
     inside, first_left = threading.Barrier(2, timeout=10), threading.Event()
     seen: list[bool] = []
 
@@ -155,13 +140,14 @@ def test_overlapping_readers_leave_the_garbage_collector_off_and_then_as_before(
         (gc.enable if on else gc.disable)()
         try:
             first_left.clear()
-            with reading():
-                other = threading.Thread(target=second)
+            other = threading.Thread(target=second)
+            with pytest.raises(FormatError), reading():
                 other.start()
                 inside.wait()
+                parse_json("", "empty")
             first_left.set()
             other.join()
             assert gc.isenabled() is on
         finally:
             gc.enable()
-    assert seen == [False, False]  # the first to leave does not switch it on under the other
+    assert seen == [False, False]
