@@ -1,6 +1,7 @@
 import copy
 import pickle
 import random
+import time
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_peak_and_bound_agree_with_a_plain_walk(graph):
 
 
 @given(graphs(), st.randoms(use_true_random=False))
-def test_digest_does_not_depend_on_listing_order_or_labels(graph, rng):
+def test_digests_and_copies(graph, rng):
     other = ComputeGraph(
         name="other",
         tensors=rng.sample(graph.tensors, len(graph.tensors)),
@@ -94,6 +95,9 @@ def test_digest_does_not_depend_on_listing_order_or_labels(graph, rng):
     )
     assert other.digest == graph.digest
     assert other.reference_peak == graph.reference_peak
+    for same in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), graph.with_order(graph.order)):
+        assert same == graph
+        assert (hash(same), same.digest) == (hash(graph), graph.digest)
 
 
 def test_digest_depends_on_all_that_a_schedule_depends_on():
@@ -110,23 +114,9 @@ def test_digest_depends_on_all_that_a_schedule_depends_on():
     assert len({digest(**v) for v in variants}) == len(variants)
 
 
-@given(graphs())
-def test_copies_are_equal(graph):
-    for other in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), graph.with_order(graph.order)):
-        assert other == graph
-        assert hash(other) == hash(graph)
-        assert other.digest == graph.digest
-
-
-def test_inequality():
-    graph = ComputeGraph("g", [X], [A])
-    assert graph != ComputeGraph("h", [X], [A])
-    assert graph != ComputeGraph("g", [X], [A], meta={"a": 1})
-    assert graph != "g"
-
-
-def test_immutable():
+def test_immutable_and_unequal():
     graph = ComputeGraph("g", [X], [A], meta={"a": 1})
+    assert graph not in (ComputeGraph("h", [X], [A], meta={"a": 1}), ComputeGraph("g", [X], [A]), "g")
     with pytest.raises(AttributeError):
         graph.name = "h"
     with pytest.raises(TypeError):
@@ -187,7 +177,6 @@ BAD = {
 def test_ill_formed_graphs_are_refused(changes):
     with refused("compute-graph.ill-formed") as caught:
         ComputeGraph(**{"name": "g", "tensors": [X], "ops": [A], **changes})
-    assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
 
 
@@ -212,20 +201,14 @@ def test_builder_orders_by_insertion_where_it_can():
     assert graph.ops[2].inputs == ("a",)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda b: b.op("a", size=1),
-        lambda b: b.op("b"),
-        lambda b: b.op("b", size=1, outputs=["a"]),
-        lambda b: b.tensor("a", 2),
-    ],
-)
-def test_builder_refuses(call):
+def test_builder_refuses():
     builder = GraphBuilder("g")
     builder.op("a", size=1)
+    for name, sizes in (("a", {"size": 1}), ("b", {}), ("b", {"size": 1, "outputs": ["a"]})):
+        with refused("compute-graph.builder"):
+            builder.op(name, **sizes)
     with refused("compute-graph.builder"):
-        call(builder)
+        builder.tensor("a", 2)
 
 
 def test_stable_order_puts_cycles_last():
@@ -244,8 +227,6 @@ def test_single_output_graph():
 
 @pytest.mark.slow
 def test_large_graph_is_fast():
-    import time
-
     rng = random.Random(0)
     n = 100_000
     tensors = [Tensor(str(i), i) for i in range(n)]

@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 from graph_strategies import graphs
 from helpers import changed
-from hypothesis import given
+from hypothesis import given, settings
 from refusals import refused
 
 from remat.graphs import ComputeGraph, layered, read_graph
@@ -14,6 +14,7 @@ from remat.graphs.exchange import from_networkx, to_networkx
 from remat.graphs.formats.node_link import graph_from_node_link
 
 
+@settings(max_examples=50)
 @given(graphs())
 def test_the_form_of_ops_and_tensors_is_lossless(tmp_path_factory, graph):
     """Also by way of what networkx writes of it, whatever the graph has: buffers, inputs, orders."""

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from graph_strategies import graphs
 from helpers import changed
-from hypothesis import given
+from hypothesis import given, settings
 from refusals import refused
 
 from remat.errors import FormatError
@@ -54,6 +54,7 @@ def test_reads_every_key(tmp_path):
     VALIDATOR.validate(document())
 
 
+@settings(max_examples=50)
 @given(graphs())
 def test_round_trip_is_canonical_and_valid(graph):
     text = graph_to_text(graph)
