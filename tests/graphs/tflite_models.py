@@ -49,33 +49,42 @@ class G:
 def model(*graphs: G, new_field_only: bool = False) -> bytes:
     """The file."""
     b = flatbuffers.Builder(1024)
-    buffers = [_buffer(b, 0)]
+    buffers = [_table(b, "Buffer")]
     codes: dict[tuple[int, str], int] = {}
     tables = []
     for graph in graphs:
         tensors = []
         for tensor in graph.tensors:
             if tensor.data:
-                buffers.append(_buffer(b, tensor.data))
-            tensors.append(_tensor(b, tensor, len(buffers) - 1 if tensor.data else 0))
+                buffers.append(_table(b, "Buffer", Data=b.CreateByteVector(bytes(tensor.data))))
+            fields = {"ShapeSignature": _ints(b, tensor.signature)} if tensor.signature else {}
+            tensors.append(
+                _table(
+                    b, "Tensor", Shape=_ints(b, tensor.shape), Type=tensor.kind, Name=b.CreateString(tensor.name),
+                    Buffer=len(buffers) - 1 if tensor.data else 0, IsVariable=tensor.variable, **fields,
+                )
+            )  # fmt: skip
         ops = [_op(b, op, codes.setdefault((op.kind, op.custom), len(codes))) for op in graph.ops]
-        name = b.CreateString(graph.name)
-        parts = [_tables(b, tensors), _ints(b, graph.inputs), _ints(b, graph.outputs), _tables(b, ops)]
-        tflite.SubGraphStart(b)
-        tflite.SubGraphAddTensors(b, parts[0])
-        tflite.SubGraphAddInputs(b, parts[1])
-        tflite.SubGraphAddOutputs(b, parts[2])
-        tflite.SubGraphAddOperators(b, parts[3])
-        tflite.SubGraphAddName(b, name)
-        tables.append(tflite.SubGraphEnd(b))
-    parts = [_tables(b, [_code(b, *each, new_field_only) for each in codes]), _tables(b, tables), _tables(b, buffers)]
-    tflite.ModelStart(b)
-    tflite.ModelAddVersion(b, 3)
-    tflite.ModelAddOperatorCodes(b, parts[0])
-    tflite.ModelAddSubgraphs(b, parts[1])
-    tflite.ModelAddBuffers(b, parts[2])
-    b.Finish(tflite.ModelEnd(b), b"TFL3")
+        tables.append(
+            _table(
+                b, "SubGraph", Tensors=_tables(b, tensors), Inputs=_ints(b, graph.inputs),
+                Outputs=_ints(b, graph.outputs), Operators=_tables(b, ops), Name=b.CreateString(graph.name),
+            )
+        )  # fmt: skip
+    codes_table = _tables(b, [_code(b, *each, new_field_only) for each in codes])
+    subgraphs, buffers_table = _tables(b, tables), _tables(b, buffers)
+    b.Finish(
+        _table(b, "Model", Version=3, OperatorCodes=codes_table, Subgraphs=subgraphs, Buffers=buffers_table), b"TFL3"
+    )
     return bytes(b.Output())
+
+
+def _table(b, kind, **fields):
+    """A table of the package, whose vectors and strings are there already."""
+    getattr(tflite, f"{kind}Start")(b)
+    for name, value in fields.items():
+        getattr(tflite, f"{kind}Add{name}")(b, value)
+    return getattr(tflite, f"{kind}End")(b)
 
 
 def _tables(b, offsets):
@@ -92,53 +101,18 @@ def _ints(b, numbers):
     return b.EndVector()
 
 
-def _buffer(b, size):
-    data = b.CreateByteVector(bytes(size)) if size else None
-    tflite.BufferStart(b)
-    if data is not None:
-        tflite.BufferAddData(b, data)
-    return tflite.BufferEnd(b)
-
-
-def _tensor(b, tensor, buffer):
-    name, shape, signature = b.CreateString(tensor.name), _ints(b, tensor.shape), _ints(b, tensor.signature)
-    tflite.TensorStart(b)
-    tflite.TensorAddShape(b, shape)
-    tflite.TensorAddType(b, tensor.kind)
-    tflite.TensorAddBuffer(b, buffer)
-    tflite.TensorAddName(b, name)
-    tflite.TensorAddIsVariable(b, tensor.variable)
-    if tensor.signature:
-        tflite.TensorAddShapeSignature(b, signature)
-    return tflite.TensorEnd(b)
-
-
 def _code(b, kind, custom, new_field_only):
-    name = b.CreateString(custom)
-    tflite.OperatorCodeStart(b)
-    if not new_field_only:
-        tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(kind, 127))
-    if new_field_only or kind > 127:
-        tflite.OperatorCodeAddBuiltinCode(b, kind)
-    tflite.OperatorCodeAddCustomCode(b, name)
-    return tflite.OperatorCodeEnd(b)
+    fields = {} if new_field_only else {"DeprecatedBuiltinCode": min(kind, 127)}
+    fields |= {"BuiltinCode": kind} if new_field_only or kind > 127 else {}
+    return _table(b, "OperatorCode", CustomCode=b.CreateString(custom), **fields)
 
 
 def _op(b, op, code):
-    inputs, outputs = _ints(b, op.inputs), _ints(b, op.outputs)
+    fields = {"OpcodeIndex": code, "Inputs": _ints(b, op.inputs), "Outputs": _ints(b, op.outputs)}
     if op.window:
-        tflite.Pool2DOptionsStart(b)
-        tflite.Pool2DOptionsAddFilterHeight(b, op.window[0])
-        tflite.Pool2DOptionsAddFilterWidth(b, op.window[1])
-        options = tflite.Pool2DOptionsEnd(b)
-    tflite.OperatorStart(b)
-    tflite.OperatorAddOpcodeIndex(b, code)
-    tflite.OperatorAddInputs(b, inputs)
-    tflite.OperatorAddOutputs(b, outputs)
-    if op.window:
-        tflite.OperatorAddBuiltinOptionsType(b, tflite.BuiltinOptions.Pool2DOptions)
-        tflite.OperatorAddBuiltinOptions(b, options)
-    return tflite.OperatorEnd(b)
+        window = _table(b, "Pool2DOptions", FilterHeight=op.window[0], FilterWidth=op.window[1])
+        fields |= {"BuiltinOptionsType": tflite.BuiltinOptions.Pool2DOptions, "BuiltinOptions": window}
+    return _table(b, "Operator", **fields)
 
 
 def keyword_spotting() -> G:
