@@ -169,28 +169,16 @@ def test_random_modules_with_clones_are_the_module_without(seed):
 # -- shapes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("f32[]", 4),
-        ("pred[7]{0}", 7),
-        ("bf16[2,3]{1,0}", 12),
-        ("c128[2]", 32),
-        ("f32[0,5]", 0),
-        ("f8e4m3fn[3,3]{1,0}", 9),
-        ("s4[3,3]{1,0:E(4)}", 5),
-        ("f32[<=10,5]{1,0}", 200),
-        ("f32[10,200]{1,0:T(8,128)}", 16 * 256 * 4),
-        ("f32[10,200]{0,1:T(8,128)}", 200 * 128 * 4),
-        ("bf16[10,200]{1,0:T(8,128)(2,1)S(1)}", 16 * 256 * 2),
-        ("f32[18]{0:T(256)}", 1024),
-        ("f32[5]{0:T(8,128)}", 8 * 128 * 4),
-        ("(f32[2]{0}, (s8[3]{0}, /*index=2*/token[]), ())", 11),
-    ],
-)
-def test_bytes_of_shapes(text, size):
-    shape, end = ShapeReader(text).read(0)
-    assert (sum(array.size for array in arrays(shape)), end) == (size, len(text))
+def test_bytes_of_shapes():
+    for text, size in (
+        ("f32[]", 4), ("pred[7]{0}", 7), ("bf16[2,3]{1,0}", 12), ("c128[2]", 32), ("f32[0,5]", 0),
+        ("f8e4m3fn[3,3]{1,0}", 9), ("s4[3,3]{1,0:E(4)}", 5), ("f32[<=10,5]{1,0}", 200),
+        ("f32[10,200]{1,0:T(8,128)}", 16 * 256 * 4), ("f32[10,200]{0,1:T(8,128)}", 200 * 128 * 4),
+        ("bf16[10,200]{1,0:T(8,128)(2,1)S(1)}", 16 * 256 * 2), ("f32[18]{0:T(256)}", 1024),
+        ("f32[5]{0:T(8,128)}", 8 * 128 * 4), ("(f32[2]{0}, (s8[3]{0}, /*index=2*/token[]), ())", 11),
+    ):  # fmt: skip
+        shape, end = ShapeReader(text).read(0)
+        assert (sum(array.size for array in arrays(shape)), end) == (size, len(text)), text
 
 
 def test_shapes_that_are_none():
@@ -424,53 +412,46 @@ def test_convolution_pairs_are_counted_exactly():
 # -- texts of strangers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["x = f32[4] parameter(0)", "x = f32[4] parameter(1)"],
-        ["ROOT y = f32[4] negate(x)"],
-        ["ROOT y = f32[4] negate(%y)"],
-        ["ROOT y = f32[4] negate("],
-        ["ROOT y = f32[4] iota(), a={1"],
-        ["ROOT y = f32[4] iota(), a=\"1"],
-        ["ROOT y = f32[4] iota() nonsense"],
-        ["ROOT y = f32[4]"],
-        ["ROOT y = f32[99999999999999999999] iota()"],
-        ["ROOT y = f32[9999999999,9999999999] iota()"],
-        ["ROOT y = q4[3] iota()"],
-        ["what is this"],
-        ["y = f32[4] iota()"],
-        ["ROOT y = f32[4] iota()", "ROOT z = f32[4] iota()"],
-        ["ROOT y = f32[4] fusion(), calls=f"],
-        ["y = f32[4] iota()", "ROOT z = f32[4] get-tuple-element(y), index=0"],
-        ["y = (f32[4]) custom-call()", "ROOT z = f32[4] get-tuple-element(y), index=7"],
-        ["y = f32[4] iota()", "ROOT z = (f32[4], f32[4]) tuple(y)"],
-        ["y = f32[4] iota()", "ROOT z = (f32[4]) bitcast(y)"],
-        ["y = f32[4] iota()", "ROOT z = f32[4] dot(y, y), lhs_contracting_dims={3}"],
-        ["y = f32[4] iota()", "ROOT z = f32[4] dot(), lhs_contracting_dims={3}"],
-        ["y = f32[4] iota()", "ROOT z = f32[4] copy-done(y)", "ROOT q = token[] iota()"],
-        ["y = (f32[4], f32[4]) custom-call()", "ROOT z = (f32[], f32[]) copy-done(y)"],
-        ["y = f32[4] iota()", "ROOT z = f32[4] convolution(y, y)"],
-        ["ROOT y = f32[4] iota(), " + "control-predecessors={a}, " * 3 + "a"],
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line(lines):
+WRONG = [
+    module("x = f32[4] parameter(0)", "x = f32[4] parameter(1)"),
+    module("ROOT y = f32[4] negate(x)"),
+    module("ROOT y = f32[4] negate(%y)"),
+    module("ROOT y = f32[4] negate("),
+    module("ROOT y = f32[4] iota(), a={1"),
+    module("ROOT y = f32[4] iota(), a=\"1"),
+    module("ROOT y = f32[4] iota() nonsense"),
+    module("ROOT y = f32[4]"),
+    module("ROOT y = f32[99999999999999999999] iota()"),
+    module("ROOT y = f32[9999999999,9999999999] iota()"),
+    module("ROOT y = q4[3] iota()"),
+    module("what is this"),
+    module("y = f32[4] iota()"),
+    module("ROOT y = f32[4] iota()", "ROOT z = f32[4] iota()"),
+    module("ROOT y = f32[4] fusion(), calls=f"),
+    module("y = f32[4] iota()", "ROOT z = f32[4] get-tuple-element(y), index=0"),
+    module("y = (f32[4]) custom-call()", "ROOT z = f32[4] get-tuple-element(y), index=7"),
+    module("y = f32[4] iota()", "ROOT z = (f32[4], f32[4]) tuple(y)"),
+    module("y = f32[4] iota()", "ROOT z = (f32[4]) bitcast(y)"),
+    module("y = f32[4] iota()", "ROOT z = f32[4] dot(y, y), lhs_contracting_dims={3}"),
+    module("y = f32[4] iota()", "ROOT z = f32[4] dot(), lhs_contracting_dims={3}"),
+    module("y = f32[4] iota()", "ROOT z = f32[4] copy-done(y)", "ROOT q = token[] iota()"),
+    module("y = (f32[4], f32[4]) custom-call()", "ROOT z = (f32[], f32[]) copy-done(y)"),
+    module("y = f32[4] iota()", "ROOT z = f32[4] convolution(y, y)"),
+    module("ROOT y = f32[4] iota(), " + "control-predecessors={a}, " * 3 + "a"),
+    "HloModule m\n",
+    "HloModule m\nENTRY a {\n",
+    "HloModule m\nnonsense\n",
+    module("ROOT y = f32[] iota()") * 2,
+    module("ROOT y = f32[] iota()", before=ADD * 2),
+    module("ROOT y = f32[] iota()", before="b {\n  ROOT z = f32[] call(), to_apply=b\n}"),
+    module("ROOT y = f32[] parameter(0)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_named_with_its_line(text):
     with refused("graph-file.hlo"):
-        program_from_text(module(*lines).replace("\n\n\n", "\n\n"))
-
-
-def test_modules_that_are_none():
-    for text in (
-        "HloModule m\n",
-        "HloModule m\nENTRY a {\n",
-        "HloModule m\nnonsense\n",
-        module("ROOT y = f32[] iota()") * 2,
-        module("ROOT y = f32[] iota()", before=ADD * 2),
-        module("ROOT y = f32[] iota()", before="b {\n  ROOT z = f32[] call(), to_apply=b\n}"),
-        module("ROOT y = f32[] parameter(0)"),
-    ):
-        with refused("graph-file.hlo"):
-            program_from_text(text)
+        program_from_text(text)
 
 
 def test_a_schedule_must_be_one(tmp_path):
