@@ -127,12 +127,6 @@ class Draft:
         self.sizes[name], self.shapes[name] = size, shape
         self._readers[name], self._writers[name] = {}, {}
 
-    def remove_tensor(self, name: str) -> None:
-        """A tensor that nobody reads or writes any more."""
-        assert not self._readers[name] and not self._writers[name]
-        del self.sizes[name], self._readers[name], self._writers[name]
-        self.shapes.pop(name, None)
-
     def replace(self, op: str, new: Sequence[NewOp]) -> None:
         """Put ops, or none, in the place of one; tensors that are left without reader and writer go."""
         for tensor in self.ops[op].inputs:
@@ -156,7 +150,8 @@ class Draft:
             self.set_operands(name, each.operands, each.attributes)
         for tensor in outputs:
             if not self._writers[tensor] and not self._readers[tensor]:
-                self.remove_tensor(tensor)
+                del self.sizes[tensor], self._readers[tensor], self._writers[tensor]
+                self.shapes.pop(tensor, None)
 
     def set_operands(self, op: str, operands: Iterable[Operand], attributes: Mapping[str, Any] | None = None) -> None:
         """Let an op read these."""

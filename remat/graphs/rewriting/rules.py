@@ -118,9 +118,6 @@ class _Splitting(Rule):
 
     role: ClassVar[Role]
 
-    def _fewest(self, options: RewriteOptions) -> int:
-        return 2
-
     def match(self, draft: Draft, op: str, options: RewriteOptions) -> Rewrite | None:
         found = draft.ops[op]
         operands = draft.operands(op)
@@ -138,7 +135,7 @@ class _Splitting(Rule):
             if together is None:
                 continue
             ends = sorted({end for cut in together for end in cut.boundaries})
-            if len(ends) - 1 < self._fewest(options):
+            if len(ends) - 1 < (options.min_parts if self.role is Role.REDUCED else 2):
                 continue
             parts = merged(ends, options.parts)
             rewrite = Rewrite(
@@ -184,9 +181,6 @@ class PartialSums(_Splitting):
 
     name = RuleName.PARTIAL_SUMS
     role = Role.REDUCED
-
-    def _fewest(self, options: RewriteOptions) -> int:
-        return options.min_parts
 
     def _chosen(self, draft: Draft, rewrite: Rewrite, options: RewriteOptions, output: int | None) -> Rewrite | None:
         if part_of(rewrite.op, draft.attributes.get(rewrite.op, {})) is not None:

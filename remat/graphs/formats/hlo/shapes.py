@@ -110,39 +110,31 @@ class ShapeReader:
         self._text = text
         self._known: dict[str, ArrayShape] = {}
 
-    def read(self, position: int) -> tuple[Shape, int]:
-        """The shape at `position`, and where it ends.
+    def read(self, position: int, depth: int = 0) -> tuple[Shape, int]:
+        """The shape at `position`, within `depth` tuples, and where it ends.
 
         Raises
         ------
         FormatError
             Without a place; the caller names it.
         """
-        open_parts: list[list[Shape]] = []
-        shape: Shape
-        while True:
+        position = self._blank(position)
+        if not self._text.startswith("(", position):
+            return self._array(position)
+        if depth == MAX_DEPTH:
+            raise FormatError(f"tuples within tuples, more than {MAX_DEPTH} deep", "hlo-shape")
+        parts: list[Shape] = []
+        position = self._blank(position + 1)
+        while parts or not self._text.startswith(")", position):
+            shape, position = self.read(position, depth + 1)
+            parts.append(shape)
             position = self._blank(position)
-            if self._text.startswith("(", position):
-                open_parts.append([])
-                if len(open_parts) > MAX_DEPTH:
-                    raise FormatError(f"tuples within tuples, more than {MAX_DEPTH} deep", "hlo-shape")
-                position = self._blank(position + 1)
-                if not self._text.startswith(")", position):
-                    continue
-                shape, position = self._closed(open_parts.pop()), position + 1
-            else:
-                shape, position = self._array(position)
-            while open_parts:
-                open_parts[-1].append(shape)
-                position = self._blank(position)
-                if self._text.startswith(",", position):
-                    position += 1
-                    break
-                if not self._text.startswith(")", position):
-                    raise FormatError(f"the tuple of shapes ends with {self._quoted(position)}", "hlo-shape")
-                shape, position = self._closed(open_parts.pop()), position + 1
-            else:
-                return shape, position
+            if not self._text.startswith(",", position):
+                break
+            position += 1
+        if not self._text.startswith(")", position):
+            raise FormatError(f"the tuple of shapes ends with {self._quoted(position)}", "hlo-shape")
+        return TupleShape(tuple(parts), sum(part.leaves for part in parts)), position + 1
 
     def _blank(self, position: int) -> int:
         found = _BLANK.match(self._text, position)
@@ -151,10 +143,6 @@ class ShapeReader:
 
     def _quoted(self, position: int) -> str:
         return short(self._text[position : position + 24].split("\n")[0])
-
-    @staticmethod
-    def _closed(parts: list[Shape]) -> TupleShape:
-        return TupleShape(tuple(parts), sum(part.leaves for part in parts))
 
     def _array(self, position: int) -> tuple[ArrayShape, int]:
         found = _ARRAY.match(self._text, position)
