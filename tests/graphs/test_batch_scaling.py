@@ -41,9 +41,8 @@ def test_a_line_through_files():
     assert family.at(7) == network(7)
 
 
-@pytest.mark.parametrize(
-    "graphs",
-    [
+def test_what_is_no_line_is_named():
+    for graphs in (
         {1: network(1)},
         {0: network(1), 1: network(1)},
         {1: network(1), 2: network(2, odd=1), 3: network(3)},
@@ -54,11 +53,9 @@ def test_a_line_through_files():
         {1: network(1), 2: network(2, phase="")},
         {1: network(1), 2: network(2, extra=["c"])},
         {1: network(1), 2: network(2).with_outputs(["b"])},
-    ],
-)
-def test_what_is_no_line_is_named(graphs):
-    with refused("batch-scaling.line"):
-        AffineGraph.fit(graphs)
+    ):
+        with refused("batch-scaling.line"):
+            AffineGraph.fit(graphs)
 
 
 def test_in_proportion_but_for_what_is_named():
@@ -77,20 +74,12 @@ def test_a_vgg_from_one_graph():
     assert family.at(3).digest == vgg16(3).digest
 
 
-@pytest.mark.parametrize(
-    ("batch", "independent", "more"),
-    [
-        (5, ["c"], {}),
-        (3, ["b"], {}),
-        (4, ["a", "b"], {}),
-        (5, [], {"constant_memory_per_sample": 23}),
-        (True, [], {}),
-        (2.0, [], {}),
-    ],
-)
-def test_what_cannot_be_in_proportion(batch, independent, more):
-    with refused("batch-scaling.proportion"):
-        AffineGraph.scaled(network(5), batch, independent, **more)
+def test_what_cannot_be_in_proportion():
+    for batch, independent, per_sample in (
+        (5, ["c"], 0), (3, ["b"], 0), (4, ["a", "b"], 0), (5, [], 23), (True, [], 0), (2.0, [], 0)
+    ):  # fmt: skip
+        with refused("batch-scaling.proportion"):
+            AffineGraph.scaled(network(5), batch, independent, constant_memory_per_sample=per_sample)
 
 
 def test_costs_that_keep_no_proportion_are_named():

@@ -31,10 +31,7 @@ def test_pyramid(height):
     assert len(graph.ops) == (height + 1) * (height + 2) // 2
     assert graph.num_edges == height * (height + 1)
     assert graph.reference_peak == counted_least_peak(graph) == height + 2
-
-
-def test_pyramid_attains_its_bound_at_any_height():
-    assert [pyramid(h).reference_peak for h in range(4, 12)] == [h + 2 for h in range(4, 12)]
+    assert pyramid(height + 8).reference_peak == height + 10
 
 
 @pytest.mark.parametrize("height", [1, 2, 3])
@@ -54,9 +51,7 @@ def test_u_chain(depth):
     assert graph.num_edges == 2 * depth - 1 + depth - 1
 
 
-@pytest.mark.parametrize(
-    "family,value", [(unit_chain, 0), (path, 0), (u_chain, 0), (pyramid, -1), (in_tree, -1)]
-)  # fmt: skip
-def test_refuses(family, value):
-    with refused("graph.family"):
-        family(value)
+def test_refuses():
+    for family, value in ((unit_chain, 0), (path, 0), (u_chain, 0), (pyramid, -1), (in_tree, -1)):
+        with refused("graph.family"):
+            family(value)

@@ -80,44 +80,20 @@ def test_what_does_not_fit_the_graph():
         with_costs(graph, huge)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "op\na\n",
-        "name,us\na,1\n",
-        "op,ms\na,1\n",
-        "op,none\na,1\n",
-        "op,gpu [s]\n",
-        "op,us,ns\na,1,2\n",
-        "op,gpu [us],gpu [ns]\na,1,2\n",
-        "op,us\na,1\n\nb,1,2\n",
-        "op,us\na,1\nb,2\na,1\n",
-        "op,us\na,1\nb,-2\n",
-        "op,us\na,nan\n",
-        "op,us\na,-inf\n",
-        "op,us\na,fast\n",
-        "op,us\na,1e999999999\n",
-        "op,us\na,4611686018427387904\n",
-        "op,us\na,12.5\n",
-        "op,us\na,0.1234\n",
-        "op,ns\na,0.5\n",
-        'op,us\na,"1\n',
-        '{"format": "remat-costs"}',
-        document(version=2),
-        document(more=1),
-        document(sets=[]),
-        document(sets=[3]),
-        document(sets=[{"unit": "us", "costs": [1]}]),
-        document(sets=[{"unit": "us", "costs": {"a": "1"}}]),
-        document(sets=[{"unit": "us", "costs": {"a": True}}]),
-        document(sets=[{"unit": "us", "costs": {"a": 0.25}}]),
-        document(sets=[{"unit": "us", "costs": {"a": -1}}]),
-        document(sets=[{"costs": {}}]),
-        '{"sets": [NaN]}',
-        '{"sets": [], "sets": []}',
-    ],
-)
+TABLES = [
+    "", "op\na\n", "name,us\na,1\n", "op,ms\na,1\n", "op,none\na,1\n", "op,gpu [s]\n", "op,us,ns\na,1,2\n",
+    "op,gpu [us],gpu [ns]\na,1,2\n", "op,us\na,1\n\nb,1,2\n", "op,us\na,1\nb,2\na,1\n", 'op,us\na,"1\n',
+    "op,ns\na,0.5\n",
+    *(f"op,us\na,{n}\n" for n in ("-2", "nan", "-inf", "fast", "1e999999999", 2**62, "12.5", "0.1234")),
+]  # fmt: skip
+DOCUMENTS = [
+    '{"format": "remat-costs"}', '{"sets": [NaN]}', '{"sets": [], "sets": []}', document(version=2), document(more=1),
+    *(document(sets=sets) for sets in ([], [3], [{"unit": "us", "costs": [1]}], [{"costs": {}}])),
+    *(document(sets=[{"unit": "us", "costs": {"a": cost}}]) for cost in ("1", True, 0.25, -1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*TABLES, *DOCUMENTS])
 def test_files_that_are_refused(text, tmp_path):
     with refused("costs-file.refused", culprit=f"{tmp_path / 'costs.csv'}: "):
         profile(tmp_path, text)
@@ -166,17 +142,14 @@ def test_the_configuration_takes_costs(folder, tmp_path):
     assert Config.from_file(path).make_problem().graph.base_cost == sum(range(100, 109))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--costs", "costs.csv"], "name one of them: 'gpu', 'cpu'"),
-        (["--device", "gpu"], "device 'gpu' is named, but no file of costs"),
-        (["--costs", "missing.csv"], "missing.csv: no such file"),
-        (["--costs", "chain.json"], "chain.json: unknown key"),
-    ],
-)
-def test_mistakes_are_one_line(folder, capsys, words, message):
-    for command in (["show", "chain.json"], ["solve", "chain.json", "-b", "5"], ["convert", "chain.json", "new.json"]):
+def test_mistakes_are_one_line(folder, capsys):
+    commands = (["show", "chain.json"], ["solve", "chain.json", "-b", "5"], ["convert", "chain.json", "new.json"])
+    for words, message, command in (
+        (["--costs", "costs.csv"], "name one of them: 'gpu', 'cpu'", commands[0]),
+        (["--device", "gpu"], "device 'gpu' is named, but no file of costs", commands[1]),
+        (["--costs", "missing.csv"], "missing.csv: no such file", commands[2]),
+        (["--costs", "chain.json"], "chain.json: unknown key", commands[0]),
+    ):
         assert main([*command, *words]) == 2
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1
