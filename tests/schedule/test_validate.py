@@ -97,56 +97,39 @@ def test_mutants_are_refused_at_the_right_step(graph, name):
     assert (certificate.pruned_peak, certificate.overhead) == (None, None)
 
 
-def test_over_the_budget_by_one_byte(graph):
-    certificate = validate(graph, schedule(RIGHT), Rules(budget=PEAK - 1))
-    assert certificate.verdict is Verdict.OVER_BUDGET
+EARLY = ["f1", "f2", "loss", "g2", "g1", "up"]
+AGAIN = ["f1", "f2", "loss", "g1", "f1", "loss", "g2", "up"]
+THREE = inserted(7, "f1")
+
+
+@pytest.mark.parametrize(
+    ("words", "rules", "found", "message"),
+    [
+        (RIGHT, {"budget": PEAK - 1}, (1, Rule.BUDGET, "f2", None),
+         "step 1: op 'f2' needs 21 bytes, 1 more than the budget; 3 steps are over it"),
+        (EARLY, {}, None, ""),
+        (EARLY, {"order": OrderRule.FIXED}, (3, Rule.ORDER, "g2", None), "before op 'g1'"),
+        (AGAIN, {"order": OrderRule.FIXED}, None, ""),  # a recomputation may come anywhere
+        (THREE, {"max_computes": 3}, None, ""),
+        (THREE, {"max_computes": 2}, (7, Rule.COMPUTES_PER_OP, "f1", None), "at most 2 times"),
+        (THREE, {"max_computes": {"loss": 1}}, None, ""),
+        (THREE, {"max_computes": {"f1": 1}}, (6, Rule.COMPUTES_PER_OP, "f1", None), "at most 1 times"),
+        (RIGHT, {"keep": frozenset({"g"})}, (None, Rule.OUTPUT_NOT_LIVE, None, "g"),
+         "at the end kept tensor 'g' is not live: it was freed at step 11"),
+    ],
+)  # fmt: skip
+def test_rules_by_hand(graph, words, rules, found, message):
+    certificate = validate(graph, schedule(words), Rules(**rules))
     v = certificate.first
-    assert (v.step, v.rule, v.op) == (1, Rule.BUDGET, "f2")
-    assert v.message == "step 1: op 'f2' needs 21 bytes, 1 more than the budget; 3 steps are over it"
-    assert (certificate.pruned_peak, certificate.overhead, certificate.budget) == (PEAK, 12.5, PEAK - 1)
+    assert certificate.accepted is (v is None)
+    assert (certificate.verdict is Verdict.OVER_BUDGET) is ("budget" in rules)
+    assert (v and (v.step, v.rule, v.op, v.tensor)) == found
+    assert v is None or message in v.message
 
 
-def test_invalid_beats_over_budget(graph):
-    certificate = validate(graph, schedule(without(10)), Rules(budget=PEAK - 1))
-    assert certificate.verdict is Verdict.INVALID
-    assert [v.rule for v in certificate.violations] == [Rule.BUDGET, Rule.OP_NOT_COMPUTED, Rule.OUTPUT_NOT_LIVE]
-
-
-def test_constant_memory_counts_in_the_budget_when_asked_to(graph):
-    heavy = replace(graph, constant_memory=100)
-    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK)).accepted
-    assert not validate(heavy, schedule(RIGHT), Rules(budget=PEAK, count_constant_memory=True)).accepted
-    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK + 100, count_constant_memory=True)).accepted
-
-
-def test_first_computes_out_of_order(graph):
-    words = ["f1", "f2", "loss", "g2", "g1", "up"]
-    assert validate(graph, schedule(words)).accepted
-    v = validate(graph, schedule(words), Rules(order=OrderRule.FIXED)).first
-    assert (v.step, v.rule, v.op) == (3, Rule.ORDER, "g2")
-    assert "before op 'g1'" in v.message
-    # A recomputation may come anywhere.
-    assert validate(
-        graph, schedule(["f1", "f2", "loss", "g1", "f1", "loss", "g2", "up"]), Rules(order=OrderRule.FIXED)
-    ).accepted
-
-
-def test_one_compute_too_many(graph):
-    words = inserted(7, "f1")
-    assert validate(graph, schedule(words), Rules(max_computes=3)).accepted
-    v = validate(graph, schedule(words), Rules(max_computes=2)).first
-    assert (v.step, v.rule, v.op) == (7, Rule.COMPUTES_PER_OP, "f1")
-    assert validate(graph, schedule(words), Rules(max_computes={"loss": 1})).accepted
-    v = validate(graph, schedule(words), Rules(max_computes={"f1": 1})).first
-    assert (v.step, v.rule, v.op) == (6, Rule.COMPUTES_PER_OP, "f1")
+def test_limits_and_contributions_by_name(graph):
     with refused("problem.limited-op", culprit="nobody"):
-        validate(graph, schedule(words), Rules(max_computes={"nobody": 1}))
-
-
-def test_a_kept_tensor_is_freed_or_incomplete(graph):
-    v = validate(graph, schedule(RIGHT), Rules(keep=frozenset({"g"}))).first
-    assert (v.step, v.rule, v.tensor) == (None, Rule.OUTPUT_NOT_LIVE, "g")
-    assert v.message == "at the end kept tensor 'g' is not live: it was freed at step 11"
+        validate(graph, schedule(RIGHT), Rules(max_computes={"nobody": 1}))
     b = GraphBuilder("half")
     b.tensor("s", 1)
     b.op("p", outputs=["s"])
@@ -155,6 +138,21 @@ def test_a_kept_tensor_is_freed_or_incomplete(graph):
     v = validate(b.build(), schedule(["p", "q", "-s", "p"])).first
     assert (v.step, v.rule, v.tensor) == (None, Rule.OUTPUT_INCOMPLETE, "s")
     assert "'q'" in v.message
+
+
+def test_invalid_beats_over_budget(graph):
+    certificate = validate(graph, schedule(without(10)), Rules(budget=PEAK - 1))
+    assert certificate.verdict is Verdict.INVALID
+    over = validate(graph, schedule(RIGHT), Rules(budget=PEAK - 1))
+    assert (over.pruned_peak, over.overhead, over.budget) == (PEAK, 12.5, PEAK - 1)
+    assert [v.rule for v in certificate.violations] == [Rule.BUDGET, Rule.OP_NOT_COMPUTED, Rule.OUTPUT_NOT_LIVE]
+
+
+def test_constant_memory_counts_in_the_budget_when_asked_to(graph):
+    heavy = replace(graph, constant_memory=100)
+    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK)).accepted
+    assert not validate(heavy, schedule(RIGHT), Rules(budget=PEAK, count_constant_memory=True)).accepted
+    assert validate(heavy, schedule(RIGHT), Rules(budget=PEAK + 100, count_constant_memory=True)).accepted
 
 
 def test_a_schedule_for_another_graph(graph):
