@@ -55,10 +55,10 @@ class Portfolio(Allocator):
             best = self.found(problem, start, best.bound)
         if best.addresses is not None and on_addresses is not None:
             on_addresses(best.addresses)
-        if len(problem.buffers) <= MANY and not _done(best):
+        if len(problem.buffers) <= MANY and not best.proved:
             begin(*self.kernels)
             for allocator, share in self._turns(problem):
-                if _done(best) or options.deadline.expired:
+                if best.proved or options.deadline.expired:
                     break
                 best = self._turn(allocator, share, best, options, on_addresses)
         return best
@@ -90,11 +90,6 @@ class Portfolio(Allocator):
         except RematError as error:  # one member that fails is no reason to lose what the others find
             return replace(best, notes=(*best.notes, f"{allocator.name}: {error}"))
         return better(best, found)
-
-
-def _done(found: Allocation) -> bool:
-    """Whether nothing is left to be found."""
-    return found.proved
 
 
 def better(first: Allocation, second: Allocation) -> Allocation:

@@ -13,12 +13,10 @@ from remat.cli.common import INTERRUPTED, NO, OK, class_or_name
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
 from remat.cli.saving import Outputs
 from remat.cli.signals import writing
-from remat.errors import ProblemError
 from remat.interruption import interrupts
 from remat.io.files import check_outputs
 
 if TYPE_CHECKING:
-    from remat.backends.choice import BackendLike
     from remat.config import Config
     from remat.experiments.compare import Comparison, Run
     from remat.experiments.contestant import Contestant
@@ -155,26 +153,13 @@ def methods_of(given: list[str] | None, run: Config) -> list[Contestant]:
     words = [part.strip() for text in given or () for part in text.split(",")]
     backend = run.named(run.solve.backend, "backends")
     if words:
-        methods = [read_method(word, backend) for word in words]
+        methods = [Contestant.parse(word, backend, class_or_name) for word in words]
     else:
         methods = [Contestant.of(run.named(run.solve.method, "methods"), default=backend)]
     return [
         replace(method, options=run.options_of(method.name), solver_options=run.solver_options_of(method.backend_name))
         for method in methods
     ]
-
-
-def read_method(text: str, backend: BackendLike) -> Contestant:
-    """A method by its words, ``METHOD`` or ``METHOD/BACKEND``, each a name or MODULE:CLASS."""
-    from remat.experiments.contestant import Contestant
-
-    name, slash, solver = text.partition("/")
-    method, chosen = class_or_name(name, "methods"), class_or_name(solver, "backends") if solver else None
-    if method is name and (chosen is None or chosen is solver):
-        return Contestant.parse(text, backend)
-    if slash and not solver:
-        raise ProblemError(f"method {text!r} names no backend after the slash")
-    return Contestant.of(method, chosen, backend, text)
 
 
 class Watched:
@@ -193,7 +178,7 @@ class Watched:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a table for each budget, and below it the scopes and remarks."""
-    from remat.cli.console import NUMBER, TEXT, console, print_columns
+    from remat.cli.console import NUMBER, TEXT, console, print_columns, print_notes
 
     out = console()
     numbers = ("overhead", "bound", "gap", "peak", "best at", "build", "phase 1", "total", "variables", "constraints")
@@ -204,14 +189,12 @@ def print_comparison(comparison: Comparison) -> None:
         problem, budget = runs[0].problem, runs[0].budget
         size = "no budget" if problem.budget_bytes is None else f"budget {budget}: {problem.budget_bytes:,} bytes"
         print_columns(out, f"{problem.graph.name}, {size}", columns, map(_cells, runs))
-        notes: dict[str, list[str]] = {}
-        for run in runs:
-            if run.result is not None:
-                versions.update(run.result.versions)
-                note = f"{run.result.scope}" + (f"; {run.result.message}" if run.result.message else "")
-                notes.setdefault(note, []).append(run.method.label)
-        for note, labels in notes.items():
-            out.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+        done = [(run.method.label, run.result) for run in runs if run.result is not None]
+        for _, result in done:
+            versions.update(result.versions)
+        print_notes(
+            out, ((label, "; ".join(filter(None, (f"{result.scope}", result.message)))) for label, result in done)
+        )
         out.print()
     limits = [f"{name.replace('_', ' ')} {value}" for name, value in comparison.limits.items() if value is not None]
     out.print(f"limits of each run: {', '.join(limits)}")

@@ -45,3 +45,12 @@ def print_columns(
     for row in rows:
         table.add_row(*map(Text, row))
     out.print(table)
+
+
+def print_notes(out: Console, notes: Iterable[tuple[str, str]]) -> None:
+    """Print each note on a line, after the labels of those that it is about."""
+    labels: dict[str, list[str]] = {}
+    for label, note in notes:
+        labels.setdefault(note, []).append(label)
+    for note, about in labels.items():
+        out.print(f"{', '.join(dict.fromkeys(about))}: {note}", soft_wrap=True)

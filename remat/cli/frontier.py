@@ -189,7 +189,7 @@ def schedules_by(found: Frontier) -> list[str]:
 
 def print_frontier(found: Frontier) -> None:
     """Print the table, a line for each budget, largest first, and below it the scopes and failures."""
-    from remat.cli.console import NUMBER, console, print_columns
+    from remat.cli.console import NUMBER, console, print_columns, print_notes
     from remat.schedule.certificate import overhead_text
 
     out = console()
@@ -210,14 +210,11 @@ def print_frontier(found: Frontier) -> None:
 
     print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, map(cells, reversed(found.budgets)))
     out.print("* proved optimal in the scope of the method; bounds hold in that scope, and below their budget, too")
-    notes: dict[str, list[str]] = {}
-    for method in found.methods:
-        for cell in found.of(method):
-            what = cell.row["message"] if cell.status == "failed" else f"scope {cell.row['scope']}"
-            if method.label not in notes.setdefault(what, []):
-                notes[what].append(method.label)
-    for note, labels in notes.items():
-        out.print(f"{', '.join(labels)}: {note}", soft_wrap=True)
+    cells_of = ((method.label, cell) for method in found.methods for cell in found.of(method))
+    print_notes(out, (
+        (label, cell.row["message"] if cell.status == "failed" else f"scope {cell.row['scope']}")
+        for label, cell in cells_of
+    ))  # fmt: skip
     for line in schedules_by(found):
         out.print(line, soft_wrap=True)
     if found.resumed:

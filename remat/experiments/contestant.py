@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,12 @@ class Contestant:
         return {"name": name, "backend": self.backend_name, "options": told, "solver_options": solver}
 
     @classmethod
-    def parse(cls, text: str, backend: BackendLike = "cp-sat") -> Contestant:
+    def parse(
+        cls, text: str, backend: BackendLike = "cp-sat", named: Callable[[str, str], Any] = lambda word, _group: word
+    ) -> Contestant:
         """From ``METHOD`` or ``METHOD/BACKEND``; a method that solves models has `backend` where none is named.
+
+        `named` gives the class that a word stands for in a group of the registry, or the word.
 
         Raises
         ------
@@ -99,10 +103,12 @@ class Contestant:
         ('checkmate/cp-sat', 'greedy')
         """
         name, slash, solver = text.strip().partition("/")
-        method_class(name)  # an unknown name is an error before anything else
+        method = named(name, "methods")
+        if method is name:
+            method_class(name)  # an unknown name is an error before anything else
         if slash and not solver:
             raise ProblemError(f"method {text!r} names no backend after the slash")
-        return cls.of(name, solver if slash else None, backend, text.strip())
+        return cls.of(method, named(solver, "backends") if slash else None, backend, text.strip())
 
     @classmethod
     def of(

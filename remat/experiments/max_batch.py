@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -283,11 +284,7 @@ class _Search:
         high = 2
         while fits(high):
             high *= 2
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        return bisect_left(range(high), True, lo=high // 2 + 1, key=lambda batch: not fits(batch)) - 1
 
 
 def _most(graph: ComputeGraph) -> int:

@@ -50,14 +50,13 @@ def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addres
     Traceback (most recent call last):
     remat.errors.FormatError: the table, row 2: buffer 'a' lives in no step: lower 3, upper 3
     """
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
     names: list[str] = []
     numbers: list[list[int]] = []
     memories: dict[str, int] = {}
     places: list[int] = []
     first_row: dict[str, int] = {}
-    for row, cells in _rows(rows, name):
+    for row, cells in _rows(text, name):
         at = f"{name}, row {row}"
         if header is None:
             header = _header(cells, at)
@@ -94,19 +93,15 @@ def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addres
     return buffers, Addresses(buffers, columns[3].copy(), where, known, source=name)
 
 
-def _rows(rows: Iterator[list[str]], name: str) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not blank, with their numbers."""
     row = 0
-    while True:
-        row += 1
-        try:
-            cells = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise FormatError(f"{name}, row {row}: {error}", "table") from None
-        if any(cell.strip() for cell in cells):
-            yield row, cells
+    try:
+        for row, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
+            if any(cell.strip() for cell in cells):
+                yield row, cells
+    except csv.Error as error:
+        raise FormatError(f"{name}, row {row + 1}: {error}", "table") from None
 
 
 def _header(cells: list[str], at: str) -> list[str]:

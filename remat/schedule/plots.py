@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from remat.io.sizes import size_text, size_unit
 from remat.io.text import clipped
 from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
-from remat.schedule.simulate import simulate
+from remat.schedule.simulate import Counting, simulate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def plot_memory(
     matplotlib Axes
     """
     axes = _axes(ax, (10, 4))
-    _draw_memory(axes, _Timeline.of(graph, schedule, keep, count_constant_memory), budget)
+    _draw_memory(axes, _Timeline.of(graph, schedule, keep=keep, count_constant_memory=count_constant_memory), budget)
     axes.set_xlabel("compute step")
     return axes
 
@@ -97,7 +97,7 @@ def plot_intervals(
     -------
     matplotlib Axes
     """
-    timeline = _Timeline.of(graph, schedule, keep)
+    timeline = _Timeline.of(graph, schedule, keep=keep)
     axes = _axes(ax, (10, _height(timeline, max_tensors)))
     _draw_intervals(axes, timeline, max_tensors, legend=True)
     axes.set_title(plain_text(timeline.title), fontsize="medium")
@@ -110,12 +110,10 @@ def plot_schedule(
     schedule: Schedule,
     budget: int | None = None,
     max_tensors: int = 1000,
-    *,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = False,
+    **counting: Unpack[Counting],
 ) -> Figure:
     """Both pictures, one above the other, over the same steps; parameters as above."""
-    timeline = _Timeline.of(graph, schedule, keep, count_constant_memory)
+    timeline = _Timeline.of(graph, schedule, **counting)
     rows = _height(timeline, max_tensors)
     figure = empty_figure((10, 3.6 + rows))
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.2, rows]})
@@ -130,9 +128,7 @@ def save_plot(
     schedule: Schedule,
     path: str | os.PathLike[str],
     budget: int | None = None,
-    *,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = False,
+    **counting: Unpack[Counting],
 ) -> None:
     """Write :func:`plot_schedule` to a ``.png`` or ``.svg`` file, whole or not at all; same schedule, same bytes.
 
@@ -141,9 +137,7 @@ def save_plot(
     FormatError
         Naming the file, if its name has another suffix or it cannot be written.
     """
-    write_figure(
-        path, lambda: plot_schedule(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
-    )
+    write_figure(path, lambda: plot_schedule(graph, schedule, budget, **counting))
 
 
 def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
@@ -224,11 +218,9 @@ class _Timeline:
     broken: float | None
 
     @classmethod
-    def of(
-        cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str], count_constant_memory: bool = False
-    ) -> _Timeline:
+    def of(cls, graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> _Timeline:
         """Of `schedule`, simulated."""
-        run = simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
+        run = simulate(graph, schedule, **counting)
         #: Number of compute steps before each step.
         before = np.concatenate([[0], np.cumsum(run.is_compute)])
         ops = run.ops[run.is_compute]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,13 @@ class Simulation:
         return int(np.maximum(self.counts - 1, 0).sum())
 
 
+class Counting(TypedDict, total=False):
+    """Options of :func:`simulate` that functions on top of it pass on: what stays to the end, and what counts."""
+
+    keep: Iterable[str]
+    count_constant_memory: bool
+
+
 def simulate(
     graph: ComputeGraph,
     schedule: Schedule,
@@ -248,9 +255,7 @@ def simulate(
     )
 
 
-def simulate_valid(
-    graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset(), count_constant_memory: bool = False
-) -> Simulation:
+def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[Counting]) -> Simulation:
     """Run :func:`simulate` for what needs a schedule that keeps the semantics of its graph.
 
     Raises
@@ -258,7 +263,7 @@ def simulate_valid(
     ScheduleError
         With the first violation, if there is one.
     """
-    run = simulate(graph, schedule, keep=keep, count_constant_memory=count_constant_memory, max_violations=1)
+    run = simulate(graph, schedule, **counting, max_violations=1)
     if run.violations:
         raise ScheduleError(f"the schedule is not valid: {run.violations[0]}", "not-valid")
     return run

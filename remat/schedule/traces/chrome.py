@@ -9,11 +9,12 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import Counting
 from remat.schedule.traces.step_times import StepTimes
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
@@ -81,15 +82,10 @@ def chrome_trace(
 
 
 def chrome_trace_text(
-    graph: ComputeGraph,
-    schedule: Schedule,
-    budget: int | None = None,
-    *,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = False,
+    graph: ComputeGraph, schedule: Schedule, budget: int | None = None, **counting: Unpack[Counting]
 ) -> str:
     """:func:`chrome_trace` as JSON, one event a line; ASCII; same schedule, same bytes."""
-    found = chrome_trace(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
+    found = chrome_trace(graph, schedule, budget, **counting)
     events = ",\n".join(json.dumps(event, allow_nan=False) for event in found.pop("traceEvents"))
     rest = "".join(f",\n{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in found.items())
     return f'{{"traceEvents": [\n{events}\n]{rest}}}\n'
@@ -100,9 +96,7 @@ def save_chrome_trace(
     schedule: Schedule,
     path: str | os.PathLike[str],
     budget: int | None = None,
-    *,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = False,
+    **counting: Unpack[Counting],
 ) -> None:
     """Write :func:`chrome_trace_text` to a file, whole or not at all.
 
@@ -113,8 +107,7 @@ def save_chrome_trace(
     FormatError
         Naming the file, if it cannot be written.
     """
-    text = chrome_trace_text(graph, schedule, budget, keep=keep, count_constant_memory=count_constant_memory)
-    write_atomic(path, text)
+    write_atomic(path, chrome_trace_text(graph, schedule, budget, **counting))
 
 
 def _names(graph: ComputeGraph, times: StepTimes) -> Iterator[dict[str, Any]]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pickle import dumps
-from typing import Any
+from typing import Any, Unpack
 
 from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.schedule.addresses import Addresses, check_addresses
 from remat.schedule.schedule import Schedule
+from remat.schedule.simulate import Counting
 from remat.schedule.traces.arena import first_fit
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
@@ -95,18 +96,10 @@ def memory_snapshot(
 
 
 def snapshot_bytes(
-    graph: ComputeGraph,
-    schedule: Schedule,
-    *,
-    addresses: Addresses | None = None,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = False,
+    graph: ComputeGraph, schedule: Schedule, *, addresses: Addresses | None = None, **counting: Unpack[Counting]
 ) -> bytes:
     """:func:`memory_snapshot` as a pickle of protocol 4, of plain values alone; same schedule, same bytes."""
-    found = memory_snapshot(
-        graph, schedule, addresses=addresses, keep=keep, count_constant_memory=count_constant_memory
-    )
-    return dumps(found, protocol=4)
+    return dumps(memory_snapshot(graph, schedule, addresses=addresses, **counting), protocol=4)
 
 
 def save_memory_snapshot(
@@ -115,8 +108,7 @@ def save_memory_snapshot(
     path: str | os.PathLike[str],
     *,
     addresses: Addresses | None = None,
-    keep: Iterable[str] = (),
-    count_constant_memory: bool = False,
+    **counting: Unpack[Counting],
 ) -> None:
     """Write :func:`snapshot_bytes` to a file, whole or not at all.
 
@@ -127,10 +119,7 @@ def save_memory_snapshot(
     FormatError
         Naming the file, if it cannot be written.
     """
-    write_atomic(
-        path,
-        snapshot_bytes(graph, schedule, addresses=addresses, keep=keep, count_constant_memory=count_constant_memory),
-    )
+    write_atomic(path, snapshot_bytes(graph, schedule, addresses=addresses, **counting))
 
 
 def _matched(timeline: Timeline, addresses: Addresses) -> Addresses:
