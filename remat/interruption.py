@@ -27,7 +27,6 @@ _calls: set[object] = set()
 _unanswered: set[object] = set()
 """Those of them that ran when it was set."""
 _moment = -float("inf")
-_number = 0
 
 
 def interrupted() -> bool:
@@ -40,22 +39,16 @@ def since() -> float:
     return time.monotonic() - _moment if _unanswered else -float("inf")
 
 
-def last_signal() -> int:
-    """Number of the last signal that asked; 0 if none ever did."""
-    return _number
-
-
-def request(number: int = signal.SIGINT) -> bool:
+def request() -> bool:
     """Ask all calls that look at the flag to end; whether there are any. Safe in a signal handler."""
-    global _moment, _number  # noqa: PLW0603  (one state for the process is what this module is for)
+    global _moment  # noqa: PLW0603  (one state for the process is what this module is for)
     if not _unanswered:
         _moment = time.monotonic()
-    _number = number
     _unanswered.update(_calls)  # one step of C: no lock, which the thread that is interrupted might hold
     return bool(_unanswered)
 
 
-def handler(number: int, frame: FrameType | None) -> None:
+def handler(_number: int, _frame: FrameType | None) -> None:
     """A signal handler: the first signal asks, another one, or one that nobody looks for, raises.
 
     Raises
@@ -63,7 +56,7 @@ def handler(number: int, frame: FrameType | None) -> None:
     KeyboardInterrupt
     """
     again = since() > SAME
-    if not request(number) or again:
+    if not request() or again:
         raise KeyboardInterrupt
 
 

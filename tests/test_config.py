@@ -141,9 +141,7 @@ def test_everything_that_solve_takes_arrives(run: Path, monkeypatch: pytest.Monk
 
 def test_a_zoo_graph_is_no_path(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[problem]\ngraph = "vgg16"\n', encoding="utf-8")
-    config = Config.from_file(tmp_path / "run.toml")
-    assert config.problem.graph == "vgg16"
-    assert config.make_problem().budget_bytes is None
+    assert Config.from_file(tmp_path / "run.toml").make_problem().budget_bytes is None
     write_graph(unit_chain(2), tmp_path / "vgg16.json")
     (tmp_path / "vgg16.json").rename(tmp_path / "vgg16")
     assert Config.from_file(tmp_path / "run.toml").make_problem().graph.name == "unit-chain-2"
@@ -273,27 +271,23 @@ def test_options_of_a_formulation_without_any() -> None:
 # -- schema and example ----------------------------------------------------------------------------------------------
 
 
-def test_the_example_is_valid_and_complete(tmp_path: Path) -> None:
+def test_the_example_is_valid_and_complete(tmp_path: Path, tables: dict[str, object]) -> None:
     text = example()
-    path = tmp_path / "run.toml"
-    path.write_text(text, encoding="utf-8")
-    Config.from_file(path)
-    jsonschema.validate(tomllib.loads(text), schema())
     # with every comment that shows a key made a key
     full = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
-    tables = tomllib.loads(full)
-    jsonschema.validate(tables, schema())
-    path.write_text(full, encoding="utf-8")
-    Config.from_file(path)
+    for content in (text, full):
+        jsonschema.validate(shown := tomllib.loads(content), tables)
+        (tmp_path / "run.toml").write_text(content, encoding="utf-8")
+        Config.from_file(tmp_path / "run.toml")
     for section in ("problem", "solve", "output"):
         kind = Config.model_fields[section].annotation
-        assert set(tables[section]) == {entry.alias or name for name, entry in kind.model_fields.items()}
+        assert set(shown[section]) == {entry.alias or name for name, entry in kind.model_fields.items()}
     absent = set(re.findall(r"^# (\w+) =$", text, flags=re.MULTILINE))  # options that are None where nothing is said
     for group in ("formulations", "heuristics"):
         for name, kind in registry.Registered(group).items():
             if kind.options_type is not None:
                 names = {field.name for field in fields(kind.options_type)}
-                assert names - absent <= set(tables[group][name]) <= names
+                assert names - absent <= set(shown[group][name]) <= names
 
 
 def test_the_values_that_the_example_shows_are_the_defaults() -> None:
@@ -319,16 +313,20 @@ def test_the_values_that_the_example_shows_are_the_defaults() -> None:
         {"problem": {"graph": "g"}, "backends": {"unknown": {}}},
     ],
 )
-def test_the_schema_refuses_what_the_reader_refuses(wrong: dict[str, object]) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+def test_the_schema_refuses_what_the_reader_refuses(wrong: dict[str, object], tables: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, schema())
+        jsonschema.validate(wrong, tables)
     with pytest.raises(RematError):
         Config.from_mapping(wrong)
 
 
-def test_the_schema_is_json() -> None:
-    assert json.loads(json.dumps(schema(), allow_nan=False)) == schema()
+@pytest.fixture(scope="module")
+def tables() -> dict[str, object]:
+    """The schema, which is JSON and a schema."""
+    made = schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    return made
 
 
 def test_options_of_a_solver_wait_for_a_method_that_has_one(run: Path) -> None:
@@ -400,10 +398,3 @@ def test_a_class_that_is_none(word: str) -> None:
     with pytest.raises(RematError) as caught:
         Config.from_mapping(problem, overrides={"solve": {"method": word}}).run()
     check_text("configuration.class", f"{word} -> {caught.value}")
-
-
-def test_the_objective(tmp_path: Path) -> None:
-    write_graph(unit_chain(4), tmp_path / "chain.json")
-    tables = {"problem": {"graph": str(tmp_path / "chain.json"), "objective": "least-peak"}, "solve": {"threads": 1}}
-    found = Config.from_mapping(tables).run(write=False)
-    assert (found.peak, found.proved) == (3, True)

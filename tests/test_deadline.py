@@ -1,10 +1,6 @@
 """Deadlines are looked at between pieces of work, and nothing is ever broken off from outside."""
 
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from helpers import ONE
@@ -61,14 +57,19 @@ def test_models_are_not_built_when_time_is_over(kind):
         to_matrix(lower(model, {PlainLinear}).model, Deadline.after(0))
 
 
-@pytest.mark.parametrize("method", ["greedy", "eviction", "checkpoint-last", "linearized-greedy", "lp-rounding"])
-def test_heuristics_end_when_time_is_over(method):
-    """Each of them takes many seconds for this graph without a deadline, or cannot look at one schedule in time."""
+@pytest.fixture(scope="module")
+def large():
     graph = layered(2000, seed=1)
     graph.reference_peak, graph.arrays  # noqa: B018
+    return graph
+
+
+@pytest.mark.parametrize("method", ["greedy", "eviction", "checkpoint-last", "linearized-greedy", "lp-rounding"])
+def test_heuristics_end_when_time_is_over(method, large):
+    """Each of them takes many seconds for this graph without a deadline, or cannot look at one schedule in time."""
     began = time.monotonic()
     try:
-        solve(Problem(graph, "50%"), method, stop=0.4, options=ONE)
+        solve(Problem(large, "50%"), method, stop=0.4, options=ONE)
     except Exception as error:
         assert "training graph" in str(error)
     assert time.monotonic() - began < 0.4 + 2.5  # a look for a lower peak takes a second where nothing is found
@@ -102,23 +103,6 @@ def test_a_build_that_is_late_ends_with_the_deadline():
 
     result = solve(Problem(unit_chain(8), 5), Late, "highs", stop=0.4, options=ONE)
     assert result.stop is StopReason.DEADLINE
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-def test_lns_in_fresh_processes(tmp_path):
-    """The deadline falls while modules are imported: a struck import was a raw ImportError in one of eight runs."""
-    path = tmp_path / "graph.json"
-    write_graph(layered(60, seed=1), path)
-    remat = str(Path(sys.executable).with_name("remat"))
-    for k in range(8):
-        seconds = str(0.55 + 0.05 * k)
-        command = [remat, "solve", str(path), "--budget", "80%", "--method", "lns", "--time-limit", seconds, "-q"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=60, check=False
-        )
-        assert done.returncode in (0, 1), done.stderr
-        assert done.stderr == ""
 
 
 def test_reading_counts(tmp_path, monkeypatch):

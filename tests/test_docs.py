@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 #: Most seconds for each solve of a page, whatever limit the page names.
-LIMIT = 2
+LIMIT = 1
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ def test_blocks_and_commands_are_found(tmp_path: Path) -> None:
     page.write_text(
         "# A\n\n```python\nx = 1\n```\n\n"
         "1. item\n\n   ```console\n   $ remat a \\\n       --time-limit 99 b\n   out\n"
-        "   $ remat c --time-limit 2\n   ```\n"
+        "   $ remat c --time-limit 1\n   ```\n"
     )
     first, second = blocks(page)
     assert (first.language, first.text, first.line) == ("python", "x = 1\n", 4)
     assert commands(second.text) == [
         ["remat", "a", "--time-limit", str(LIMIT), "b"],
-        ["remat", "c", "--time-limit", "2"],
+        ["remat", "c", "--time-limit", "1"],
     ]
 
 

@@ -44,11 +44,8 @@ esac
     return run.returncode, run.stdout + run.stderr, calls.read_text().count("call") if calls.exists() else 0
 
 
-def test_what_is_there_is_not_installed_again(checkout: Path) -> None:
+def test_pytorch_is_installed_where_it_is_not_there(checkout: Path) -> None:
     assert frameworks(checkout, there=True, pip="broken", ci=True) == (0, "", 0)
-
-
-def test_pytorch_is_installed(checkout: Path) -> None:
     assert frameworks(checkout, ci=True) == (0, "installing torch==0\n", 1)
 
 

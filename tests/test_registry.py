@@ -49,16 +49,8 @@ def test_a_broken_plug_in_breaks_only_itself():
     assert {"good", "broken", "function", "highs"} <= set(found)
     assert "broken" in found
     assert found["good"].__name__ == "Good"
-    with refused("backend.incomplete-plug-in", culprit="bare"):
-        registry.load("backends", "bare")
     assert "good" in found.usable()
     assert not {"bare", "broken", "function"} & set(found.usable())
-    with refused("backend.plug-in-fails", culprit="broken"):
-        registry.load("backends", "broken")
-    with refused("remat.plug-in-fails", culprit="broken"):
-        registry.load("heuristics", "broken")
-    with refused("backend.wrong-kind", culprit="function"):
-        registry.load("backends", "function")
 
 
 @pytest.mark.usefixtures("plugins")
@@ -67,16 +59,21 @@ def test_a_plug_in_does_not_replace_a_built_in_one():
 
 
 @pytest.mark.usefixtures("plugins")
-def test_unknown_names_are_answered_with_the_nearest_first():
-    with refused("backend.unknown-name", culprit="godo"):
-        registry.load("backends", "godo")
-    with refused("remat.unknown-name", culprit="checkmat"):
-        registry.load("formulations", "checkmat")
-
-
-def test_unknown_groups():
-    with refused("remat.unknown-group", culprit="solvers"):
-        registry.load("solvers", "highs")
+@pytest.mark.parametrize(
+    ("group", "name", "kind"),
+    [
+        ("backends", "godo", "backend.unknown-name"),  # the nearest comes first
+        ("formulations", "checkmat", "remat.unknown-name"),
+        ("solvers", "highs", "remat.unknown-group"),
+        ("backends", "bare", "backend.incomplete-plug-in"),
+        ("backends", "broken", "backend.plug-in-fails"),
+        ("heuristics", "broken", "remat.plug-in-fails"),
+        ("backends", "function", "backend.wrong-kind"),
+    ],
+)
+def test_what_cannot_be_loaded(group, name, kind):
+    with refused(kind, culprit=group if group == "solvers" else name):
+        registry.load(group, name)
 
 
 def test_entry_points_are_read_once_until_a_package_comes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,10 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _fill_closed_streams()
     codes: list[int] = []
     atexit.register(_end, codes)  # the first that is registered is the last that is called
-    with Listener() as listener:
-        from remat.cli.shell import run
+    listener = Listener()
+    listener.listen()
+    from remat.cli.shell import run
 
-        codes.append(listener.leave(run(sys.argv[1:])))
+    codes.append(listener.leave(run(sys.argv[1:])))
     running = sys.modules.get("remat.backends.processes.running")
     if running is not None and running.left_behind():
         # A solver that did not stop when it was asked to winds down in this process: there is nothing to wait for.

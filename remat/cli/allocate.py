@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -11,6 +11,11 @@ import typer
 
 from remat.cli.common import INTERRUPTED, NO, OK, load_graph, load_schedule, option_bytes, print_json
 from remat.cli.options import Json, Quiet, Seed, Threads
+from remat.cli.saving import Outputs
+from remat.cli.signals import rescued_by, writing
+from remat.errors import FormatError
+from remat.interruption import interrupted, interrupts
+from remat.io.files import check_outputs, is_special, is_standard_stream
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation, AllocationProblem
@@ -72,10 +77,9 @@ def command(
     Exit code 0: found, and within the capacity (after Ctrl-C, too); 1: none exist or none were found, or --check finds
     a fault; 2: an error.
     """
-    from remat.allocation import AllocationProblem
-    from remat.errors import FormatError
-    from remat.interruption import interrupted, interrupts
-    from remat.io.files import check_outputs
+    from remat.allocation import AllocationProblem, allocate
+    from remat.allocation.by_model import ModelOptions
+    from remat.backends.base import SolveOptions
     from remat.schedule import check_addresses
     from remat.schedule.address_files import format_for, read_addresses
     from remat.schedule.address_plots import SUFFIXES
@@ -97,11 +101,22 @@ def command(
     if backend is not None and method != "model":
         raise typer.BadParameter("--backend is for the method model")
     target = _Target(output, to, tensors)
-    with interrupts():
-        found = _search(
-            problem, given, (method, backend), target, quiet=quiet, time_limit=time_limit, seed=seed, threads=threads
-        )
+    options = SolveOptions(seed=seed or 0, threads=threads)
+    best: list[Addresses] = []
+
+    def tell(addresses: Addresses) -> None:
+        best[:] = [addresses]
+        if not quiet:
+            print(f"arena {addresses.arena:,} bytes ({addresses.source})", file=sys.stderr, flush=True)
+        target.keep(addresses)
+
+    with interrupts(), rescued_by(lambda: bool(best)):
+        found = allocate(
+            problem, method, time_limit=time_limit, start=_start(problem, given), on_addresses=tell, options=options,
+            method_options=ModelOptions(backend) if backend else None,
+        )  # fmt: skip
         stopped = interrupted()
+    writing()
     _end(found, target, plot, as_json=as_json, stopped=stopped)
 
 
@@ -112,11 +127,17 @@ class _Target:
     path: Path | None
     to: str | None
     tensors: int | None
+    outputs: Outputs = field(default_factory=Outputs)
 
     def write(self, addresses: Addresses, path: Path) -> None:
         from remat.schedule.address_files import write_addresses
 
         write_addresses(addresses, path, self.to, self.tensors)
+
+    def keep(self, addresses: Addresses) -> None:
+        """Write what is not the last; pipes and devices receive the last alone."""
+        if self.path is not None and not is_special(self.path):
+            self.outputs.attempt(self.path, lambda path: self.write(addresses, path))
 
 
 def _buffers(
@@ -170,65 +191,24 @@ def _expected(checked: Addresses, buffers: Buffers) -> Buffers | None:
     return None if (checked.buffers.tensor >= 0).any() else buffers
 
 
-def _search(
-    problem: AllocationProblem,
-    given: Addresses | None,
-    who: tuple[str, str | None],
-    target: _Target,
-    *,
-    quiet: bool,
-    time_limit: float,
-    seed: int | None,
-    threads: int | None,
-) -> Allocation:
-    from remat.allocation import allocate
-    from remat.allocation.by_model import ModelOptions
-    from remat.backends.base import SolveOptions
-    from remat.cli.saving import Outputs
-    from remat.cli.signals import rescued_by
-    from remat.io.files import is_special
+def _start(problem: AllocationProblem, given: Addresses | None) -> Addresses | None:
+    """The addresses that a table comes with, where they are right."""
     from remat.schedule import check_addresses
 
-    method, backend = who
-    best: list[Addresses] = []
-    outputs = Outputs()
-    keeps = target.path if target.path is not None and not is_special(target.path) else None
-
-    def tell(addresses: Addresses) -> None:
-        best[:] = [addresses]
-        if not quiet:
-            print(f"arena {addresses.arena:,} bytes ({addresses.source})", file=sys.stderr, flush=True)
-        if keeps is not None:
-            outputs.attempt(keeps, lambda path: target.write(addresses, path))
-
-    def rescue() -> bool:
-        return bool(best)
-
-    start = None
-    if given is not None and len(problem.memories) == 1:
-        start = problem.addresses(given.offset.copy(), source="the table")
-        if not check_addresses(start).accepted:
-            start = None
-    options = SolveOptions(seed=seed or 0, threads=threads)
-    with rescued_by(rescue):
-        return allocate(
-            problem, method, time_limit=time_limit, start=start, on_addresses=tell, options=options,
-            method_options=ModelOptions(backend) if backend else None,
-        )  # fmt: skip
+    if given is None or len(problem.memories) > 1:
+        return None
+    start = problem.addresses(given.offset.copy(), source="the table")
+    return start if check_addresses(start).accepted else None
 
 
 def _end(found: Allocation, target: _Target, plot: Path | None, *, as_json: bool, stopped: bool) -> NoReturn:
     """Write and print what was found, and leave with the exit code."""
-    from remat.cli.saving import Outputs
-    from remat.cli.signals import writing
-    from remat.io.files import is_standard_stream
     from remat.schedule import check_addresses
     from remat.schedule.address_files import json_text
     from remat.schedule.address_plots import save_address_plot
 
-    writing()
-    outputs = Outputs()
-    addresses = found.addresses
+    # a new one: what could not be written on the way is said again
+    outputs, addresses = Outputs(), found.addresses
     if addresses is not None and target.path is not None:
         outputs.save(target.path, lambda path: target.write(addresses, path), lambda: json_text(addresses))
     stream = sys.stderr if is_standard_stream(target.path) else sys.stdout

@@ -36,17 +36,14 @@ def command(
 
     Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds found by then.
     """
-    from remat.cli.clock import Garbage, from_start
-
-    garbage = Garbage()
     from remat.bounds.report import applies, bounds
+    from remat.cli.clock import from_start
     from remat.deadline import Deadline
     from remat.interruption import interrupted, interrupts
 
     clock = from_start(Deadline.after(time_limit))  # reading counts
     options = given.solve_options()
     problem = given.problem(graph, order=order)
-    garbage.look()
     with interrupts():
         found = bounds(
             problem, clock, threads=options.threads, memory_limit=options.memory_bytes, isolate=options.isolate,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 from typing import Any, TextIO
 
 from rich import box
@@ -36,12 +37,19 @@ NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
 
 
 def print_columns(
-    out: Console, title: str, columns: Iterable[tuple[str, Mapping[str, Any]]], rows: Iterable[Iterable[str]]
+    out: Console,
+    title: str,
+    columns: Iterable[tuple[str, Mapping[str, Any]]],
+    rows: Iterable[Iterable[str]],
+    total: Iterable[str] = (),
 ) -> None:
-    """Print a titled table of `columns`, each a heading and the settings of a column of rich."""
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for heading, settings in columns:
-        table.add_column(Text(heading), **settings)
+    """Print a titled table of `columns`, each a heading and settings of a column of rich, with a last row `total`."""
+    footers = [Text(word) for word in total]
+    table = Table(
+        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(footers)
+    )
+    for (heading, settings), footer in zip(columns, chain(footers, repeat(Text())), strict=False):
+        table.add_column(Text(heading), footer, **settings)
     for row in rows:
         table.add_row(*map(Text, row))
     out.print(table)

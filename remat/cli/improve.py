@@ -33,9 +33,7 @@ def command(
     Exit code 0: there is a schedule within the budget, SCHEDULE or a better one (after Ctrl-C, too); 1: none exists or
     none was found; 2: an error, or SCHEDULE is not valid; 130: Ctrl-C before there was a schedule.
     """
-    from remat.cli.clock import Garbage, from_start
-
-    garbage = Garbage()
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.deadline import Deadline
@@ -46,7 +44,6 @@ def command(
     run = given.run(graph, "budget")
     clock = from_start(Deadline.after(run.solve.time_limit))  # reading counts
     problem = run.make_problem()
-    garbage.look()
     start = read_schedule(schedule, problem.graph)
     before = validated(problem, start, str(schedule))
     with interrupts():

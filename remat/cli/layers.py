@@ -58,18 +58,8 @@ def command(
 
 
 def _print(found: LayerTable) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from remat.cli.console import console
+    from remat.cli.console import NUMBER, TEXT, console, print_columns
 
     head, *rows, total = found.cells()
-    table = Table(title=Text(f"{found.graph}, by layer"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False,
-                  show_footer=True)  # fmt: skip
-    for column, (word, sum_) in enumerate(zip(head, total, strict=True)):
-        table.add_column(Text(word), footer=Text(sum_), justify="right" if column else "left", no_wrap=column > 0,
-                         overflow="fold")  # fmt: skip
-    for row in rows:
-        table.add_row(*(Text(word) for word in row))
-    console().print(table)
+    columns = [(word, NUMBER if column else TEXT) for column, word in enumerate(head)]
+    print_columns(console(), f"{found.graph}, by layer", columns, rows, total)

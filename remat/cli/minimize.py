@@ -43,9 +43,7 @@ def command(
 
     Exit code 0: done, also after Ctrl-C; 2: an error; 130: Ctrl-C before the search began.
     """
-    from remat.cli.clock import Garbage, from_start
-
-    garbage = Garbage()
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.config import draw
@@ -59,7 +57,6 @@ def command(
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
     check_outputs((output.schedule, ()), (output.plot, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order=order)
-    garbage.look()
     with interrupts():
         with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:
             result = minimize(

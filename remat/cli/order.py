@@ -66,9 +66,7 @@ def command(
     Exit code 0: done, also after Ctrl-C; 1: no order within the budget exists or was found; 2: an error;
     130: Ctrl-C before there was an order.
     """  # fmt: skip
-    from remat.cli.clock import Garbage, from_start
-
-    garbage = Garbage()
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.interruption import interrupts
@@ -81,7 +79,6 @@ def command(
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
     check_outputs((output.schedule, ()), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order="free", max_computes=1, objective="least-peak")
-    garbage.look()
     with interrupts():
         with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:
             result = order(

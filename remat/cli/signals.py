@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from remat import interruption
 
@@ -53,17 +52,18 @@ def writing() -> None:
 
 
 class Listener:
-    """Listens to signals for the time of a ``with`` block, in the main thread of a process that is a command."""
+    """Listens to signals in the main thread of a process that is a command."""
 
     def __init__(self) -> None:
         self.number = 0
         """Of the first signal that came."""
         self.listens = threading.current_thread() is threading.main_thread()
 
-    def __enter__(self) -> Listener:
+    def listen(self) -> None:
+        """Listen from now on, also while the interpreter ends."""
         _writing.clear()
         if not self.listens:
-            return self
+            return
         self._ears, self._mouth = socket.socketpair()
         self._mouth.setblocking(False)
         signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
@@ -71,12 +71,6 @@ class Listener:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 signal.signal(number, _nothing)
         threading.Thread(target=self._listen, daemon=True, name="remat-signals").start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """The thread stays: the end of the interpreter takes a moment, too."""
 
     def leave(self, code: int) -> int:
         """The work is done and the interpreter ends: soon, as signals cannot change what comes of it any more.
@@ -109,7 +103,7 @@ class Listener:
                 if self.number and interruption.since() > interruption.SAME:
                     self._end(rescue=False)
                 first, self.number = not self.number, self.number or number
-                if not interruption.request(number):
+                if not interruption.request():
                     self._end(rescue=False)
                 if first:
                     threading.Thread(target=self._watch, daemon=True, name="remat-last-resort").start()

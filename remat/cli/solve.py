@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from remat.cli.common import end_of_solve
 from remat.cli.options import FILE, LIMITS, RULES, Given, OptionalGraph, shared
-
-if TYPE_CHECKING:
-    from remat.solving.progress import Progress
 
 
 @shared(*FILE, "budget", "objective", "method", "backend", *RULES, *LIMITS, "warm_start",
@@ -22,9 +17,7 @@ def command(graph: OptionalGraph = None, *, given: Given) -> None:
     Exit code 0: a schedule was found (after Ctrl-C, too); 1: none exists or none was found; 2: an error;
     130: Ctrl-C before there was a schedule.
     """
-    from remat.cli.clock import Garbage, from_start
-
-    garbage = Garbage()
+    from remat.cli.clock import from_start
     from remat.cli.reporter import Reporter
     from remat.cli.saving import Keeper
     from remat.deadline import Deadline
@@ -35,10 +28,5 @@ def command(graph: OptionalGraph = None, *, given: Given) -> None:
     clock = from_start(Deadline.after(run.solve.time_limit))
     with interrupts():
         with Reporter(run.output.quiet) as reporter, Keeper(run.output.schedule, reporter) as keeper:
-
-            def tell(moment: Progress) -> None:
-                garbage.look()
-                keeper(moment)
-
-            result = run.run(tell, write=False, clock=clock)
+            result = run.run(keeper, write=False, clock=clock)
         end_of_solve(result, run.output)

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -46,6 +47,11 @@ class KernelSet:
     example : callable
         Calls every kernel of the set, with arguments of the very types that are used, as cheaply as possible.
 
+    Attributes
+    ----------
+    loaded : bool
+        Whether calls are quick from now on.
+
     Examples
     --------
     >>> called = []
@@ -58,16 +64,11 @@ class KernelSet:
 
     def __init__(self, name: str, module: str, example: Callable[[], None]) -> None:
         self.name, self.module, self._example = name, module, example
-        self._loaded = False
+        self.loaded = False
         self._starting = threading.Lock()
         self._here: threading.Thread | None = None
         self._failure: BaseException | None = None
         KernelSet.known[name] = self
-
-    @property
-    def loaded(self) -> bool:
-        """Whether calls are quick from now on."""
-        return self._loaded
 
     def compiled(self) -> Path | None:
         """The folder where the set lies compiled; None: nowhere."""
@@ -91,7 +92,7 @@ class KernelSet:
         Exception
             What `example` raises.
         """
-        if self._loaded:
+        if self.loaded:
             return True
         clock = Deadline() if deadline is None else deadline
         if self.compiled() is None and on_wait is not None:
@@ -109,12 +110,12 @@ class KernelSet:
             here.join(PAUSE)
         if self._failure is not None:
             raise self._failure
-        return self._loaded
+        return self.loaded
 
     def _start_here(self) -> threading.Thread:
         """The thread that loads or compiles in this process; it goes on where nobody waits any longer."""
         with self._starting:
-            if self._here is None or (not self._here.is_alive() and not self._loaded):
+            if self._here is None or (not self._here.is_alive() and not self.loaded):
                 self._failure = None
                 self._here = threading.Thread(target=self._compile, daemon=True, name=f"compile {self.name}")
                 self._here.start()
@@ -132,12 +133,12 @@ class KernelSet:
     def compile(self) -> None:
         """Compile or load in this process, and keep it for others where a folder can be written."""
         with _LOCK:
-            if self._loaded:
+            if self.loaded:
                 return
             self._example()
             if interrupted():  # and so it may have ended before it had called them all
                 return
-            self._loaded = True
+            self.loaded = True
             if self.compiled() is not None:
                 return
             folder = places.writable()
@@ -219,16 +220,12 @@ def _locked(path: Path) -> IO[str] | None:
     return file
 
 
-_remarked = False
-
-
+@cache
 def _remark() -> None:
-    global _remarked  # noqa: PLW0603  (once in a process)
-    if not _remarked:
-        _remarked = True
-        warnings.warn(
-            "compiled code can be kept nowhere, so it is compiled anew each time: no folder for it can be written, or "
-            "others may write to all of them; NUMBA_CACHE_DIR may name one",
-            CompilingRemark,
-            stacklevel=3,
-        )
+    """Warn, once in a process."""
+    warnings.warn(
+        "compiled code can be kept nowhere, so it is compiled anew each time: no folder for it can be written, or "
+        "others may write to all of them; NUMBA_CACHE_DIR may name one",
+        CompilingRemark,
+        stacklevel=3,
+    )

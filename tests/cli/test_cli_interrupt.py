@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from shell import Ran, interrupt, shell, start
+from shell import interrupt, shell, start
 
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 
-#: A backend that finds what the hint says and then broods until it is told to stop, as a native solver does.
+#: A backend that finds nothing and broods until it is told to stop, as a native solver does.
 BROODING = """
 import sys, threading
 import remat.solving.solve as unused
@@ -19,7 +19,6 @@ from remat.cli import main
 
 class Brooding(Backend):
     name, native = "brooding", frozenset()
-    finds = sys.argv.pop(1) == "finds"
 
     @classmethod
     def availability(cls):
@@ -28,8 +27,6 @@ class Brooding(Backend):
     def solve(self, model, options, hint=None, on_incumbent=None, on_bound=None):
         done = threading.Event()
         def work():
-            if self.finds:
-                on_incumbent(Incumbent(0.0, model.objective.value(hint), None, hint))
             print("brooding", file=sys.stderr, flush=True)
             done.wait(50)
         stopped = run_interruptible(work, done.set)
@@ -43,35 +40,10 @@ sys.exit(main())
 """
 
 
-def interrupted(tmp_path: Path, budget: str, finds: bool, *more: str) -> Ran:
-    graph = tmp_path / "chain.json"
-    write_graph(unit_chain(4), graph)
-    words = ["finds" if finds else "nothing", "solve", graph, "-b", budget]
-    words += ["--method", "retention-intervals", "--backend", "brooding", "-o", tmp_path / "s.json", *more]
-    return interrupt(start(*words, code=BROODING), lambda line: line == "brooding\n")
-
-
-def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
-    from remat.graphs.io import read_graph
-    from remat.schedule import Schedule
-    from remat.schedule.io import write_schedule
-
-    write_graph(unit_chain(4), tmp_path / "g.json")
-    graph = read_graph(tmp_path / "g.json")
-    # f0 is dropped while the gradients come back and computed again: one byte less than the reference order.
-    steps = ["f0", "f1", "f2", "f3", "loss", "g3", "g2", "g1", "f0", "g0"]
-    warm = Schedule.of_computes(graph, [graph.op_index[op] for op in steps])
-    write_schedule(warm, tmp_path / "warm.json")
-    done = interrupted(tmp_path, "5", True, "--warm-start", str(tmp_path / "warm.json"), "--json")
-    assert done.code == 0, done.err
-    facts = json.loads(done.out)
-    assert (facts["status"], facts["stop"], facts["objective"]) == ("feasible", "interrupted", 10)
-    written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
-    assert [step[1] for step in written["steps"] if step[0] == "compute"] == steps
-
-
 def test_ctrl_c_before_anything_is_found(tmp_path: Path) -> None:
-    done = interrupted(tmp_path, "5", False)
+    write_graph(unit_chain(4), tmp_path / "chain.json")
+    words = ["solve", tmp_path / "chain.json", "-b", 5, "--method", "retention-intervals", "--backend", "brooding"]
+    done = interrupt(start(*words, "-o", tmp_path / "s.json", code=BROODING), lambda line: line == "brooding\n")
     assert done.code == 130
     assert "no schedule was found before the interruption" in done.out
     assert "6 bytes (100 %) are known to suffice" in done.out

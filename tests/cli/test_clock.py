@@ -42,24 +42,6 @@ def test_a_command_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
     assert found.stderr == "True 30.0\n"
 
 
-def test_garbage_is_looked_for_once_the_search_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking through imports and the graph took a tenth of the start."""
-    code = (
-        "import gc, sys, remat.cli, remat.cli.solve as s, remat.config.configuration as c\n"
-        "make = c.Config.make_problem\n"
-        "c.Config.make_problem = lambda self: print(gc.isenabled()) or make(self)\n"
-        "s.end_of_solve = lambda *_: print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
-        "sys.exit(remat.cli.main())"
-    )
-    found = run(code, tmp_path, "solve", "resnet50", "-b", "80%", "-t", "0.1", "-q")
-    assert found.stdout == "False\nTrue True\n", found.stderr
-    calls: list[str] = []
-    monkeypatch.setattr(clock.gc, "disable", lambda: calls.append("disable"))
-    monkeypatch.setattr(clock, "_began", [])
-    clock.Garbage().look()
-    assert not calls, "in a process that goes on, it is not ours to say"
-
-
 def test_the_end_of_a_process_takes_no_objects_apart(tmp_path: Path) -> None:
     """What others have registered is done, and the exit code is that of the command."""
     code = (

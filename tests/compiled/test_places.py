@@ -9,30 +9,25 @@ from remat.compiled import places
 
 
 @pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The package cannot be written."""
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The user's cache folder, where the package cannot be written."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     candidates = places.candidates
     monkeypatch.setattr(places, "candidates", lambda: (x for x in candidates() if places.PACKAGE not in x.parents))
-    return monkeypatch
+    found = places.writable()
+    assert found is not None
+    return found
 
 
-def test_the_users_cache_folder_is_used_where_the_package_cannot_be_written(
-    tmp_path: Path, outside: pytest.MonkeyPatch
-) -> None:
-    outside.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = places.writable()
-    assert folder is not None
+def test_the_users_cache_folder_is_used_where_the_package_cannot_be_written(folder: Path, tmp_path: Path) -> None:
     assert folder.is_relative_to(tmp_path.resolve())
     assert list(places.readable()) == [folder]
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
-def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, outside: pytest.MonkeyPatch, mode: int) -> None:
-    outside.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = places.writable()
-    assert folder is not None
+def test_a_folder_that_others_may_write_to_is_not_used(folder: Path, mode: int) -> None:
     folder.chmod(mode)
     assert places.writable() is None
     assert not list(places.readable())
@@ -41,10 +36,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, outside: 
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_a_folder_of_another_user_is_not_used(tmp_path: Path, outside: pytest.MonkeyPatch) -> None:
-    outside.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = places.writable()
-    assert folder is not None
+def test_a_folder_of_another_user_is_not_used(folder: Path) -> None:
     os.chown(folder, 65534, 65534)
     assert places.writable() is None
     assert not list(places.readable())

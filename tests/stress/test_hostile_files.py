@@ -100,4 +100,4 @@ def test_damaged_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def test_some_damaged_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run_many(40, 1, tmp_path, capfd)
+    run_many(25, 1, tmp_path, capfd)

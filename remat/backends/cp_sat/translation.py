@@ -88,8 +88,6 @@ class CpSatModel:
 
     def _collect_domains(self, record: Domain, domains: dict[int, list[int]]) -> None:
         for k, variable in enumerate(self._clock.each(record.variable.tolist())):
-            if variable in domains:
-                raise ModelError(f"record {record.name!r} gives variable {variable} a second domain")
             listed = record.values[record.indptr[k] : record.indptr[k + 1]]
             inside = listed[(listed >= self.lower[variable]) & (listed <= self.upper[variable])]
             if not len(inside):  # an empty domain would be refused as invalid: the contradiction becomes a row

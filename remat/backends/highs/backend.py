@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.backends.base import (
     Availability,
@@ -97,6 +98,27 @@ class Highs(Backend):
         return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
 
 
+def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.int32], name: str) -> None:
+    """Hand `matrix` over, with these kinds of columns; takes seconds for a large one.
+
+    Raises
+    ------
+    BackendError
+        Naming the model, if HiGHS does not take it.
+    """
+    rows, columns = matrix.shape
+    lower, upper, cost = matrix.lower, matrix.upper, matrix.cost
+    if not columns:  # HiGHS does not look at the rows of a model without columns
+        lower = upper = cost = np.zeros(1)
+        integral, columns = np.zeros(1, dtype=np.int32), 1
+    status = solver.passModel(
+        columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize), 0.0,
+        cost, lower, upper, matrix.row_lower, matrix.row_upper, matrix.indptr, matrix.indices, matrix.values, integral,
+    )  # fmt: skip
+    if status == highspy.HighsStatus.kError:
+        raise BackendError(f"HiGHS does not take model {name!r}", "model-refused")
+
+
 def _common_step(model: Model) -> float:
     """The largest number of which the objective's terms always are a multiple in the best solution; 0 if unknown."""
     used = model.objective.coefficient != 0
@@ -150,18 +172,7 @@ class _Run(Run):
     def _load(self) -> None:
         """Hand the matrix over, which takes seconds for a large one, and the hint."""
         matrix = self.matrix
-        rows, columns = matrix.shape
-        lower, upper, cost, integral = matrix.lower, matrix.upper, matrix.cost, matrix.integral
-        if not columns:  # HiGHS does not look at the rows of a model without columns
-            lower = upper = cost = np.zeros(1)
-            integral, columns = np.zeros(1, dtype=np.int32), 1
-        status = self._solver.passModel(
-            columns, rows, len(matrix.values), int(self._highspy.MatrixFormat.kRowwise),
-            int(self._highspy.ObjSense.kMinimize), 0.0, cost, lower, upper, matrix.row_lower, matrix.row_upper,
-            matrix.indptr, matrix.indices, matrix.values, integral,
-        )  # fmt: skip
-        if status == self._highspy.HighsStatus.kError:
-            raise BackendError(f"HiGHS does not take model {self.lowered.source.name!r}", "model-refused")
+        pass_model(self._highspy, self._solver, matrix, matrix.integral, self.lowered.source.name)
         if self.books.hint is None or self.options.deadline.expired:
             return
         values = self.lowered.extend(self.books.hint)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.backends.base import SolveOptions, StopReason
+from remat.backends.highs.backend import pass_model
 from remat.backends.processes.running import LeftBehindError, run_interruptible
 from remat.errors import BackendError
 from remat.modeling import Lowered
@@ -146,24 +147,17 @@ def relax(
     for name, value in given.items():
         if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:
             raise BackendError(f"HiGHS does not take {value!r} for its option {name!r}")
-    rows, columns = matrix.shape
 
     def load_and_run() -> None:
         """In the thread of the solver: a large model takes seconds to hand over."""
-        status = solver.passModel(
-            columns, rows, len(matrix.values), int(highspy.MatrixFormat.kRowwise), int(highspy.ObjSense.kMinimize),
-            0.0, matrix.cost, matrix.lower, matrix.upper, matrix.row_lower, matrix.row_upper,
-            matrix.indptr, matrix.indices, matrix.values, np.zeros(columns, dtype=np.int32),
-        )  # fmt: skip
-        if status == highspy.HighsStatus.kError:
-            raise BackendError(f"HiGHS does not take model {lowered.source.name!r}")
+        pass_model(highspy, solver, matrix, np.zeros_like(matrix.integral), lowered.source.name)
         _limit(solver, options)
         if not options.deadline.expired:
             solver.run()
 
     build_seconds, began = time.monotonic() - began, time.monotonic()
     stop, infeasible, bound, objective = StopReason.FINISHED, False, None, None
-    duals, values = np.zeros(rows), None
+    duals, values = np.zeros(len(matrix.row_lower)), None
     try:
         if run_interruptible(load_and_run, solver.cancelSolve, options.deadline):
             stop = StopReason.INTERRUPTED
@@ -173,7 +167,7 @@ def relax(
             stop = StopReason.FINISHED if infeasible else StopReason.OTHER
         else:
             solution = solver.getSolution()
-            if solution.dual_valid or len(solution.row_dual) == rows:
+            if solution.dual_valid or len(solution.row_dual) == len(duals):
                 duals = np.array(solution.row_dual, dtype=np.float64)
             solved = ended in {statuses.kOptimal, statuses.kModelEmpty}
             if solved:

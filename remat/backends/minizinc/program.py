@@ -280,8 +280,7 @@ class RecordProgram:
     def _domain(self, record: Domain) -> None:
         self._numbers(record, record.variable)
         for k, variable in enumerate(self._clock.each(record.variable.tolist())):
-            listed = set(record.values[record.indptr[k] : record.indptr[k + 1]].tolist())
-            self.domains[variable] = self.domains.get(variable, listed) & listed
+            self.domains[variable] = set(record.values[record.indptr[k] : record.indptr[k + 1]].tolist())
 
     def _cumulative(self, record: Cumulative) -> None:
         self.uses.add(self._numbers(record, record.start))
