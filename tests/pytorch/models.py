@@ -65,36 +65,42 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-class Gpt(nn.Module):
+class Embedded(nn.Module):
+    """Tokens and their places as vectors."""
+
+    def __init__(self, width: int, vocabulary: int, length: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
+
+
+class Gpt(Embedded):
     """The weights of the token embedding and of the last linear map are one parameter, as in GPT-2."""
 
     def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(length, width)
-        self.dropout = nn.Dropout(dropout)
+        super().__init__(width, vocabulary, length, dropout)
         self.layers = nn.ModuleList(Layer(width, heads, dropout, causal=True) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
-        x = self.dropout(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
+        x = self.embedded(ids)
         for layer in self.layers:
             x = layer(x)
         logits = self.head(self.norm(x))
         return logits if targets is None else token_loss(logits, targets)
 
 
-class Bert(nn.Module):
+class Bert(Embedded):
     """Encoder with a head for masked tokens, and a pooler that a loss of tokens does not use (no gradient)."""
 
     def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(length, width)
+        super().__init__(width, vocabulary, length, dropout)
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(width, heads, dropout, causal=False) for _ in range(layers))
         self.pooler = nn.Linear(width, width)
         self.head = nn.Linear(width, vocabulary)
@@ -109,19 +115,13 @@ class Bert(nn.Module):
         return token_loss(self.head(x), targets)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Embedded):
     def __init__(self, layers: int, width: int, heads: int, *, vocabulary: int, length: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(length, width)
-        self.dropout = nn.Dropout(dropout)
+        super().__init__(width, vocabulary, length, dropout)
         self.encoder = nn.ModuleList(Layer(width, heads, dropout, causal=False) for _ in range(layers))
         self.decoder = nn.ModuleList(Layer(width, heads, dropout, causal=True, cross=True) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary)
-
-    def embedded(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
 
     def forward(self, source: Tensor, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         memory = self.embedded(source)
@@ -134,70 +134,58 @@ class EncoderDecoder(nn.Module):
         return logits if targets is None else token_loss(logits, targets)
 
 
+def normed(*convolutions: nn.Module) -> list[nn.Module]:
+    """Return convolutions, each with batch norm and ReLU after it."""
+    return [part for each in convolutions for part in (each, nn.BatchNorm2d(each.out_channels), nn.ReLU())]
+
+
 class Bottleneck(nn.Module):
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
-        self.relu = nn.ReLU()
-        self.downsample = None
+        *inner, self.relu = normed(
+            nn.Conv2d(channels, width, 1, bias=False),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.Conv2d(width, 4 * width, 1, bias=False),
+        )
+        self.body, self.beside = nn.Sequential(*inner), nn.Sequential()
         if stride != 1 or channels != 4 * width:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
-            )
+            self.beside.extend(normed(nn.Conv2d(channels, 4 * width, 1, stride, bias=False))[:2])
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+        return self.relu(self.body(x) + self.beside(x))
 
 
 class Resnet(nn.Module):
     def __init__(self, blocks: Sequence[int], width: int, classes: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
-        self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-        channels, stages = width, []
+        self.stem = nn.Sequential(*normed(nn.Conv2d(3, width, 7, 2, 3, bias=False)), nn.MaxPool2d(3, 2, 1))
+        channels, self.stages = width, nn.Sequential()
         for number, count in enumerate(blocks):
-            stage = []
             for block in range(count):
-                stage.append(Bottleneck(channels, width << number, 2 if number and not block else 1))
+                self.stages.append(Bottleneck(channels, width << number, 2 if number and not block else 1))
                 channels = 4 * (width << number)
-            stages.append(nn.Sequential(*stage))
-        self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
-        x = self.stages(self.pool(self.relu(self.bn1(self.conv1(images)))))
+        x = self.stages(self.stem(images))
         logits = self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits if targets is None else functional.cross_entropy(logits, targets)
 
 
-class Twice(nn.Module):
-    """Twice a convolution with batch norm."""
-
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
-        self.relu = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
+def twice(channels: int, width: int) -> nn.Module:
+    """Return two convolutions with batch norm."""
+    return nn.Sequential(*normed(nn.Conv2d(channels, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)))
 
 
 class Unet(nn.Module):
     def __init__(self, levels: int, width: int, classes: int) -> None:
         super().__init__()
-        self.first = Twice(3, width)
-        self.down = nn.ModuleList(Twice(width << k, width << (k + 1)) for k in range(levels - 1))
+        self.first = twice(3, width)
+        self.down = nn.ModuleList(twice(width << k, width << (k + 1)) for k in range(levels - 1))
         self.pool = nn.MaxPool2d(2)
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(width << (k + 1), width << k, 2, 2) for k in reversed(range(levels - 1))
-        )
-        self.join = nn.ModuleList(Twice(width << (k + 1), width << k) for k in reversed(range(levels - 1)))
+        upwards = [width << k for k in reversed(range(levels - 1))]
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * each, each, 2, 2) for each in upwards)
+        self.join = nn.ModuleList(twice(2 * each, each) for each in upwards)
         self.last = nn.Conv2d(width, classes, 1)
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -215,18 +203,11 @@ def transformer(kind: Callable[..., nn.Module], sequences: int) -> Callable[...,
     """A maker of transformers, whose sample arguments are `sequences` of ids and, with `loss`, targets."""
 
     def make(
-        *,
-        layers: int = 2,
-        width: int = 32,
-        heads: int = 2,
-        vocabulary: int = 64,
-        length: int = 16,
-        batch: int = 2,
-        dropout: float = 0.1,
-        loss: bool = True,
+        *, vocabulary: int = 64, length: int = 16, batch: int = 2, dropout: float = 0.1, loss: bool = True, **sizes: int
     ) -> Sample:
-        module = kind(layers, width, heads, vocabulary=vocabulary, length=length, dropout=dropout)
-        return module, ids(vocabulary, length, batch, sequences + loss)
+        sizes = {"layers": 2, "width": 32, "heads": 2, **sizes}
+        module = kind(**sizes, vocabulary=vocabulary, length=length, dropout=dropout)
+        return module, tuple(torch.randint(vocabulary, (batch, length)) for _ in range(sequences + loss))
 
     return make
 
@@ -258,10 +239,6 @@ def unet(
     """Sample arguments: images and, with `loss`, the class of each pixel."""
     args = (torch.randn(batch, 3, image, image), torch.randint(classes, (batch, image, image)))
     return Unet(levels, width, classes), args[: 1 + loss]
-
-
-def ids(vocabulary: int, length: int, batch: int, count: int) -> tuple[Tensor, ...]:
-    return tuple(torch.randint(vocabulary, (batch, length)) for _ in range(count))
 
 
 #: All of them, for tests of everything.
