@@ -64,12 +64,17 @@ def candidates() -> Iterator[Path]:
         yield Path(given).absolute() / f"remat-{own}" / name
         return
     yield PACKAGE / "__pycache__" / name
+    if (user := user_cache()) is not None:
+        yield user / "remat" / own / name
+
+
+def user_cache() -> Path | None:
+    """Return the user's cache folder, ``XDG_CACHE_HOME`` or ``~/.cache``; None where the home folder is not known."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        user = Path(root) if Path(root).is_absolute() else Path.home() / ".cache"
-    except RuntimeError:  # the home folder is not known
-        return
-    yield user / "remat" / own / name
+        return Path(root) if Path(root).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        return None
 
 
 def readable() -> Iterator[Path]:

@@ -1,15 +1,19 @@
 """Capture of training steps: ops, tensors, storages, phases; of modules that return and take all kinds of things."""
 
 import operator
+import time
 
+import psutil
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from models import FULL, MODELS, SMALLEST, captured, resnet  # noqa: E402
+from models import FULL, MODELS, SMALLEST, captured, gpt, resnet  # noqa: E402
 from torch import nn  # noqa: E402
 
-from remat import read_graph  # noqa: E402
+from remat import Problem, read_graph, solve  # noqa: E402
+from remat.hierarchy.identical import identical_groups  # noqa: E402
+from remat.hierarchy.partition.modules import Modules  # noqa: E402
 from remat.torch.capture import capture, fake_tensors  # noqa: E402
 from remat.torch.captured import BEGIN_BACKWARD, Captured  # noqa: E402
 
@@ -234,3 +238,27 @@ def test_networks_that_others_captured(file: str, name: str, classes: int, share
     assert sorted(t.size for t in graph.tensors) == sorted([*(t.size for t in other.tensors), *tangents.values()])
     assert graph.reference_peak == other.reference_peak
     assert graph.constant_memory == other.constant_memory - sum(tangents.values())
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_gpt_of_96_layers() -> None:
+    """In less than two minutes, without memory for its weights; its layers are the same, and it can be scheduled."""
+    layers, process = 96, psutil.Process()
+    before, begun = process.memory_info().rss, time.process_time()
+    with fake_tensors():
+        module, args = gpt(layers=layers, width=1536, heads=12, vocabulary=50257, length=1024, batch=4, dropout=0.1)
+    graph = capture(module, args, costs="flops").graph
+    assert time.process_time() - begun < 120
+    assert process.memory_info().rss - before < 2 * 2**30 < graph.constant_memory
+    assert len(graph.ops) > 2900
+    problem = Problem(graph, budget="50%")
+    classes = {each.representative.name: each for each in identical_groups(Modules().partition(problem))}
+    assert len(classes["layers.0"]) == layers
+    forward = sum(op.phase == "forward" for op in graph.ops)
+    assert layers * len(classes["layers.0"].representative.forward) > 0.9 * forward
+    result = solve(problem, method="hierarchical", stop=60)
+    assert result.certificate is not None
+    assert result.certificate.accepted
+    assert result.overhead is not None
+    assert result.overhead < 10

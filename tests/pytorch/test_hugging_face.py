@@ -1,4 +1,4 @@
-"""Models of Hugging Face with random weights, through ``rematerialize``, and their own checkpointing as a schedule."""
+"""Models of Hugging Face with random weights: known figures, ``rematerialize``, their checkpointing as a schedule."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,9 @@ transformers = pytest.importorskip("transformers")
 from eager import assert_equal, train  # noqa: E402
 from test_rematerialize import wild_schedule  # noqa: E402
 
-from remat import validate  # noqa: E402
+from remat import read_graph, validate  # noqa: E402
 from remat.errors import CaptureError  # noqa: E402
-from remat.torch import capture, rematerialize  # noqa: E402
+from remat.torch import capture, fake_tensors, rematerialize  # noqa: E402
 from remat.torch.peers import schedule_of_trace  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -60,6 +60,11 @@ def vit() -> Any:
     )
 
 
+def bart() -> Any:
+    sizes = {f"{part}_{what}": 1 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    return transformers.BartForConditionalGeneration(transformers.BartConfig(d_model=16, vocab_size=WORDS, **sizes))
+
+
 def classes(**other: Any) -> dict[str, Any]:
     return {**other, "labels": torch.tensor([0, 2])}
 
@@ -73,6 +78,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], dict[str, Any]]]] = {
         lambda: {**texts(), **classes()},
     ),
     "t5": (t5, lambda: {**texts(), "use_cache": False}),
+    "bart": (bart, lambda: {**texts(), "use_cache": False}),
     "llama": (llama, texts),
     "vit": (vit, lambda: classes(pixel_values=torch.randn(2, 3, 16, 16))),
 }
@@ -121,3 +127,33 @@ def test_their_checkpointing_is_a_schedule_of_the_step(reentrant: bool) -> None:
     again = {name for name in schedule.computes() if schedule.computes().count(name) > 1}
     assert len(again.intersection(step.random_ops)) >= 4
     assert schedule.meta["dropped"] == []
+
+
+@pytest.mark.parametrize("route", ["joint", "make_fx"])
+def test_gpt_2_of_hugging_face(route: str) -> None:
+    """Ops, tensors and peak as in notes of captures by others (and ``begin_backward``, and a tangent)."""
+    with fake_tensors():
+        module = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False)).train()
+        ids, labels = (torch.zeros(4, 512, dtype=torch.long) for _ in range(2))
+    captured = capture(
+        module, (), {"input_ids": ids, "labels": labels}, loss=lambda out: out.loss, route=route, costs="flops"
+    )
+    graph = captured.graph
+    assert (len(graph.ops), len(graph.tensors)) == (917 + 1, 1055 + 1)
+    assert graph.reference_peak == 4_760_317_956
+    assert graph.meta["constant_bytes"] == {"param": 497_759_232, "buffer": 0, "input": 2 * 4 * 512 * 8}
+    assert len(captured.random_ops) == 3 * 12 + 1
+    assert 1.6e12 < sum(op.cost for op in graph.ops) < 1.7e12
+
+
+@pytest.mark.shared
+def test_bert_of_hugging_face_without_its_backward_pass(shared) -> None:
+    other = read_graph(shared / "data" / "graphs" / "bert_base_infer.json")
+    with fake_tensors():
+        module = transformers.BertModel(transformers.BertConfig())
+        ids = torch.zeros(8, 512, dtype=torch.long)
+    graph = capture(module, (ids, torch.ones_like(ids)), mode="inference", costs="flops").graph
+    assert len(graph.ops) == len(other.ops)
+    assert sorted(tensor.size for tensor in graph.tensors) == sorted(tensor.size for tensor in other.tensors)
+    assert graph.reference_peak == other.reference_peak
+    assert graph.constant_memory == other.constant_memory

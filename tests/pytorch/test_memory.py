@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from refusals import refused  # noqa: E402
 
 from remat.torch.memory import measure_peak, profiled_memory, track_storages  # noqa: E402
-from remat.torch.memory.allocator import AllocatorRecord, _fill  # noqa: E402
+from remat.torch.memory.allocator import AllocatorRecord, fill  # noqa: E402
 
 
 def test_storages_count_once_and_until_the_last_view_dies() -> None:
@@ -124,7 +124,7 @@ def test_events_are_summed_in_the_order_in_which_they_happened() -> None:
     inner = {"name": "inner", "cat": "cpu_op", "ph": "X", "ts": 4.0, "dur": 2.0, "tid": 1}
     outer = {"name": "outer", "cat": "cpu_op", "ph": "X", "ts": 1.0, "dur": 9.0, "tid": 1}
     events = [event(3, 7, 50), event(1, 7, 100), event(2, 7, -100), event(4, 9, -30), event(5, 8, 9, device=1)]
-    _fill(record, [*events, inner, outer, {**inner, "name": "elsewhere", "tid": 2}])
+    fill(record, [*events, inner, outer, {**inner, "name": "elsewhere", "tid": 2}])
     assert (record.peak, record.live, record.timeline, record.peak_op) == (100, 50, [100, 0, 50], "inner")
 
 

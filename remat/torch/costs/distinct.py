@@ -59,9 +59,9 @@ class Distinct:
         if self.kind == "cuda" and not torch.cuda.is_available():
             raise MeasurementError("ops on a GPU cannot be measured here: PyTorch finds none on this machine", "no-gpu")
         self.store = Store(self.kind, folder)
-        self._keys = {id(call): key_of(what, call) for call in calls if not call.free}
-        keyed = {self._keys[id(call)]: call for call in calls if not call.free}
-        self.pending = {key: call for key, call in keyed.items() if key not in self.store}
+        self._keys = [None if call.free else key_of(what, call) for call in calls]
+        keyed = zip(self._keys, calls, strict=True)
+        self.pending = {key: call for key, call in keyed if key is not None and key not in self.store}
         self._deadline = Deadline.of(deadline)
         self._on_progress = on_progress
 
@@ -115,10 +115,9 @@ class Distinct:
             warnings.warn(CostRemark(remark), stacklevel=5)
             return None
 
-    def found(self, call: Call) -> int | None:
-        """What was measured of a call, or of one equal to it; None if it could not run, or computes nothing."""
-        key = self._keys.get(id(call))
-        return self.store[key] if key is not None and key in self.store else None
+    def found(self) -> list[int | None]:
+        """Return what was measured of each call, or of one equal to it; None if it could not run, 0 if it is free."""
+        return [0 if key is None else self.store.get(key) for key in self._keys]
 
     def _report(self, done: int, total: int, name: str) -> None:
         if self._on_progress is not None:

@@ -71,10 +71,6 @@ def _batch_reduced(call: Call) -> int:
     return 2 * call.outputs[0].numel() * call.args[1].shape[-1] * call.args[1].shape[0]
 
 
-def _dot(call: Call) -> int:
-    return 2 * call.args[0].numel()
-
-
 def _outer(call: Call) -> int:
     return 2 * call.outputs[0].numel()
 
@@ -141,7 +137,7 @@ OWN: dict[str, Formula] = {
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     **dict.fromkeys(
         (
-            "linear", "mkldnn_linear", "matmul", "mv", "_int_mm", "_weight_int8pack_mm", "_grouped_mm",
+            "linear", "mkldnn_linear", "matmul", "mv", "dot", "vdot", "_int_mm", "_weight_int8pack_mm", "_grouped_mm",
             "linalg_solve_triangular", "triangular_solve", "cholesky_solve",
         ),
         _last_contracted,
@@ -149,7 +145,6 @@ OWN: dict[str, Formula] = {
     "linear_backward": _linear_backward,
     **dict.fromkeys(("addmv", "_addmm_activation"), _added),
     "addbmm": _batch_reduced,
-    **dict.fromkeys(("dot", "vdot"), _dot),
     **dict.fromkeys(("addr", "ger"), _outer),
     "_trilinear": _trilinear,
     **dict.fromkeys(

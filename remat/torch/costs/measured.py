@@ -73,10 +73,9 @@ class Measured(CostModel):
         distinct = Distinct("time", calls, self._deadline, self._on_progress, self._folder)
         distinct.measure(_time)
         roofline = Roofline()
-        found = (distinct.found(call) for call in calls)
         return [
-            0 if call.free else known if known is not None else roofline.nanoseconds(call)
-            for call, known in zip(calls, found, strict=True)
+            roofline.nanoseconds(call) if known is None else known
+            for call, known in zip(calls, distinct.found(), strict=True)
         ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -13,17 +12,9 @@ from pathlib import Path
 import torch
 
 from remat import __version__
+from remat.compiled.places import user_cache
 from remat.errors import FormatError
 from remat.io.files import read_json, write_atomic
-
-
-def cache_folder() -> Path | None:
-    """Where measurements are kept: ``XDG_CACHE_HOME`` or ``~/.cache``; None if nobody knows where home is."""
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "remat" / "torch"
-    except RuntimeError:
-        return None
 
 
 @cache
@@ -61,7 +52,8 @@ class Store:
     """
 
     def __init__(self, kind: str, folder: Path | None = None) -> None:
-        folder = folder or cache_folder()
+        if folder is None and (user := user_cache()) is not None:
+            folder = user / "remat" / "torch"
         self.machine = machine_name(kind)
         digest = hashlib.sha256(self.machine.encode()).hexdigest()[:16]
         self.path = None if folder is None else folder / f"costs-{digest}.json"
@@ -70,6 +62,10 @@ class Store:
 
     def __getitem__(self, key: str) -> int:
         return self._values[key]
+
+    def get(self, key: str) -> int | None:
+        """Return a number, None where it is not known."""
+        return self._values.get(key)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values

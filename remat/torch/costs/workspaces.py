@@ -51,7 +51,7 @@ def measured_workspaces(
     elif distinct.pending:
         with distinct.measuring():
             _on_cpu(distinct)
-    return [0 if call.free else distinct.found(call) or 0 for call in calls]
+    return [known or 0 for known in distinct.found()]
 
 
 def _on_cpu(distinct: Distinct) -> None:

@@ -67,7 +67,7 @@ def profiled_memory() -> Iterator[AllocatorRecord]:
     record = AllocatorRecord()
     with allocator_events() as events:
         yield record
-    _fill(record, events)
+    fill(record, events)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def within(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[
     return found
 
 
-def _fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
+def fill(record: AllocatorRecord, events: Sequence[Mapping[str, Any]]) -> None:
     """Sum the memory events of a Chrome trace, and name the op at the peak."""
     top = _sum(record, _changes(events))
     record.peak_op = None if top is None else _innermost(events, float(top["ts"]), top.get("tid"))

@@ -73,7 +73,8 @@ class _Match:
         if known is other:
             return []
         if known is not None:
-            if _same(known, other, self.nodes):
+            # the trace may have merged what the base has twice
+            if known.op == "call_function" and _key(known, {}) == _key(other, {}):
                 return []
             raise self._difference(node, other, f"it is {known.name!r}, too")
         if other.op != "call_function":
@@ -86,14 +87,12 @@ class _Match:
         mine, theirs = _leaves(node), _leaves(other)
         if len(mine) != len(theirs):
             raise self._difference(node, other, "they have different arguments")
-        pairs = []
-        for a, b in zip(mine, theirs, strict=True):
-            if isinstance(a, torch.fx.Node) and isinstance(b, torch.fx.Node):
-                pairs.append((a, b))
-            elif isinstance(a, torch.fx.Node) or isinstance(b, torch.fx.Node) or type(a) is not type(b) or a != b:
+        pairs = list(zip(mine, theirs, strict=True))
+        for a, b in pairs:
+            if type(a) is not type(b) or (not isinstance(a, torch.fx.Node) and a != b):
                 raise self._difference(node, other, f"argument {a!r} is {b!r} there")
         self.nodes[node] = other
-        return pairs
+        return [(a, b) for a, b in pairs if isinstance(a, torch.fx.Node)]
 
     def _by_arguments(self) -> None:
         """Match what no result needs: by target and arguments, which have their counterparts already."""
@@ -122,11 +121,6 @@ def _plain(node: torch.fx.Node) -> torch.fx.Node:
 
 def _leaves(node: torch.fx.Node) -> list[Any]:
     return pytree.tree_leaves((node.args, dict(node.kwargs)))
-
-
-def _same(node: torch.fx.Node, other: torch.fx.Node, found: Mapping[torch.fx.Node, torch.fx.Node]) -> bool:
-    """Whether two nodes of the base compute the same: the trace may have merged what the base has twice."""
-    return node.target is other.target and node.op == "call_function" and _key(node, {}) == _key(other, {})
 
 
 def _key(node: torch.fx.Node, found: Mapping[torch.fx.Node, torch.fx.Node]) -> Any:
