@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from remat.errors import CaptureError
 from remat.jax.costs import jaxprs_of
@@ -239,7 +239,7 @@ class Inliner:
         key: Key = ("stack", (), tuple(map(self._class, parts)), (str(aval),))
         late = self._backward(scope, parts)
         self._add(
-            TracedOp(name, Stacked(aval), _tensors(parts), (written,), scope, late, self._region, key, tuple(parts))
+            TracedOp(name, _stacking(aval), _tensors(parts), (written,), scope, late, self._region, key, tuple(parts))
         )
         return written
 
@@ -370,25 +370,10 @@ class _Repeated:
     read: tuple[Value, ...]
 
 
-class StackPrimitive(NamedTuple):
-    """Stands for a primitive of JAX."""
-
-    name: str = "stack"
-
-
-class Stacked(NamedTuple):
-    """Stands for an equation that puts together what an unrolled loop made."""
-
-    aval: Any
-    primitive: StackPrimitive = StackPrimitive()
-    params: Mapping[str, Any] = MappingProxyType({})
-    invars: tuple[Any, ...] = ()
-    source_info: Any = None
-
-    @property
-    def outvars(self) -> tuple[Stacked, ...]:
-        """Itself, for its shape and type."""
-        return (self,)
+def _stacking(aval: Any) -> Any:
+    """Stand for an equation that puts together what an unrolled loop made."""
+    primitive, written = SimpleNamespace(name="stack"), SimpleNamespace(aval=aval)
+    return SimpleNamespace(primitive=primitive, params={}, invars=(), outvars=(written,), source_info=None)
 
 
 def bytes_of(aval: Any) -> int:

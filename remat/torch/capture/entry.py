@@ -121,10 +121,7 @@ def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
             reason = explained(world.module, error)
             if route == "joint":
                 raise reason from error
-    try:
-        traced = trace_make_fx(world)
-    except Exception as error:
-        raise explained(world.module, error) from error
+    traced = _recorded(world)
     if route == "auto":
         meta["fallback"] = str(reason)
     return traced
@@ -134,10 +131,15 @@ def _inference(world: FakeWorld) -> Traced:
     """The forward pass of the module in evaluation mode; its parts are then as they were."""
     with kept_modes(world.module):
         world.module.eval()
-        try:
-            return trace_make_fx(world, training=False)
-        except Exception as error:
-            raise explained(world.module, error) from error
+        return _recorded(world, training=False)
+
+
+def _recorded(world: FakeWorld, *, training: bool = True) -> Traced:
+    """What a module runs, by the route ``"make_fx"``."""
+    try:
+        return trace_make_fx(world, training=training)
+    except Exception as error:
+        raise explained(world.module, error) from error
 
 
 def _check_gradients(module: torch.nn.Module, world: FakeWorld) -> None:

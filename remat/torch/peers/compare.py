@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from remat.scope import covers
 from remat.solving.method import MethodLike
 from remat.solving.solve import solve
 from remat.solving.stop import Stop
+from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.peers.partitioner import partitioner_schedule
 
@@ -88,26 +91,22 @@ def compare_peers(
     >>> sorted(found.by_maker())
     ['greedy', "torch's partitioner (dp)"]
     """
-    if isinstance(step, Captured):
-        captured = step
-    else:
-        from remat.torch.capture import capture
-
-        captured = capture(step, args, kwargs, route="joint")
+    captured = step if isinstance(step, Captured) else capture(step, args, kwargs, route="joint")
     graph = captured.graph
     points: list[Point] = []
     for solver in solvers:
         who = f"torch's partitioner ({solver if isinstance(solver, str) else type(solver).__name__})"
-        points += [_point(captured, who, f"{knob:g}", _partitioner(knob, solver)) for knob in knobs]
+        points += [
+            _point(captured, who, f"{knob:g}", partial(partitioner_schedule, budget=knob, solver=solver))
+            for knob in knobs
+        ]
     theirs = [point for point in points if point.certified]
     for who, made in (others or {}).items():
         points.append(_point(captured, who, "", made))
     if isinstance(budgets, str):
         if budgets != AT_PEAKS:
             raise CaptureError(f"budgets are a list, or {AT_PEAKS!r}, not the text {budgets!r}")
-        peaks = {point.peak for point in points if point.peak is not None}
-        budgets = sorted(min(peak, graph.reference_peak) for peak in peaks)
-        budgets = list(dict.fromkeys(budgets))
+        budgets = sorted({min(point.peak, graph.reference_peak) for point in points if point.peak is not None})
     if budgets and methods:
         points += _ours(Problem(graph, order=order), budgets, methods, stop=stop, options=options, watch=watch)
     if from_peers:
@@ -115,10 +114,6 @@ def compare_peers(
     if least_peak:
         points += _least(Problem(graph, order=order, objective=Objective.LEAST_PEAK), stop, options)
     return TradeOff(graph, tuple(points))
-
-
-def _partitioner(knob: float, solver: Any) -> Callable[[Captured], Schedule]:
-    return lambda captured: partitioner_schedule(captured, knob, solver)
 
 
 def _point(captured: Captured, who: str, knob: str, made: Schedule | Callable[[Captured], Schedule]) -> Point:
@@ -135,10 +130,8 @@ def remarks_on(captured: Captured, schedule: Schedule) -> list[str]:
     unsafe = list(schedule.meta.get("unsafe", ()))
     if unsafe:
         remarks.append(f"{_some(unsafe, 'random op')} drawn again without its state, which only Inductor makes good")
-    counts: dict[str, int] = {}
-    for op in schedule.computes():
-        counts[op] = counts.get(op, 0) + 1
-    twice = [op for op in captured.graph.meta.get("effects", ()) if counts.get(op, 0) > 1]
+    counts = Counter(schedule.computes())
+    twice = [op for op in captured.graph.meta.get("effects", ()) if counts[op] > 1]
     if twice:
         remarks.append(
             f"{_some(twice, 'op')} with effects computed again: statistics count once only if that is seen to"

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,13 +136,11 @@ def rematerialize(
         budget, method, backend, time_limit, costs, constants, method_options, on_progress, engine, workspaces
     )
 
-    def prepare(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
-        return _prepared(module, args, kwargs, settings, None)
-
     kwargs = dict(sample_kwargs or {})
     with _training(module):
         plan = _prepared(module, args, kwargs, settings, schedule)
-    made = Rematerialized(module, plan, prepare if other_shapes == "capture" else None)
+    again = partial(_prepared, settings=settings) if other_shapes == "capture" else None
+    made = Rematerialized(module, plan, again)
     if verify:
         with _training(module), _training(made):
             _verify(made, plan, args, kwargs)
@@ -172,7 +171,7 @@ def _prepared(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     settings: Settings,
-    schedule: Schedule | str | os.PathLike[str] | None,
+    schedule: Schedule | str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Capture, solve (or take the schedule), certify, split."""
     begun = time.monotonic()
