@@ -268,11 +268,14 @@ class _Run:
         self.tried = 0
 
     def _part(self, chosen: Int, offset: Int) -> _Part:
-        first, last, size = self.c.first[chosen], self.c.last[chosen], self.c.size[chosen]
+        return _Part(chosen, offset, int((offset + self.c.size[chosen]).max()), int(self._held(chosen).max()))
+
+    def _held(self, chosen: Int) -> Int:
+        """Units of some buffers that live at each moment, and after the last."""
         total = np.zeros(self.c.moments + 1, dtype=np.int64)
-        np.add.at(total, first, size)
-        np.subtract.at(total, last, size)
-        return _Part(chosen, offset, int((offset + size).max()), int(np.cumsum(total).max()))
+        np.add.at(total, self.c.first[chosen], self.c.size[chosen])
+        np.subtract.at(total, self.c.last[chosen], self.c.size[chosen])
+        return np.cumsum(total)
 
     # -- what is left to do ------------------------------------------------------------------------------------------
 
@@ -334,11 +337,7 @@ class _Run:
     def _keys(self, part: _Part) -> dict[str, NDArray[np.float64]]:
         b, chosen = self.problem.buffers, part.buffers
         first, last, size = (x[chosen] for x in (self.c.first, self.c.last, self.c.size))
-        moments = self.c.moments
-        total = np.zeros(moments + 1, dtype=np.int64)
-        np.add.at(total, first, size)
-        np.subtract.at(total, last, size)
-        held = np.cumsum(total)
+        held = self._held(chosen)
         starts, ends = np.sort(first), np.sort(last)
         steps = (b.upper - b.lower)[chosen].astype(np.float64)
         return {

@@ -21,6 +21,7 @@ from remat.io.files import check_output, check_outputs, exists
 from remat.io.text import json_text
 
 if TYPE_CHECKING:
+    from remat.config.sections import ProblemSection
     from remat.experiments.max_batch_result import BatchResult, Probe
     from remat.graphs import ComputeGraph
     from remat.graphs.batch_scaling import AffineGraph
@@ -92,17 +93,11 @@ def command(
         check_output(schedules / "schedule.json")
     families = [
         read_family(
-            name,
-            others or (),
-            batch_size=batch_size,
-            independent=independent or (),
-            constant_costs=constant_costs,
-            sample_bytes=sample_bytes,
-            costs=run.problem.costs,
-            device=run.problem.device,
+            name, run.problem, others or (), batch_size=batch_size, sample_bytes=sample_bytes,
+            independent=independent or (), constant_costs=constant_costs,
         )
         for name in names
-    ]
+    ]  # fmt: skip
     chosen_ones = methods_of(methods, run)
     done: list[BatchResult] = []
 
@@ -149,16 +144,9 @@ def command(
 
 
 def read_family(
-    name: str,
-    others: Sequence[Path] = (),
-    *,
-    batch_size: int | None = None,
-    independent: Sequence[str] = (),
-    constant_costs: bool = False,
-    sample_bytes: int | None = None,
-    costs: str | Path | None = None,
-    device: str | None = None,
-) -> AffineGraph:
+    name: str, given: ProblemSection, others: Sequence[Path], *, batch_size: int | None, sample_bytes: int | None,
+    independent: Sequence[str], constant_costs: bool,
+) -> AffineGraph:  # fmt: skip
     """The network `name` at every batch size; see :func:`command` for what that means.
 
     Raises
@@ -171,9 +159,9 @@ def read_family(
     from remat.graphs.profiles import load_profiled
     from remat.graphs.zoo import ZOO
 
-    if not exists(name) and name in ZOO and not others and costs is None:
+    if not exists(name) and name in ZOO and not others and given.costs is None:
         return AffineGraph.of(ZOO[name])
-    graph = load_profiled(load_graph(name), costs, device)
+    graph = load_profiled(load_graph(name), given.costs, given.device)
     size = batch_size or _batch_of(graph, name)
     if others:
         graphs = {size: graph}

@@ -74,7 +74,9 @@ def command(
     """
     from remat.cli.trade_off import print_trade_off, read_points, with_points
     from remat.experiments.compare import Comparison, compare
+    from remat.experiments.plots import save_comparison_plot
     from remat.experiments.trade_off import trade_off
+    from remat.experiments.trade_off_plots import save_trade_off_plot
     from remat.schedule.plots import SUFFIXES
 
     run = given.run(graph)
@@ -85,30 +87,18 @@ def command(
 
     outputs = Outputs()
 
-    def json_of(comparison: Comparison) -> str:
-        return with_points(comparison, points)
+    tables = [path for path in (json_file, csv_file) if path is not None]
 
-    def csv_of(comparison: Comparison) -> str:
+    def text_of(path: Path, comparison: Comparison) -> str:
+        if path == json_file:
+            return with_points(comparison, points)
         return trade_off(comparison, points).to_csv() if only_files else comparison.to_csv()
 
-    texts = ((json_file, json_of), (csv_file, csv_of))
-    tables = [(path, text) for path, text in texts if path is not None]
-
-    def draw(path: Path, comparison: Comparison) -> None:
-        from remat.experiments.plots import save_comparison_plot
-
-        save_comparison_plot(comparison, path)
-
     def write(comparison: Comparison) -> None:
-        for path, text in tables:
-            outputs.attempt_text(path, text(comparison))
+        for path in tables:
+            outputs.attempt_text(path, text_of(path, comparison))
         if plot is not None:
-            outputs.attempt(plot, lambda where: draw(where, comparison))
-
-    def draw_peaks(path: Path, comparison: Comparison) -> None:
-        from remat.experiments.trade_off_plots import save_trade_off_plot
-
-        save_trade_off_plot(trade_off(comparison, points), path)
+            outputs.attempt(plot, lambda where: save_comparison_plot(comparison, where))
 
     problem = run.make_problem()
     points = read_points(files, problem)
@@ -122,16 +112,16 @@ def command(
                 watch=Watched(run.output.quiet), on_run=write,
             )  # fmt: skip
         writing()
-        for path, text in tables:
-            outputs.save_text(path, text(done))
+        for path in tables:
+            outputs.save_text(path, text_of(path, done))
         if done.runs:
             print_comparison(done)
         if points:
             print_trade_off(trade_off(done, points))
         if plot is not None:
-            outputs.draw(plot, lambda where: draw(where, done))
+            outputs.draw(plot, lambda where: save_comparison_plot(done, where))
         if peaks is not None:
-            outputs.draw(peaks, lambda where: draw_peaks(where, done))
+            outputs.draw(peaks, lambda where: save_trade_off_plot(trade_off(done, points), where))
     found = any(one.result is not None and one.result.schedule is not None for one in done.runs)
     found = found or any(point.certified for point in points)
     outputs.leave(INTERRUPTED if done.interrupted else OK if found else NO)

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
-from fractions import Fraction
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,9 +140,9 @@ def read_budgets(text: str) -> list[str]:
     try:
         if match is None:
             raise ValueError
-        low, high, step = (Fraction(match[number]) for number in (1, 3, 5))
+        low, high, step = (Decimal(match[number]) for number in (1, 3, 5))
         units = {match[number] for number in (2, 4, 6)} - {""}
-    except ValueError:
+    except (ValueError, InvalidOperation):
         raise ProblemError(f"budgets {text[:60]!r} are not LOW:HIGH:STEP (50%:95%:5%)") from None
     if len(units) > 1:
         raise ProblemError(f"budgets {text[:60]!r} have several units")
@@ -151,16 +151,7 @@ def read_budgets(text: str) -> list[str]:
     if (high - low) / step > MAX_STEPS:
         raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}")
     unit = units.pop() if units else ""
-    return [f"{_decimal(low + number * step)}{unit}" for number in range(int((high - low) / step) + 1)]
-
-
-def _decimal(value: Fraction) -> str:
-    """Exact digits; sums of decimal numbers have them."""
-    digits = 0
-    while (value * 10**digits).denominator != 1:
-        digits += 1
-    whole = int(value * 10**digits)
-    return f"{whole // 10**digits}" + (f".{whole % 10**digits:0{digits}}" if digits else "")
+    return [f"{(low + number * step).normalize():f}{unit}" for number in range(int((high - low) / step) + 1)]
 
 
 def shown(cell: Cell, base: int | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
@@ -62,25 +62,22 @@ class Arena:
 
 def arenas(
     graph: ComputeGraph,
-    orders: Sequence[str] | Mapping[str, Schedule] = ORDERS,
+    orders: Sequence[str] = ORDERS,
     methods: Sequence[str] = ALLOCATORS,
     *,
     time_limit: float = 20.0,
     options: SolveOptions = DEFAULT_OPTIONS,
-    on_arena: Callable[[Arena], object] = lambda _: None,
 ) -> tuple[Arena, ...]:
     """The arena of each order under each allocator; those that are not installed are passed over.
 
     Parameters
     ----------
-    orders : sequence of str or mapping of names to schedules
+    orders : sequence of str
         ``reference`` or methods of :func:`remat.order`.
     methods : sequence of str
         Names of allocators.
     time_limit : float
         Seconds for each order, and for each allocation.
-    on_arena : callable
-        Called with each one as it is there.
 
     Raises
     ------
@@ -107,18 +104,13 @@ def arenas(
             began = time.monotonic()
             answer = allocate(problem, method, time_limit=time_limit, options=options)
             spent = time.monotonic() - began
-            one = Arena(name, method, problem.buffers.peak(), answer.price, answer.bound, spent)
-            on_arena(one)
-            found.append(one)
+            found.append(Arena(name, method, problem.buffers.peak(), answer.price, answer.bound, spent))
     return tuple(found)
 
 
 def _schedules(
-    graph: ComputeGraph, orders: Sequence[str] | Mapping[str, Schedule], time_limit: float, options: SolveOptions
+    graph: ComputeGraph, orders: Sequence[str], time_limit: float, options: SolveOptions
 ) -> Iterator[tuple[str, Schedule]]:
-    if isinstance(orders, Mapping):
-        yield from orders.items()
-        return
     for name in orders:
         if name == "reference":
             yield name, Schedule.reference(graph)

@@ -49,8 +49,7 @@ def plot_comparison(comparison: Comparison) -> Figure:
         if not measure.peak:  # peaks are never near nothing
             top = axes.get_ylim()[1]
             axes.set_ylim(-0.03 * top, top)
-        axes.set_xlim(left=0)
-        axes.set_ylabel(measure.label)
+        axes.set(xlim=(0, None), ylabel=measure.label)
         axes.legend(fontsize="small", frameon=False)
         axes.grid(alpha=0.3)
         axes.set_xlabel("seconds")
@@ -95,8 +94,7 @@ def plot_frontier(frontier: Frontier) -> Figure:
     structural = problem.structural_peak / scale
     if structural > edges[0] - margin:
         axes.axvspan(edges[0] - margin, structural, color="#DDDDDD", linewidth=0, label="below the structural bound")
-    axes.set_xlabel(f"budget ({unit})")
-    axes.set_ylabel("overhead (%)" if problem.graph.base_cost else "cost")
+    axes.set(xlabel=f"budget ({unit})", ylabel="overhead (%)" if problem.graph.base_cost else "cost")
     axes.set_title(plain_text(problem.graph.name) + ": bounds dashed, proved optima filled", fontsize="medium")
     if problem.reference_peak:
         share = 100 * scale / problem.reference_peak

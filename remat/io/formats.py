@@ -90,7 +90,7 @@ class Source:
 
     @property
     def looks_like_json(self) -> bool:
-        """Whether the content starts like a JSON object."""
+        """Whether the content starts like a JSON object: its value is an object then, or it is no JSON."""
         return self.data[:4096].lstrip(b" \t\r\n").startswith(b"{")
 
     @cached_property
@@ -205,6 +205,6 @@ class Formats(Generic[F]):
 
 def _says_format(source: Source) -> str:
     """What an unrecognized JSON file says of itself."""
-    if source.looks_like_json and isinstance(source.json, dict) and isinstance(source.json.get("format"), str):
+    if source.looks_like_json and isinstance(source.json.get("format"), str):
         return f'; its "format" is {source.json["format"][:40]!r}'
     return ""

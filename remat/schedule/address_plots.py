@@ -83,9 +83,7 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
         )
     axes.set_xlim(0, steps)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(0, 1.05 * height)
-    axes.set_xlabel("compute step" if not bare else "step")
-    axes.set_ylabel(f"address ({unit})")
+    axes.set(ylim=(0, 1.05 * height), xlabel="compute step" if not bare else "step", ylabel=f"address ({unit})")
     name = addresses.memories[memory].name if len(addresses.memories) > 1 else b.graph or "addresses"
     certificate = check_addresses(addresses, max_violations=1)
     fault = "" if certificate.first is None else f"\nnot valid: {certificate.first.message}"

@@ -66,11 +66,9 @@ def plot_footprints(
         axes.stairs(memory, edges, fill=True, color=colour, alpha=0.18)
         axes.stairs(memory, edges, color=colour, linewidth=1.4, label=plain_text(f"{name}: peak {run.peak:,} bytes"))
         axes.axhline(run.peak / scale, color=colour, linestyle="--", linewidth=0.8)
-    axes.set_xlim(0, longest)
-    axes.set_ylim(0, 1.08 * highest / scale or 1)
+    axes.set(xlim=(0, longest), ylim=(0, 1.08 * highest / scale or 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("compute step")
-    axes.set_ylabel(f"memory ({unit})")
+    axes.set(xlabel="compute step", ylabel=f"memory ({unit})")
     axes.set_title(plain_text(graph.name), fontsize="medium", pad=26)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize="small")
     return axes
@@ -111,9 +109,7 @@ def plot_peak_distribution(
             peak / scale, color=_COLOURS[number % len(_COLOURS)], linestyle=style, linewidth=width,
             label=plain_text(f"{name}: {peak:,} bytes ({share:.3g} % of the orders within)"),
         )  # fmt: skip
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel(f"peak ({unit})")
-    axes.set_ylabel("share of orders")
+    axes.set(ylim=(0, 1.02), xlabel=f"peak ({unit})", ylabel="share of orders")
     if title:
         axes.set_title(plain_text(title), fontsize="medium")
     axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), frameon=False, fontsize="small")

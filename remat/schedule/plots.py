@@ -280,9 +280,8 @@ def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
         )  # fmt: skip
     if timeline.broken is not None:
         axes.axvline(timeline.broken, color=_LINE, linestyle=":", linewidth=1.2, label="broken")
-    axes.set_xlim(0, max(len(memory), 1))
+    axes.set(xlim=(0, max(len(memory), 1)), ylabel=f"memory ({unit})")
     axes.set_ylim(0, 1.12 * max(timeline.peak, budget or 0) / scale or 1)
-    axes.set_ylabel(f"memory ({unit})")
     axes.set_title(plain_text(timeline.title), fontsize="medium", pad=26)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, frameon=False, fontsize="small")
 
@@ -319,8 +318,7 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
             axes.add_collection(
                 PolyCollection(list(boxes[chosen]), facecolors=colour, edgecolors=colour, linewidths=0.4, label=label)
             )
-    axes.set_xlim(0, max(len(timeline.memory), 1))
-    axes.set_ylim(max(len(order), 1), 0)
+    axes.set(xlim=(0, max(len(timeline.memory), 1)), ylim=(max(len(order), 1), 0))
     if len(order) <= _NAMED_ROWS:
         axes.set_yticks(np.arange(len(order)) + 0.5, [_label(graph.tensors[t].name) for t in order], fontsize="small")
         axes.set_ylabel("tensor")

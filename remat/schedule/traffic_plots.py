@@ -48,9 +48,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
         above: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": "small"}
         axes.annotate(_gain(mine, theirs), (number, height), **above)
     axes.set_xticks(range(len(schedule)), [shown_size(one.on_chip) for one in schedule])
-    axes.set_xlabel("on-chip memory")
-    axes.set_ylabel(f"off-chip traffic ({unit})")
-    axes.set_ylim(0, 1.15 * top / scale or 1)
+    axes.set(xlabel="on-chip memory", ylabel=f"off-chip traffic ({unit})", ylim=(0, 1.15 * top / scale or 1))
     axes.set_title(f"{plain_text(title)} (above: how many times less)", fontsize="medium")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize="small", frameon=False)
     axes.grid(axis="y", alpha=0.3)

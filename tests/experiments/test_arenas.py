@@ -6,14 +6,11 @@ from refusals import refused
 from remat.cli import main
 from remat.experiments.arenas import Arena, arenas, arenas_table, plot_arenas
 from remat.graphs.families import in_tree
-from remat.schedule import Schedule
 
 
 def test_orders_and_allocators_are_crossed() -> None:
     graph = in_tree(3)
-    seen: list[Arena] = []
-    found = arenas(graph, ("reference", "kahn"), ("first-fit", "auto"), on_arena=seen.append)
-    assert list(found) == seen
+    found = arenas(graph, ("reference", "kahn"), ("first-fit", "auto"))
     assert [(a.order, a.allocator) for a in found] == [
         (order, method) for order in ("reference", "kahn") for method in ("first-fit", "auto")
     ]
@@ -21,8 +18,6 @@ def test_orders_and_allocators_are_crossed() -> None:
     lines = arenas_table(found).splitlines()
     assert lines[0] == "order,allocator,peak,arena,bound,seconds"
     assert len(lines) == 5
-    own = arenas(graph, {"mine": Schedule.reference(graph)}, ("first-fit",))
-    assert own[0].order == "mine"
     with refused("remat.unknown-name", culprit="frist-fit"):
         arenas(graph, ("reference",), ("frist-fit",))
 

@@ -168,7 +168,7 @@ def _op_line(op: Op) -> str:
 
 
 def _recognizes(source: Source) -> bool:
-    return source.looks_like_json and isinstance(source.json, dict) and source.json.get("format") == NAME
+    return source.looks_like_json and source.json.get("format") == NAME
 
 
 FORMAT = GraphFormat(

@@ -290,9 +290,7 @@ def _is_archive(source: Source) -> bool:
 def _recognizes(source: Source) -> bool:
     if _is_archive(source):
         return True
-    if not (source.looks_like_json and isinstance(source.json, dict)):
-        return False
-    return {"R", "S"} <= source.json.keys() or source.json.get("producer") == "Checkmate"
+    return source.looks_like_json and ({"R", "S"} <= source.json.keys() or source.json.get("producer") == "Checkmate")
 
 
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:

@@ -119,7 +119,7 @@ def plan_to_text(plan: ExecutionPlan) -> str:
 
 
 def _is_json_plan(source: Source) -> bool:
-    return source.looks_like_json and isinstance(source.json, dict) and source.json.get("format") == NAME
+    return source.looks_like_json and source.json.get("format") == NAME
 
 
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:

@@ -101,7 +101,7 @@ def _text(value: str, key: str) -> str:
 
 
 def _recognizes(source: Source) -> bool:
-    return source.looks_like_json and isinstance(source.json, dict) and source.json.get("format") == NAME
+    return source.looks_like_json and source.json.get("format") == NAME
 
 
 FORMAT = ScheduleFormat(

@@ -96,9 +96,7 @@ def schedule_from_operations(graph: ComputeGraph, ops: Any, loss_index: int | No
 
 
 def _recognizes(source: Source) -> bool:
-    if not (source.looks_like_json and isinstance(source.json, dict)):
-        return False
-    return "loss_index" in source.json and "ops" in source.json
+    return source.looks_like_json and "loss_index" in source.json and "ops" in source.json
 
 
 def _read(source: Source, graph: ComputeGraph | None) -> Schedule:
