@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -142,17 +142,11 @@ class Lns(Heuristic):
         return search.best.schedule
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A schedule and its certificate."""
 
     schedule: Schedule
     certificate: Certificate
-
-    @property
-    def rank(self) -> tuple[bool, int, int]:
-        """The smaller, the better."""
-        return rank_of(self.certificate)
 
 
 @dataclass
@@ -194,7 +188,7 @@ class _Search:
             candidates.append(self.see(schedule, source))
             if candidates[-1].certificate.accepted or self.best.enough:
                 break
-        candidates.sort(key=lambda candidate: candidate.rank)
+        candidates.sort(key=lambda candidate: rank_of(candidate.certificate))
         for candidate in candidates:
             ways = (candidate.schedule, staged(self.problem, candidate.schedule))
             for schedule in (way for way in ways if way is not None):
@@ -250,7 +244,7 @@ class _Search:
                 portfolio.learn(name, better=False, finished=False)
                 continue
             failed, solved = 0, solved + 1
-            better = new is not None and new.rank < self.work.rank
+            better = new is not None and rank_of(new.certificate) < rank_of(self.work.certificate)
             finished = raw is None or raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
             portfolio.learn(name, better=better, finished=finished)
             idle = 0 if self.best.schedule is not best else idle + 1
@@ -279,8 +273,7 @@ class _Search:
 
     def _think(self, part: Part, *, noisy: bool) -> tuple[_Candidate | None, RawResult | None]:
         """Solve the model of a part; None where there is nothing to solve."""
-        cut = self.statement.cut if self.fits else self.statement.cut_preliminary
-        small, hint = cut(self.work.schedule, part)
+        small, hint = self.statement.cut(self.work.schedule, part, preliminary=not self.fits)
         if not len(small.model.objective.index):
             return None, None
         if noisy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -27,6 +26,8 @@ class Landscape:
 
     Attributes
     ----------
+    num_ops : int
+        Ops of the graph.
     sequence, stage : int64 arrays, shape (steps,)
         The op that each step computes, and its stage, from 0 (number of ops computed for the first time before).
     memory : int64 array, shape (steps,)
@@ -36,7 +37,7 @@ class Landscape:
 
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
         graph = problem.graph
-        self.problem = problem
+        self.problem, self.num_ops = problem, len(graph.ops)
         self.sequence = computed_ops(problem, schedule)
         self.run = problem.simulate(Schedule.of_computes(graph, self.sequence))
         first = first_computes(self.sequence)
@@ -44,20 +45,9 @@ class Landscape:
         self.memory = self.run.memory
         self.again = np.flatnonzero(~first)
 
-    @property
-    def num_ops(self) -> int:
-        """Ops of the graph."""
-        return len(self.problem.graph.ops)
-
-    @cached_property
-    def neighbours(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Predecessors and successors of each op."""
-        arrays = self.problem.graph.arrays
-        return arrays.op_predecessors.lists(), arrays.op_successors.lists()
-
     def held_at(self, step: int) -> Int:
         """Ops whose outputs are held at `step`."""
-        writers = self.problem.graph.arrays.producers.lists()
+        writers = self.problem.graph.arrays.producers.shared_lists()
         return np.array(sorted({op for t in self.run.intervals.live_at(step).tolist() for op in writers[t]}), dtype=int)
 
 
@@ -129,12 +119,13 @@ def around_recomputation(land: Landscape, rng: np.random.Generator, size: int) -
 
 def related(land: Landscape, rng: np.random.Generator, size: int) -> Part:
     """An op and its relatives in the graph, the nearest first, at any time."""
-    before, after = land.neighbours
+    arrays = land.problem.graph.arrays
+    before, after = arrays.op_predecessors.shared_lists(), arrays.op_successors.shared_lists()
     pool = land.sequence[land.again] if len(land.again) and rng.random() < 0.7 else land.sequence
     found = [int(rng.choice(pool))]
     seen = set(found)
     for op in found:  # grows while it is walked
-        near = [other for other in before[op] + after[op] if other not in seen]
+        near = [other for other in (*before[op], *after[op]) if other not in seen]
         rng.shuffle(near)
         found += near
         seen.update(near)

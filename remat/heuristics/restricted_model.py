@@ -57,7 +57,7 @@ class Statement:
             For options that the formulation does not have, a problem that it cannot state, or a model that does not fit
             into memory.
         """
-        formulation = _fitting(_made(kind, options, problem, deadline), memory_limit)
+        formulation = _made(kind, options, problem, deadline, memory_limit)
         most = formulation.scope().max_computes
         if most is None:
             return cls(formulation, None)
@@ -69,7 +69,8 @@ class Statement:
         stated = Problem(
             problem.graph, problem.budget_bytes, problem.order, limits, problem.keep, problem.count_constant_memory
         )
-        return cls(_fitting(_made(kind, options, stated, deadline), memory_limit), np.array(allowed, dtype=np.int64))
+        made = _made(kind, options, stated, deadline, memory_limit)
+        return cls(made, np.array(allowed, dtype=np.int64))
 
     def crowded(self, problem: Problem, schedule: Schedule) -> bool:
         """Whether `schedule` has all the computes of some op for which the problem allows more."""
@@ -96,28 +97,39 @@ class Statement:
         """The model of the least peak, if there is one."""
         return self.formulation.preliminary()
 
-    def cut(self, schedule: Schedule, part: Part) -> tuple[Restricted, Float]:
-        """The main model around `schedule` cut down to `part`, and its values for the schedule."""
-        leeway = self.formulation.leeway(schedule, part)
-        small = restrict(self.model, leeway.lower, leeway.upper, self.formulation.deadline)
-        return small, small.reduce(leeway.values)
+    def cut(self, schedule: Schedule, part: Part, *, preliminary: bool = False) -> tuple[Restricted, Float]:
+        """The main model around `schedule` cut down to `part`, and its values for the schedule.
 
-    def cut_preliminary(self, schedule: Schedule, part: Part) -> tuple[Restricted, Float]:
-        """The same for the model of the least peak, of which what the main model does not have stays free."""
-        assert self.preliminary is not None
-        leeway, model = self.formulation.leeway(schedule, part), self.preliminary.model
+        With `preliminary` the model of the least peak, of which what the main model does not have stays free.
+        """
+        leeway, model = self.formulation.leeway(schedule, part), self.model
+        values = leeway.values
+        if preliminary:
+            assert self.preliminary is not None
+            model, values = self.preliminary.model, self.preliminary.extend(values)
         more = slice(len(leeway.values), None)
-        small = restrict(
-            model,
-            np.concatenate([leeway.lower, model.lower[more]]),
-            np.concatenate([leeway.upper, model.upper[more]]),
-            self.formulation.deadline,
-        )
-        return small, small.reduce(self.preliminary.extend(leeway.values))
+        lower = np.concatenate([leeway.lower, model.lower[more]])
+        upper = np.concatenate([leeway.upper, model.upper[more]])
+        small = restrict(model, lower, upper, self.formulation.deadline)
+        return small, small.reduce(values)
 
 
-def _fitting(formulation: Formulation, memory_limit: int | None) -> Formulation:
-    """The same, if its model fits into memory twice: with the preliminary one."""
+def _made(
+    kind: type[Formulation], given: Mapping[str, Any], problem: Problem, deadline: Deadline | None,
+    memory_limit: int | None,
+) -> Formulation:  # fmt: skip
+    """A formulation with options, if its model fits into memory twice: with the preliminary one."""
+    name, options = f"formulation {kind.name!r}", list[Any]()
+    if kind.options_type is not None:
+        try:
+            options = [kind.options_type(**given)]
+        except TypeError as error:
+            raise ProblemError(f"{name} does not take these options: {error}", "no-options") from None
+    elif given:
+        raise ProblemError(f"{name} has no options, so there is no {next(iter(given))!r}", "no-options")
+    formulation = kind(problem, *options)
+    if deadline is not None:
+        formulation.deadline = deadline
     size = formulation.estimate()
     why = "" if size is None else size.lacks_memory(available_memory(memory_limit), 2 * BUILT_BYTES)
     if why:
@@ -125,29 +137,6 @@ def _fitting(formulation: Formulation, memory_limit: int | None) -> Formulation:
             f"the model of {formulation.name} for neighbourhoods is not built: it has {size} and {why}", "memory"
         )
     return formulation
-
-
-def _made(
-    kind: type[Formulation], options: Mapping[str, Any], problem: Problem, deadline: Deadline | None
-) -> Formulation:
-    formulation = _with_options(kind, options, problem)
-    if deadline is not None:
-        formulation.deadline = deadline
-    return formulation
-
-
-def _with_options(kind: type[Formulation], options: Mapping[str, Any], problem: Problem) -> Formulation:
-    if kind.options_type is None:
-        if options:
-            raise ProblemError(
-                f"formulation {kind.name!r} has no options, so there is no {next(iter(options))!r}", "no-options"
-            )
-        return kind(problem)
-    try:
-        made = kind.options_type(**options)
-    except TypeError as error:
-        raise ProblemError(f"formulation {kind.name!r} does not take these options: {error}", "no-options") from None
-    return kind(problem, made)  # type: ignore[call-arg]
 
 
 def counts(problem: Problem, schedule: Schedule) -> Int:

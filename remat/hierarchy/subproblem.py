@@ -63,7 +63,7 @@ class SubProblem:
         ProblemError
             If ops outside the group contribute to a buffer that its forward part reads: it cannot be run alone.
         """
-        return cls(_Cut(whole, group).made(), numbers(group))
+        return cls(_cut_out(whole, group), numbers(group))
 
     @cached_property
     def outside(self) -> int | None:
@@ -142,75 +142,66 @@ def numbers(group: Group) -> Int:
     return np.concatenate([group.forward, [-1] if tied else NONE, group.backward]).astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    """Makes the sub-graph of a group."""
-
-    whole: Problem
-    group: Group
-
-    def made(self) -> Problem:
-        whole, group = self.whole, self.group
-        graph, arrays = whole.graph, whole.graph.arrays
-        forward, backward = group.forward.tolist(), group.backward.tolist()
-        part = dict.fromkeys(forward, "forward") | dict.fromkeys(backward, "backward")
-        tied = bool(forward) and bool(backward)
-        touched = sorted({
-            tensor for op in part for table in (arrays.op_inputs, arrays.op_outputs) for tensor in table[op].tolist()
-        })  # fmt: skip
-        given: list[int] = []
-        read_outside: list[int] = []
-        written_outside: list[int] = []
-        kept: list[int] = []
-        for tensor in touched:
-            writers, readers = arrays.producers[tensor].tolist(), arrays.consumers[tensor].tolist()
-            inner_writers = [op for op in writers if op in part]
-            inner_readers = {part[op] for op in readers if op in part}
-            foreign = len(inner_writers) < len(writers)
-            if not inner_writers:
-                (written_outside if tied and "forward" not in inner_readers and writers else given).append(tensor)
-                continue
-            if foreign and inner_readers:
-                if not tied or "forward" in inner_readers:
-                    name = graph.tensor_names[tensor]
-                    raise ProblemError(
-                        f"group {group.name!r} cannot be run alone: others write into {name!r}, which it reads",
-                        "not-alone",
-                    )
-                written_outside.append(tensor)
-            leaves = any(op not in part for op in readers) or (foreign and not inner_readers)
-            early = {part[op] for op in inner_writers} == {"forward"}
-            if whole.kept[tensor] or (leaves and (foreign or not (tied and early))):
-                kept.append(tensor)
-            elif leaves:
-                read_outside.append(tensor)
-        names, taken = graph.tensor_names, {graph.ops[op].name for op in part}
-        ops = [replace(graph.ops[op], phase="forward" if tied else "") for op in forward]
-        tensors = [Tensor(names[tensor], int(arrays.size[tensor])) for tensor in touched]
-        if tied:
-            after = _unused(AFTER, {names[tensor] for tensor in touched})
-            tensors.append(Tensor(after, 0))
-            reads = tuple(names[tensor] for tensor in read_outside)
-            writes = tuple(names[tensor] for tensor in written_outside)
-            ops.append(
-                Op(_unused(OUTSIDE, taken), reads, (*writes, after), type=OUTSIDE, phase="loss", recomputable=False)
-            )
-            here, late = set(backward), set(written_outside)
-            for op in backward:
-                waits = any(t in late or here.intersection(arrays.producers[t].tolist()) for t in arrays.op_inputs[op])
-                inputs = graph.ops[op].inputs
-                ops.append(replace(graph.ops[op], phase="backward", inputs=inputs if waits else (*inputs, after)))
-        else:
-            ops += [replace(graph.ops[op], phase="") for op in backward]
-        sub_graph = ComputeGraph(
-            f"{graph.name}: {group.name}", tensors, ops, [names[t] for t in given], [names[t] for t in kept],
-            cost_unit=graph.cost_unit,
-        )  # fmt: skip
-        limits = {
-            graph.ops[op].name: limit for op in part
-            if (limit := whole.compute_limits[op]) is not None and graph.ops[op].recomputable
-        }  # fmt: skip
-        return Problem(sub_graph, order=OrderRule.FIXED, max_computes=limits or None)
+def _cut_out(whole: Problem, group: Group) -> Problem:
+    """The sub-graph of a group as a problem."""
+    graph, arrays = whole.graph, whole.graph.arrays
+    forward, backward = group.forward.tolist(), group.backward.tolist()
+    part = dict.fromkeys(forward, "forward") | dict.fromkeys(backward, "backward")
+    tied = bool(forward) and bool(backward)
+    touched = sorted({
+        tensor for op in part for table in (arrays.op_inputs, arrays.op_outputs) for tensor in table[op].tolist()
+    })  # fmt: skip
+    given: list[int] = []
+    read_outside: list[int] = []
+    written_outside: list[int] = []
+    kept: list[int] = []
+    for tensor in touched:
+        writers, readers = arrays.producers[tensor].tolist(), arrays.consumers[tensor].tolist()
+        inner_writers = [op for op in writers if op in part]
+        inner_readers = {part[op] for op in readers if op in part}
+        foreign = len(inner_writers) < len(writers)
+        if not inner_writers:
+            (written_outside if tied and "forward" not in inner_readers and writers else given).append(tensor)
+            continue
+        if foreign and inner_readers:
+            if not tied or "forward" in inner_readers:
+                name = graph.tensor_names[tensor]
+                raise ProblemError(
+                    f"group {group.name!r} cannot be run alone: others write into {name!r}, which it reads",
+                    "not-alone",
+                )
+            written_outside.append(tensor)
+        leaves = any(op not in part for op in readers) or (foreign and not inner_readers)
+        early = {part[op] for op in inner_writers} == {"forward"}
+        if whole.kept[tensor] or (leaves and (foreign or not (tied and early))):
+            kept.append(tensor)
+        elif leaves:
+            read_outside.append(tensor)
+    names, taken = graph.tensor_names, {graph.ops[op].name for op in part}
+    ops = [replace(graph.ops[op], phase="forward" if tied else "") for op in forward]
+    tensors = [Tensor(names[tensor], int(arrays.size[tensor])) for tensor in touched]
+    if tied:
+        after = _unused(AFTER, {names[tensor] for tensor in touched})
+        tensors.append(Tensor(after, 0))
+        reads = tuple(names[tensor] for tensor in read_outside)
+        writes = tuple(names[tensor] for tensor in written_outside)
+        ops.append(Op(_unused(OUTSIDE, taken), reads, (*writes, after), type=OUTSIDE, phase="loss", recomputable=False))
+        here, late = set(backward), set(written_outside)
+        for op in backward:
+            waits = any(t in late or here.intersection(arrays.producers[t].tolist()) for t in arrays.op_inputs[op])
+            inputs = graph.ops[op].inputs
+            ops.append(replace(graph.ops[op], phase="backward", inputs=inputs if waits else (*inputs, after)))
+    else:
+        ops += [replace(graph.ops[op], phase="") for op in backward]
+    sub_graph = ComputeGraph(
+        f"{graph.name}: {group.name}", tensors, ops, [names[t] for t in given], [names[t] for t in kept],
+        cost_unit=graph.cost_unit,
+    )  # fmt: skip
+    limits = {
+        graph.ops[op].name: limit for op in part
+        if (limit := whole.compute_limits[op]) is not None and graph.ops[op].recomputable
+    }  # fmt: skip
+    return Problem(sub_graph, order=OrderRule.FIXED, max_computes=limits or None)
 
 
 def _unused(name: str, taken: set[str]) -> str:

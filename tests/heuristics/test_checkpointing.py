@@ -6,23 +6,19 @@ from math import isqrt
 
 import pytest
 from generators import training_graph
-from helpers import ONE, RUN, judged
+from helpers import RUN, judged
 from refusals import refused
 
 from remat import registry
-from remat.backends.base import SolveOptions
-from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
-from remat.graphs.io import read_graph
 from remat.graphs.zoo import TRAINING, ZOO
-from remat.heuristics import HeuristicRun
 from remat.heuristics.checkpointing.base import CheckpointingOptions, SweepOptions
-from remat.heuristics.checkpointing.chen import ChenSqrt, LinearizedGreedy, LinearizedSqrt
+from remat.heuristics.checkpointing.chen import LinearizedGreedy
 from remat.heuristics.checkpointing.choices import all_forward_ops, articulation_points, greedy, greedy_sweep
 from remat.heuristics.checkpointing.step import TrainingStep
 from remat.problem import Problem
-from remat.schedule import Verdict, simulate, validate
+from remat.schedule import simulate
 
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
 ON_TRAINING_GRAPHS = ("checkpoint-all", "ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy")
@@ -79,51 +75,6 @@ def test_closed_forms_of_unit_chains(n):
     assert certified(Problem(graph), "checkpoint-last").cost == (n * n + 5 * n + 2) // 2
 
 
-@pytest.mark.parametrize("method", ["chen-sqrt", "checkpoint-last"])
-def test_what_is_to_be_kept_is_computed_once(method):
-    problem = Problem(unit_chain(9), keep=["f0"])
-    schedule = registry.load("heuristics", method)().run(problem, RUN)
-    assert judged(problem, schedule).accepted
-    assert schedule.computes().count("f0") == 1
-    assert schedule.computes().count("f1") >= 2
-
-
-def with_statistics(length, kept):
-    """A chain of activations, each of whose ops also writes a statistic, which nobody reads."""
-    b = GraphBuilder("normalized")
-    for k in range(length):
-        outputs = [b.tensor(f"a{k}", 1000), b.tensor(f"mean{k}", 1)]
-        b.op(f"f{k}", inputs=[f"a{k - 1}"] if k else [], outputs=outputs, cost=1, phase="forward")
-        if kept:
-            b.output(f"mean{k}")
-    b.op("loss", inputs=[f"a{length - 1}"], size=1000, cost=1, phase="loss")
-    for k in reversed(range(length)):
-        b.op(f"g{k}", inputs=[f"a{k}", f"g{k + 1}" if k + 1 < length else "loss"], size=1000, cost=1, phase="backward")
-    return b.build()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_statistics_that_are_kept_hold_no_activation(method):
-    """Retention is per tensor: where statistics are not kept, the computes are the same."""
-    plain, graph = with_statistics(16, kept=False), with_statistics(16, kept=True)
-    problem = Problem(graph, "60%")
-    kind = registry.load("heuristics", method)
-    found, other = kind().run(problem, RUN), kind().run(Problem(plain, problem.budget_bytes - 16), RUN)
-    assert found.computes() == other.computes()
-    certificate = validate(graph, found, problem.rules)
-    assert certificate.verdict in {Verdict.VALID, Verdict.OVER_BUDGET}
-    assert certificate.peak <= simulate(plain, other).peak + 16
-    assert (certificate.recomputations > 0) == (method != "checkpoint-all")
-
-
-@pytest.mark.shared
-def test_batch_normalizations_of_a_real_network(shared):
-    """159 of 407 ops write something to be kept beside something else, which used to be held to the end with it."""
-    problem = Problem(read_graph(shared / "data" / "graphs" / "resnet50_train.json"), "50%")
-    for method in ("ap-sqrt", "ap-greedy", "linearized-sqrt", "linearized-greedy"):
-        assert certified(problem, method, FEW if "greedy" in method else None).accepted, method
-
-
 @pytest.mark.parametrize("budget", [9, 10, 12, 17])
 def test_greedy_methods_agree_on_chains(budget):
     found = [certified(Problem(unit_chain(16), budget), m) for m in ("chen-greedy", "ap-greedy", "linearized-greedy")]
@@ -133,50 +84,31 @@ def test_greedy_methods_agree_on_chains(budget):
 
 # -- the networks of the paper -----------------------------------------------------------------------------------------
 
-# Cost, peak with dead retention, peak; of checkpoint-all the second only, of checkpoint-last the first and last.
+# Cost, peak with dead retention, peak of linearized-sqrt and of ap-sqrt, which are the same on chains; the second of
+# checkpoint-all; the first and last of checkpoint-last.
 NETWORKS = {
-    "vgg16": {
-        "linearized-sqrt": (14_507_720_048_640, 15_315_501_056, 13_975_420_928),
-        "ap-sqrt": (14_507_720_048_640, 15_315_501_056, 13_975_420_928),
-        "checkpoint-all": 19_585_277_952, "checkpoint-last": (72_153_227_591_680, 13_153_337_344),
-    },
-    "vgg19": {
-        "linearized-sqrt": (18_563_242_917_888, 17_778_581_504, 13_975_420_928),
-        "ap-sqrt": (18_563_242_917_888, 17_778_581_504, 13_975_420_928),
-        "checkpoint-all": 20_921_163_776, "checkpoint-last": (99_802_364_772_352, 13_153_337_344),
-    },
-    "fcn8": {
-        "linearized-sqrt": (15_491_397_327_360, 12_578_012_160, 8_805_941_248),
-        "ap-sqrt": (13_398_908_321_280, 8_664_145_920, 8_287_944_704),
-        "checkpoint-all": 14_804_379_264, "checkpoint-last": (115_569_870_791_424, 8_287_944_704),
-    },
-    "unet": {
-        "linearized-sqrt": (12_934_359_539_712, 15_066_267_648, 11_913_920_512),
-        "ap-sqrt": (11_861_200_199_680, 27_518_271_488, 16_815_489_024),
-        "checkpoint-all": 22_949_527_552, "checkpoint-last": (94_941_599_547_392, 11_626_872_832),
-    },
-    "segnet": {
-        "linearized-sqrt": (3_279_616_204_800, 15_411_512_832, 10_457_843_200),
-        "ap-sqrt": (3_279_616_204_800, 15_411_512_832, 10_457_843_200),
-        "checkpoint-all": 23_496_361_472, "checkpoint-last": (19_452_710_690_816, 8_287_944_704),
-    },
-    "mobilenet": {
-        "linearized-sqrt": (1_211_193_323_520, 18_044_108_800, 13_464_377_344),
-        "ap-sqrt": (1_211_193_323_520, 18_044_108_800, 13_464_377_344),
-        "checkpoint-all": 37_825_796_096, "checkpoint-last": (15_172_990_078_976, 6_635_651_072),
-    },
+    "vgg16": ([(14_507_720_048_640, 15_315_501_056, 13_975_420_928)] * 2, 19_585_277_952,
+              (72_153_227_591_680, 13_153_337_344)),
+    "vgg19": ([(18_563_242_917_888, 17_778_581_504, 13_975_420_928)] * 2, 20_921_163_776,
+              (99_802_364_772_352, 13_153_337_344)),
+    "fcn8": ([(15_491_397_327_360, 12_578_012_160, 8_805_941_248), (13_398_908_321_280, 8_664_145_920, 8_287_944_704)],
+             14_804_379_264, (115_569_870_791_424, 8_287_944_704)),
+    "unet": ([(12_934_359_539_712, 15_066_267_648, 11_913_920_512),
+              (11_861_200_199_680, 27_518_271_488, 16_815_489_024)],
+             22_949_527_552, (94_941_599_547_392, 11_626_872_832)),
+    "segnet": ([(3_279_616_204_800, 15_411_512_832, 10_457_843_200)] * 2, 23_496_361_472,
+               (19_452_710_690_816, 8_287_944_704)),
+    "mobilenet": ([(1_211_193_323_520, 18_044_108_800, 13_464_377_344)] * 2, 37_825_796_096,
+                  (15_172_990_078_976, 6_635_651_072)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_published_numbers_of_networks(name):
-    graph, expected = ZOO[name](), NETWORKS[name]
-    for method in ("linearized-sqrt", "ap-sqrt"):
-        assert numbers(graph, method) == expected[method]
-    cost, dead, peak = numbers(graph, "checkpoint-all")
-    assert (cost, dead, peak) == (graph.base_cost, expected["checkpoint-all"], graph.reference_peak)
-    cost, _, peak = numbers(graph, "checkpoint-last")
-    assert (cost, peak) == expected["checkpoint-last"]
+    graph, (roots, everything, last) = ZOO[name](), NETWORKS[name]
+    assert [numbers(graph, method) for method in ("linearized-sqrt", "ap-sqrt")] == roots
+    assert numbers(graph, "checkpoint-all") == (graph.base_cost, everything, graph.reference_peak)
+    assert numbers(graph, "checkpoint-last")[::2] == last
 
 
 def test_chains_and_networks_with_skips_are_told_apart():
@@ -185,11 +117,6 @@ def test_chains_and_networks_with_skips_are_told_apart():
     for method in ON_CHAINS:
         with refused("problem.no-chain", culprit="'concatenate'"):
             certified(Problem(ZOO["unet"](), "80%"), method)
-
-
-def test_chen_is_linearized_on_a_real_chain():
-    graph = ZOO["vgg19"]()
-    assert numbers(graph, "chen-sqrt") == NETWORKS["vgg19"]["linearized-sqrt"]
 
 
 @pytest.mark.parametrize("method", ["ap-greedy", "linearized-greedy"])
@@ -323,27 +250,6 @@ def test_greedy_counts_all_bytes_but_stops_at_candidates():
 # -- graphs of every kind ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 60))])
-def test_every_method_is_valid_on_every_training_graph(seed):
-    graph = training_graph(seed, 10, full=True)
-    for problem in (Problem(graph, "60%"), Problem(graph, "80%", max_computes=2, keep=["loss"])):
-        for method in METHODS:
-            if method in ON_CHAINS and not TrainingStep.of(problem).is_chain:
-                continue
-            options = FEW if "greedy" in method else None
-            assert certified(problem, method, options).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}, method
-
-
-def test_those_training_graphs_have_everything():
-    graphs = [training_graph(seed, 10, full=True) for seed in range(8)]
-    assert any(len(op.outputs) > 1 for g in graphs for op in g.ops)
-    assert any((g.arrays.producers.counts > 1).any() for g in graphs)
-    assert any(not op.recomputable for g in graphs for op in g.ops)
-    assert any(TrainingStep.of(Problem(g)).is_chain for g in graphs)
-    best = [certified(Problem(g, "90%"), "linearized-greedy", FEW) for g in graphs]
-    assert sum(c.accepted and c.recomputations > 0 for c in best) >= 2
-
-
 def test_dead_retention_is_for_plain_graphs():
     problem = Problem(training_graph(0, 10, full=True))
     with refused("problem.dead-retention"):
@@ -360,33 +266,7 @@ def test_dead_retention_is_for_plain_graphs():
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_expired_deadline_still_gives_a_schedule():
-    problem = Problem(unit_chain(30), 12)
-    schedule = LinearizedGreedy().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1)))
-    assert judged(problem, schedule).verdict in {Verdict.VALID, Verdict.OVER_BUDGET}
-
-
-def test_a_listener_hears_of_better_schedules_and_may_stop_the_sweep():
-    problem = Problem(ZOO["vgg16"](), "90%")
-    heard = []
-    last = LinearizedGreedy().run(problem, HeuristicRun(ONE, on_schedule=lambda s: bool(heard.append(s))))
-    costs = [simulate(problem.graph, s).cost for s in heard]
-    assert costs == sorted(costs, reverse=True)
-    assert len(costs) >= 2
-    assert last == heard[-1]
-    assert LinearizedGreedy().run(problem, HeuristicRun(ONE, on_schedule=lambda _: True)) == heard[0]
-
-
-def test_a_listener_hears_of_nothing_above_the_budget():
-    problem, heard = Problem(unit_chain(9), 6), []
-    registry.load("heuristics", "griewank-walther")().run(problem, HeuristicRun(ONE, on_schedule=heard.append))
-    assert heard
-    assert all(simulate(problem.graph, schedule).peak <= 6 for schedule in heard)
-
-
-def test_options_out_of_range():
-    with refused("problem.option", culprit="sweep"):
-        SweepOptions(sweep=0)
+def test_a_sweep_tries_as_many_sizes_as_it_is_told():
     problem = Problem(unit_chain(16))
     assert len(list(LinearizedGreedy(SweepOptions(sweep=3)).candidates(problem))) == 3
 
@@ -396,10 +276,4 @@ def test_a_reference_order_that_is_not_the_listing():
     graph = ZOO["unet"]()
     rng = random.Random(5)
     shuffled = replace(graph, ops=rng.sample(graph.ops, len(graph.ops)), order=graph.order)
-    assert numbers(shuffled, "linearized-sqrt") == NETWORKS["unet"]["linearized-sqrt"]
-    assert numbers(shuffled, "ap-sqrt") == NETWORKS["unet"]["ap-sqrt"]
-
-
-def test_classes_are_those_registered():
-    assert registry.load("heuristics", "chen-sqrt") is ChenSqrt
-    assert registry.load("heuristics", "linearized-sqrt") is LinearizedSqrt
+    assert [numbers(shuffled, method) for method in ("linearized-sqrt", "ap-sqrt")] == NETWORKS["unet"][0]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from helpers import ONE, RUN
-from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, solve, validate
 from remat.backends.base import SolveOptions
@@ -65,8 +64,6 @@ def test_it_gives_up() -> None:
     assert Eviction(EvictionOptions(most_computes=9)).run(problem, RUN) is not None
     assert Eviction().run(replace(problem, budget=2), RUN) is None
     assert Eviction().run(problem, HeuristicRun(SolveOptions(Deadline.after(0), threads=1))) is None
-    with refused("problem.option", culprit="most_computes"):
-        EvictionOptions(most_computes=0)
 
 
 def test_the_clock_is_looked_at_while_the_tables_are_made() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from helpers import judged
-from refusals import refused
 
-from remat import registry, solve
+from remat import solve
 from remat.backends.base import SolveOptions, Status
 from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
@@ -83,9 +82,3 @@ def test_a_free_order_has_its_schedule_and_not_its_bound() -> None:
 def test_a_programme_may_be_too_large() -> None:
     problem, heuristic = Problem(layers(6), "80%"), FewStages(FewStagesOptions(variables=3))
     assert heuristic.run(problem, run()) is None and heuristic.bound is None
-
-
-def test_options_and_registration() -> None:
-    assert registry.load("heuristics", "few-stages") is FewStages
-    with refused("problem.option", culprit="more"):
-        FewStagesOptions(more=0)

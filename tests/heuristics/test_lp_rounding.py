@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from helpers import ONE, judged
-from refusals import refused
 
 from remat import Problem, read_graph, simulate, solve, validate
 from remat.backends.base import SolveOptions, StopReason
@@ -123,23 +122,6 @@ def test_it_ends_at_the_proof_the_deadline_and_the_listeners_word():
     assert len(told) == 1
     assert heuristic.tried[-1].fits
     assert not any(found.fits for found in heuristic.tried[:-1])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"formulation": "retention-intervals"},
-        {"allowances": ()},
-        {"allowances": (1.0,)},
-        {"thresholds": 0.5},
-        {"thresholds": (-0.1,)},
-        {"samples": -1},
-        {"algorithm": "guess"},
-    ],
-)
-def test_options_out_of_range(options):
-    with refused("problem.option", culprit=next(iter(options))):
-        LpRoundingOptions(**options)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The least recomputation for given retention: the plain loop, all alternatives, and rules that go beyond the paper."""
+"""The least recomputation for given retention: all alternatives, and rules that go beyond the paper."""
 
 import itertools
 
@@ -24,31 +24,7 @@ def predecessors(graph):
     return [sorted(arrays.position[arrays.op_predecessors[op]].tolist()) for op in arrays.order.tolist()]
 
 
-def by_the_plain_loop(graph, S):
-    """Algorithm 2 of the paper, entry by entry."""
-    num_ops, reads = len(S), predecessors(graph)
-    R = np.eye(num_ops, dtype=bool)
-    for t in range(num_ops - 1):
-        for v in range(num_ops):
-            if S[t + 1, v] and not S[t, v]:
-                R[t, v] = True
-    for t in range(num_ops):
-        for v in range(t, -1, -1):
-            if R[t, v]:
-                for u in reads[v]:
-                    if not S[t, u]:
-                        R[t, u] = True
-    return R
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_equals_the_plain_loop(seed):
-    graph = random_graph(seed, 9, plain=True)
-    S = random_retention(len(graph.ops), seed)
-    np.testing.assert_array_equal(recomputation_for(Problem(graph), S), by_the_plain_loop(graph, S))
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_compute_is_forced(seed):
     """Among all R that satisfy the constraints (1b), (1c), (8a) and (8c) for S, it is the least entry by entry."""
     graph = random_graph(seed, 5, plain=True)
@@ -72,24 +48,17 @@ def test_every_compute_is_forced(seed):
 
 
 @pytest.mark.parametrize("most", [None, 1, 2, 3])
-@pytest.mark.parametrize("seed", range(12))
-def test_schedules_of_full_graphs_are_valid(seed, most):
+def test_schedules_of_full_graphs_are_valid(most):
     """Several outputs, graph inputs, kept tensors, accumulation buffers, ops that run once, limits of computes."""
-    graph = random_graph(seed, 8, buffers=seed % 2 == 0)
-    problem = Problem(graph, max_computes=most)
-    S = random_retention(len(graph.ops), seed, density=0.2)
-    certificate = validate(graph, schedule_for(problem, S), problem.rules)
-    assert certificate.accepted, certificate.first
-
-
-def test_random_retention_recomputes_and_needs_the_repairs():
-    """What the test above speaks of does happen."""
     counts = []
     for seed in range(30):
         graph = random_graph(seed, 8, buffers=seed % 2 == 0)
-        S = random_retention(len(graph.ops), seed, density=0.2)
-        counts.append(np.bincount(schedule_for(Problem(graph), S).targets).max())
-    assert max(counts) >= 4
+        problem = Problem(graph, max_computes=most)
+        schedule = schedule_for(problem, random_retention(len(graph.ops), seed, density=0.2))
+        certificate = validate(graph, schedule, problem.rules)
+        assert certificate.accepted, certificate.first
+        counts.append(np.bincount(schedule.targets).max())
+    assert max(counts) >= (most or 4)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -103,13 +72,6 @@ def test_schedule_is_that_of_the_matrices_with_less_dead_weight(seed):
     assert ours.cost <= as_written.cost
     assert ours.peak <= as_written.peak
     assert schedule_for(problem, S, source="me").source == "me"
-
-
-def test_nothing_retained_computes_all_ancestors_in_each_stage():
-    graph = unit_chain(5)
-    num_ops = len(graph.ops)
-    R = recomputation_for(Problem(graph), np.zeros((num_ops, num_ops), dtype=bool))
-    np.testing.assert_array_equal(R, np.tril(np.ones_like(R)))  # in a training chain everything needs all before it
 
 
 def test_kept_tensors_are_there_at_the_end():
@@ -142,13 +104,6 @@ def test_accumulation_buffers_are_held_and_not_filled_again():
     problem, nothing = Problem(b.build()), np.zeros((4, 4), dtype=bool)
     assert recomputation_for(problem, nothing).sum(axis=0).tolist() == [1, 1, 2, 1]
     assert schedule_for(problem, nothing).computes() == ["a", "b", "c", "c", "d"]
-
-
-def test_a_thousand_ops():
-    graph = unit_chain(500)
-    num_ops = len(graph.ops)
-    schedule = schedule_for(Problem(graph), np.eye(num_ops, k=-1, dtype=bool))
-    assert schedule.num_computes == (500**2 + 5 * 500 + 2) // 2
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,7 @@ from generators import training_graph
 from helpers import RUN
 from refusals import refused
 
-from remat import registry, solve
-from remat.backends.base import SolveOptions
-from remat.cli import main
-from remat.deadline import Deadline
 from remat.graphs.families import unit_chain
-from remat.graphs.io import write_graph
-from remat.graphs.layered import layered
 from remat.graphs.zoo import ZOO
 from remat.graphs.zoo.gpt import gpt
 from remat.heuristics import HeuristicRun
@@ -139,31 +133,7 @@ def test_plans_of_many_blocks_are_few():
     assert plan.segments(12) == [(0, 1), (1, 5), (5, 9), (9, 10)]
 
 
-def test_time_is_over():
-    problem = Problem(gpt(layers=4), "60%")
-    schedule = BlockCheckpointing().run(problem, HeuristicRun(SolveOptions(Deadline.after(0))))
-    assert schedule is None or validate(problem.graph, schedule).verdict is Verdict.VALID
-
-
-def test_refusals(tmp_path, capsys):
-    with refused("problem.no-training-graph"):
-        BlockCheckpointing().run(Problem(layered(12, seed=1), "80%"), RUN)
+@pytest.mark.parametrize("graph", [unit_chain(9), replace(ZOO["unet"](), meta={"modules": "none"})])
+def test_blocks_by_modules_need_paths(graph):
     with refused("problem.no-paths"):
-        BlockCheckpointing(BlockOptions("modules")).run(Problem(unit_chain(9), 9), RUN)
-    with refused("problem.option", culprit="auto"):
-        BlockOptions(blocks="layers")
-    with refused("problem.option"):
-        BlockOptions(k=0)
-    stripped = replace(ZOO["unet"](), meta={"modules": "none"})
-    with refused("problem.no-paths"):
-        BlockCheckpointing(BlockOptions("modules")).run(Problem(stripped, "80%"), RUN)
-    write_graph(layered(12, seed=1), tmp_path / "layered.json")
-    assert main(["solve", str(tmp_path / "layered.json"), "--method", "block-checkpointing", "--budget", "95%"]) == 2
-    assert "no training graph" in capsys.readouterr().err
-
-
-def test_solve_by_name():
-    assert registry.load("heuristics", "block-checkpointing") is BlockCheckpointing
-    found = solve(Problem(ZOO["resnet50"](), "50%"), "block-checkpointing", stop=10)
-    assert found.certificate.accepted
-    assert found.source == "block-checkpointing"
+        BlockCheckpointing(BlockOptions("modules")).run(Problem(graph, "80%"), RUN)

@@ -112,12 +112,6 @@ def test_a_sub_problem_is_made_for_each_class_of_identical_groups(monkeypatch: p
     assert all(each == found[0] for each in found)
 
 
-def test_an_executor_gives_what_is_found_here() -> None:
-    here = listed(Recursion(three_levels(), knobs(), workers=1))
-    with ThreadPoolExecutor(2) as pool:
-        assert listed(Recursion(three_levels(), knobs(), executor=pool)) == here
-
-
 class Failing(ThreadPoolExecutor):
     """Loses every other task."""
 
@@ -132,12 +126,15 @@ class Failing(ThreadPoolExecutor):
         return super().submit(task, *arguments, **more)
 
 
-def test_what_an_executor_loses_is_done_here() -> None:
+@pytest.mark.parametrize("executor", [ThreadPoolExecutor, Failing])
+def test_an_executor_gives_what_is_found_here_and_what_it_loses_is_done_here(
+    executor: type[ThreadPoolExecutor],
+) -> None:
     notes: list[str] = []
-    with Failing(1) as pool:
+    with executor(2) as pool:
         found = listed(Recursion(three_levels(), knobs(), executor=pool, on_note=notes.append))
     assert found == listed(Recursion(three_levels(), knobs(), workers=1))
-    assert notes and "done in this process" in notes[0]
+    assert bool(notes) == (executor is Failing) and all("done in this process" in note for note in notes)
 
 
 def test_after_the_deadline_there_are_the_options_that_need_no_search() -> None:
@@ -273,7 +270,7 @@ def test_it_finds_the_least_peak_too() -> None:
     assert solve(problem, Hierarchical(QUICK), backend=None, stop=3).objective == solve(problem, stop=3).objective
 
 
-def test_depth_one_makes_no_groups_and_options_are_checked() -> None:
+def test_depth_one_makes_no_groups() -> None:
     flat = HierarchicalOptions(depth=1, top_methods=EVICTION, polish=False)
     result = solve(Problem(unit_chain(24), 9), Hierarchical(flat), stop=60)
     assert "partition" not in [step.name for step in result.steps]
@@ -282,10 +279,6 @@ def test_depth_one_makes_no_groups_and_options_are_checked() -> None:
     assert [step.name for step in result.steps] == ["eviction", "h-ilp"] and result.variables
     few = solve(Problem(unit_chain(8), 7), Hierarchical(replace(models, nodes=2)), "highs")
     assert "h-ilp was left out: 17 nodes are more than 2" in few.message
-    with refused("problem.option"):
-        HierarchicalOptions(options=0)
-    with refused("problem.option"):
-        HierarchicalOptions(seconds=0)
 
 
 def test_models_get_the_smallest_groups_first_few_options_and_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +294,7 @@ def test_models_get_the_smallest_groups_first_few_options_and_a_start(monkeypatc
 
     monkeypatch.setattr("remat.hierarchy.method._Run._answer", answer)
     problem = Problem(unit_chain(40), 22)
-    options = replace(QUICK, partitioners=("h-partition", "min-cut"), top_methods=("h-ilp",), options=3)
+    options = replace(QUICK, partitioners=("h-partition", "min-cut"), top_methods=("h-ilp",), options=3, moves=1)
     with contextlib.suppress(ProblemError):
         solve(problem, Hierarchical(options), "highs", stop=60)
     sizes = [max(len(each.forward) for each in given.composites) for given, *_ in asked]

@@ -10,7 +10,7 @@ from refusals import refused
 
 from remat.graphs import ComputeGraph, Tensor
 from remat.graphs.zoo.gpt import gpt
-from remat.hierarchy import Group, Hierarchy
+from remat.hierarchy import Group
 from remat.hierarchy.identical import Forms, identical_groups, translate
 from remat.hierarchy.partition.blocks import Blocks
 from remat.hierarchy.partition.h_partition import HPartition, HPartitionOptions
@@ -130,11 +130,3 @@ def test_translation_refuses_what_does_not_fit() -> None:
     with refused("problem.not-in-group", culprit="a"):
         translate([7], a, a)
     assert translate([], a, a).tolist() == []
-
-
-def test_a_group_alone_is_a_class() -> None:
-    problem = Problem(small())
-    arrays = problem.graph.arrays
-    half = len(arrays.order) // 2
-    root = Group("all", arrays.order[: half + 1], arrays.order[half + 1 :])
-    assert [len(each) for each in identical_groups(Hierarchy(problem, root))] == [1]

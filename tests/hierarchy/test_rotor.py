@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 from helpers import RUN, judged
 from numpy.typing import NDArray
-from refusals import refused
 
-from remat.backends.base import SolveOptions
 from remat.deadline import Deadline
 from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.families import unit_chain
-from remat.graphs.layered import layered
 from remat.graphs.zoo import gpt, unet
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.checkpointing.revolve import advances
@@ -28,7 +25,7 @@ from remat.hierarchy.rotor.cuts import Reads, levels
 from remat.hierarchy.rotor.heuristic import Table
 from remat.hierarchy.rotor.programme import KERNELS, Programme
 from remat.problem import Problem
-from remat.schedule import Certificate, Schedule, Verdict, simulate
+from remat.schedule import Certificate, Verdict, simulate
 
 PLAIN = RotorOptions(polish=False)
 
@@ -176,29 +173,6 @@ def test_plans_hold_no_more_than_they_claim() -> None:
 def test_it_keeps_the_budget_of_a_unet(budget: str) -> None:
     found = certificate(Problem(unet(), budget), Rotor())
     assert found.verdict is Verdict.VALID
-
-
-def test_rules_are_kept() -> None:
-    """Computes per op are limited, masks are computed once, a value is kept."""
-    graph = gpt(layers=2, vocabulary=500)
-    problem = Problem(graph, "60%", max_computes=2, keep=[graph.ops[3].outputs[0]])
-    assert certificate(problem, Rotor()).verdict is Verdict.VALID
-
-
-def test_what_is_no_training_step_is_refused() -> None:
-    with refused("problem.no-training-graph"):
-        Rotor().run(Problem(layered(20, 0.3, 1), "90%"), RUN)
-
-
-def test_it_tells_and_stops_when_it_is_enough() -> None:
-    told: list[Schedule] = []
-
-    def listen(schedule: Schedule) -> bool:
-        told.append(schedule)
-        return True
-
-    schedule = Rotor().run(Problem(unit_chain(20), 10), HeuristicRun(SolveOptions(threads=1), on_schedule=listen))
-    assert told == [schedule]
 
 
 def test_below_the_least_budget_it_gives_the_least_peak() -> None:

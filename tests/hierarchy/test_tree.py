@@ -37,6 +37,7 @@ def test_a_hierarchy_of_convex_groups_is_one() -> None:
     ("kind", "groups"),
     [
         ("problem.not-convex", [Group("x", np.array([0, 3]))]),
+        ("problem.not-convex", [Group("outer", np.arange(4), children=(Group("bent", np.array([0, 3])),))]),
         ("problem.not-convex", [Group("x", np.array([1, 5])), Group("y", np.array([2, 3]))]),
         ("problem.not-convex", [Group("x", np.array([1, 5])), Group("y", np.array([2, 6]))]),
         ("problem.not-disjoint", [Group("x", np.array([1, 2])), Group("y", np.array([2, 3]))]),
@@ -54,12 +55,6 @@ def test_what_is_no_hierarchy_is_refused(kind: str, groups: list[Group]) -> None
 def test_the_root_has_all_ops() -> None:
     with refused("problem.lacks-op", culprit="g"):
         Hierarchy(diamonds(), Group("root", np.arange(6))).check()
-
-
-def test_groups_inside_others_are_looked_at() -> None:
-    outer = Group("outer", np.arange(4), children=(Group("bent", np.array([0, 3])),))
-    with refused("problem.not-convex", culprit="bent"):
-        tree(outer).check()
 
 
 def test_backward_parts_are_nodes_of_their_own() -> None:

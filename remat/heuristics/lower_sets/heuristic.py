@@ -80,15 +80,15 @@ class LowerSets(Checkpointing):
             sets = ancestor_closures(graph, self.options.sets, self.deadline)
         programme = Programme(graph, sets, self.options.levels, self.deadline)
         least, most = programme.least(), programme.most
-        seen: set[tuple[int, ...]] = set()
+        seen: set[Chain] = set()
         fits, over = least, most
 
         def of_budget(budget: int) -> Generator[Schedule, None, bool]:
             """Schedules of the chains for a planned budget; returns whether the time-centric one fits, if it is new."""
             fitted = False
             for number, chain in enumerate(programme.chains(budget, CHAINS)):
-                if chain.sets not in seen:
-                    seen.add(chain.sets)
+                if chain not in seen:
+                    seen.add(chain)
                     sequence = problem.graph.arrays.order[sequence_with(step, reads, stored_by(programme, chain))]
                     yield useful_schedule(problem, sequence, self.name, self.deadline)
                     fitted |= self.fitted and not number
@@ -111,8 +111,8 @@ class LowerSets(Checkpointing):
 
 def stored_by(programme: Programme, chain: Chain) -> Bool:
     """Forward ops that are not computed again: all boundaries, and the last segment."""
-    stored: Bool = np.any(programme.rims[list(chain.sets)], axis=0)
-    before_last = chain.sets[-2] if len(chain.sets) > 1 else 0
+    stored: Bool = np.any(programme.rims[list(chain)], axis=0)
+    before_last = chain[-2] if len(chain) > 1 else 0
     return stored | ~programme.sets[before_last]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +15,8 @@ from remat.heuristics.lower_sets.families import ForwardGraph
 ROWS = 64
 
 
-@dataclass(frozen=True)
-class Chain:
-    """A chain of lower sets: its sets by number, the last one being all ops.
-
-    Attributes
-    ----------
-    sets : tuple of int
-    recomputed : int
-        Cost of the ops that are neither in a boundary nor in the last segment, in units of the programme.
-    """
-
-    sets: tuple[int, ...]
-    recomputed: int
+#: A chain of lower sets: its sets by number, the last one being all ops.
+Chain = tuple[int, ...]
 
 
 class Programme:
@@ -135,4 +123,4 @@ class Programme:
         while (row := int(parent[chain[-1], at])) > 0:
             at -= int(self.steps[row, chain[-1]])
             chain.append(row)
-        return Chain(tuple(reversed(chain)), time)
+        return tuple(reversed(chain))

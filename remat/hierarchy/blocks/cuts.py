@@ -53,8 +53,7 @@ def module_cuts(step: TrainingStep) -> Iterator[list[int]]:
     modules = graph.meta.get("modules")
     if not isinstance(modules, dict) or not modules:
         raise ProblemError(f"graph {graph.name!r} has no module paths (meta 'modules') to take blocks from", "no-paths")
-    names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
-    yield from _ends_of_runs([str(modules.get(name, "")).split(".") for name in names])
+    yield from _ends_of_runs([str(modules.get(name, "")).split(".") for name in _names(step)])
 
 
 def name_cuts(step: TrainingStep) -> Iterator[list[int]]:
@@ -62,9 +61,13 @@ def name_cuts(step: TrainingStep) -> Iterator[list[int]]:
 
     Names are cut at dots, slashes and colons, as frameworks write them (``layers.3.attn.qkv``).
     """
+    yield from _ends_of_runs([name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in _names(step)])
+
+
+def _names(step: TrainingStep) -> list[str]:
+    """Names of the ops of forward and loss, in order."""
     graph = step.problem.graph
-    names = [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
-    yield from _ends_of_runs([name.replace("/", ".").replace(":", ".").split(".")[:-1] for name in names])
+    return [graph.op_names[op] for op in graph.arrays.order[: step.first_backward].tolist()]
 
 
 def _ends_of_runs(paths: list[list[str]]) -> Iterator[list[int]]:

@@ -77,8 +77,8 @@ class MinCut(Partitioner):
         alive = staircase(first[passed] + 1, last[passed], arrays.size[passed], len(ops) + 1)
         names, position = problem.graph.op_names, arrays.position
         children: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        cost, limit = arrays.cost[ops], self._limit(len(ops))
-        most = limit if self.options.max_group is not None else MANY
+        cost, given = arrays.cost[ops], self.options.max_group
+        limit, most = (min(MANY, max(FEW, len(ops) // GROUPS)), MANY) if given is None else (given, given)
         stack, order = [(0, len(ops))], []
         while stack:
             deadline.check()
@@ -96,11 +96,6 @@ class MinCut(Partitioner):
                 made[start, stop] = Group(name, mine[np.argsort(position[mine])], children=below)
         whole = made.get((0, len(ops)))
         return [] if whole is None else list(whole.children)
-
-    def _limit(self, num_ops: int) -> int:
-        """Most ops of a group that is not cut."""
-        given: int | None = self.options.max_group
-        return min(MANY, max(FEW, num_ops // GROUPS)) if given is None else given
 
     def _parts(self, alive: Int, cost: Int, limit: int, start: int, stop: int) -> list[tuple[int, int]]:
         """Where to cut one run of the order; nowhere if it is small."""

@@ -243,13 +243,10 @@ class _Search:
         self.on.deadline.check()
 
     def _simulate(self, schedule: Schedule) -> Rank:
-        this = self._rank(schedule)
+        budget, found = self.problem.budget_bytes, self.problem.simulate(schedule)
+        assert budget is not None
+        this = rank(not found.violations and found.peak <= budget, found.cost, found.peak)
         if this < self.best.rank:
             useful = useful_schedule(self.problem, schedule.targets, Rotor.name)
             self.best.offer(useful if len(useful) < len(schedule) else schedule)
         return this
-
-    def _rank(self, schedule: Schedule) -> Rank:
-        budget, found = self.problem.budget_bytes, self.problem.simulate(schedule)
-        assert budget is not None
-        return rank(not found.violations and found.peak <= budget, found.cost, found.peak)

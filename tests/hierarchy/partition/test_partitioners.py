@@ -222,25 +222,6 @@ def test_closest_common_ancestors_agree_with_a_plain_search(seed: int) -> None:
             assert set(between) == leading(x, -1)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (HPartitionOptions, {"max_top": 0}),
-        (HPartitionOptions, {"max_group": 1}),
-        (HPartitionOptions, {"alpha": -1}),
-        (HPartitionOptions, {"min_group": 30}),
-        (MinCutOptions, {"balance": 0}),
-        (MinCutOptions, {"max_group": 1}),
-        (ArticulationOptions, {"max_side": -1}),
-        (ModulesOptions, {"max_members": 1}),
-        (HPartitionOptions, {"max_top": "many"}),
-    ],
-)
-def test_options_are_checked(options, named) -> None:
-    with refused("problem.option", culprit=next(iter(named))):
-        options(**named)
-
-
 def test_deadlines_are_kept() -> None:
     problem = Problem(layered(800, 0.1, seed=1))
     for name in ("h-partition", "min-cut", "articulation"):
