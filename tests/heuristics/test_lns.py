@@ -43,8 +43,8 @@ def random_part(graph, rng):
     return Part(rng.random(len(graph.ops)) < 0.5, first, last)
 
 
-def stating(kind, graph, order):
-    return kind(Problem(graph, None, order, max_computes=4))
+def within(seconds, **more):
+    return HeuristicRun(SolveOptions(Deadline.after(seconds), threads=1), **more)
 
 
 @pytest.mark.parametrize("buffers", [False, True])
@@ -57,7 +57,7 @@ def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
     looked = smaller = 0
     for seed in range(5):
         graph = random_graph(seed, buffers=buffers, most_ops=8)
-        formulation = stating(kind, graph, order)
+        formulation = kind(Problem(graph, None, order, max_computes=4))
         schedule = random_schedule(graph, rng)
         try:
             encoded = formulation.encode(schedule)
@@ -84,7 +84,7 @@ def test_all_of_a_schedule_is_the_whole_model(kind):
     graph = unit_chain(4)
     formulation = kind(Problem(graph, 5))
     everything = Part(np.ones(len(graph.ops), dtype=np.bool_), 0, len(graph.ops) - 1)
-    start = Lns().run(Problem(graph, 5), HeuristicRun(SolveOptions(Deadline.after(10), threads=1)))
+    start = Lns().run(Problem(graph, 5), within(10))
     leeway = formulation.leeway(start, everything)
     small = restrict(formulation.build(), leeway.lower, leeway.upper)
     options = SolveOptions(Deadline.after(20), threads=1)
@@ -113,17 +113,6 @@ def test_it_keeps_every_rule_and_finds_optima(options):
             found += certificate.accepted and certificate.cost == best.cost
     assert solved >= 3
     assert found >= solved - 1
-
-
-@pytest.mark.parametrize("buffers", [False, True])
-def test_the_free_order_and_buffers(buffers):
-    for seed in range(3):
-        graph = random_graph(seed, buffers=buffers)
-        problem = Problem(graph, random_budget(graph, seed), "free", max_computes=2)
-        schedule = Lns(LnsOptions(size=4, seconds=0.3, start_share=0.3)).run(
-            problem, HeuristicRun(SolveOptions(Deadline.after(0.3), seed=seed, threads=1))
-        )
-        assert {violation.rule for violation in judged(problem, schedule).violations} <= {Rule.BUDGET}
 
 
 def test_it_repairs_a_start_over_the_budget_and_improves_it():
@@ -184,11 +173,9 @@ def test_a_solver_that_fails_is_named_or_forgiven(monkeypatch):
 
     monkeypatch.setattr(CpSat, "solve", failing)
     with refused("backend.failed", culprit="in smoke"):
-        Lns().run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1)))
+        Lns().run(problem, within(30))
     monkeypatch.setattr(CpSat, "solve", fails_later)
-    assert judged(
-        problem, Lns(LnsOptions(size=4)).run(problem, HeuristicRun(SolveOptions(Deadline.after(30), threads=1)))
-    ).accepted
+    assert judged(problem, Lns(LnsOptions(size=4)).run(problem, within(30))).accepted
     assert 4 <= len(calls) <= 3 + module.FAILURES
 
 
@@ -243,7 +230,7 @@ def test_bad_options_are_named():
         (LnsOptions(formulation="checkmate", formulation_options={"copies": 2}), "'copies'"),
     ):
         with pytest.raises(RematError, match=culprit):
-            Lns(options).run(problem, HeuristicRun(SolveOptions(Deadline.after(5), threads=1)))
+            Lns(options).run(problem, within(5))
 
 
 def test_no_budget_no_search():

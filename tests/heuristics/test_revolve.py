@@ -7,7 +7,7 @@ from helpers import RUN, judged, some_slow
 
 from remat.graphs.families import unit_chain
 from remat.heuristics.checkpointing.griewank import GriewankWalther
-from remat.heuristics.checkpointing.revolve import advances, repetitions, reversal
+from remat.heuristics.checkpointing.revolve import advances, reversal
 from remat.problem import Problem
 
 # Optimal cost of the unit chain of n forward ops for budgets 3, 4, ...: proved by exhaustive search for n < 10.
@@ -31,30 +31,6 @@ def test_formula_is_the_dynamic_programme_and_schedules_attain_it():
         for slots in range(1, 9):
             assert advances(length, slots) == least_advances(length, slots)
             assert sum(what == "advance" for what, _ in reversal(length, slots)) == least_advances(length, slots)
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3, 5, 41])
-@pytest.mark.parametrize("length", [1, 2, 5, 9, 24, 40])
-def test_a_reversal_works_within_its_slots(length, slots):
-    """States made and read: what is not read by the very next action has to be stored meanwhile."""
-    made, spans, turned = {0: -1}, [], []
-    reads = {}
-    runs = [0] * length
-    for number, (what, step) in enumerate(reversal(length, slots)):
-        assert step in made  # once made, a state can be stored up to its last read, which the count below is about
-        reads[step] = number
-        if what == "turn":
-            turned.append(step)
-        else:
-            runs[step] += 1
-            if step + 1 in made:
-                spans.append((made[step + 1], reads[step + 1]))
-            made[step + 1] = number
-    spans += [(made[state], reads[state]) for state in made]
-    assert turned == list(range(length))[::-1]
-    assert max(runs) <= (repetitions(length, slots) if slots > 1 else length)
-    stored = [sum(begin < now < end for begin, end in spans) for now in range(sum(runs) + length)]
-    assert max(stored) <= slots
 
 
 def test_long_chains_are_no_recursion():

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -137,13 +139,12 @@ def test_an_executor_gives_what_is_found_here_and_what_it_loses_is_done_here(
     assert bool(notes) == (executor is Failing) and all("done in this process" in note for note in notes)
 
 
-def test_after_the_deadline_there_are_the_options_that_need_no_search() -> None:
+def test_after_the_deadline_few_groups_are_looked_at_for_options_that_need_no_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sub-problems of 20,000 ops take more than a second: the ops of the other groups stand alone."""
     found = listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1))
     assert len(found) == 6  # of each half everything saved, everything recomputed, and fast-forward
-
-
-def test_after_the_deadline_few_groups_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sub-problems of 20,000 ops take more than a second: the ops of the other groups stand alone."""
     made = cut_out(monkeypatch)
     monkeypatch.setattr(recursion, "LATE_OPS", 8)
     notes: list[str] = []
@@ -327,3 +328,43 @@ def test_a_bound_that_a_schedule_contradicts_is_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(remat.solving.bounding, "best_bound", lambda *_, **__: lie)
     with pytest.raises(BackendError, match=r"a bound of dreams claims .*, but the schedule of .* costs"):
         solve(Problem(unit_chain(8), 5), "hierarchical", method_options=replace(QUICK, depth=1, polish=True))
+
+
+def ten_groups() -> Hierarchy:
+    """A chain in groups of different lengths, so that each is a problem of its own."""
+    n = 78
+    groups, begin = [], 0
+    for length in range(3, 13):
+        back = 2 * n + 1 - begin
+        groups.append(Group(str(length), np.arange(begin, begin + length), np.arange(back - length, back)))
+        begin += length
+    return Hierarchy(
+        Problem(unit_chain(n), 20), Group("all", np.arange(n + 1), np.arange(n + 1, 2 * n + 1), tuple(groups))
+    )
+
+
+@pytest.mark.slow
+def test_a_cluster_finds_what_is_found_here_though_a_worker_is_killed() -> None:
+    distributed = pytest.importorskip("distributed")
+    here = listed(Recursion(ten_groups(), knobs(), workers=1))
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
+    with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster) as client:
+        pids = list(client.run(os.getpid).values())
+        assert len(pids) == 2
+        notes: list[str] = []
+        told: list[str] = []
+
+        def kill() -> None:
+            while not told:
+                time.sleep(0.01)
+            os.kill(pids[0], signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        pool = client.get_executor()
+        run = Recursion(ten_groups(), knobs(), Deadline(), pool, 2, on_progress=told.append, on_note=notes.append)
+        found = listed(run)
+        killer.join()
+        assert found == here
+        assert not notes  # another worker did what the first one had
+        assert told[-1] == "level 1 of 1, 10 of 10 groups"

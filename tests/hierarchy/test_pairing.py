@@ -33,15 +33,6 @@ def test_a_chain_is_mirrored() -> None:
     assert hierarchy.root.alone.tolist() == [6]
 
 
-def test_graphs_without_a_backward_pass_have_none() -> None:
-    b = GraphBuilder("plain")
-    b.op("a", size=1)
-    b.op("b", inputs=["a"], size=1)
-    hierarchy = attach_backward(Problem(b.build()), [Group("all", np.array([0, 1]))])
-    assert not len(hierarchy.root.backward)
-    assert hierarchy.root.forward.tolist() == [0, 1]
-
-
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "length"),
