@@ -320,9 +320,21 @@ def first_computes(sequence: Int) -> Bool:
     >>> first_computes(np.array([0, 1, 0, 2])).tolist()
     [True, True, False, True]
     """
-    first = np.zeros(len(sequence), dtype=np.bool_)
-    first[np.unique(sequence, return_index=True)[1]] = True
-    return first
+    return occurrences(sequence) == 0
+
+
+def occurrences(sequence: Int) -> Int:
+    """Return how often the op of each step of a sequence came before.
+
+    Examples
+    --------
+    >>> occurrences(np.array([0, 1, 0, 2, 0])).tolist()
+    [0, 0, 1, 0, 2]
+    """
+    by_op = np.argsort(sequence, kind="stable")
+    found = np.empty(len(sequence), dtype=np.int64)
+    found[by_op] = np.arange(len(sequence)) - np.searchsorted(sequence[by_op], sequence[by_op])
+    return found
 
 
 def stacked(tables: Sequence[Csr]) -> tuple[list[Int], Int]:

@@ -242,8 +242,7 @@ def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Boo
     order, place = arrays.order.tolist(), arrays.position.tolist()
     writers, inputs = arrays.producers.shared_lists(), arrays.op_inputs.shared_lists()
     always = arrays.is_input | (arrays.producers.counts > 1)
-    there = np.ones(len(arrays.size), dtype=np.bool_)
-    there[~arrays.is_input] = False
+    there = arrays.is_input.copy()
     stays = dict(zip(events, held, strict=True))
     sequence: list[int] = []
 

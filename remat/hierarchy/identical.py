@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
@@ -118,20 +119,15 @@ class Forms:
     def of(self, group: Group) -> Form:
         """The form of a group: numbers of ops, then the ops in order, the tensors, and the groups inside."""
         ops = group.ops.tolist()
-        read: dict[int, int] = {}
-        written: dict[int, int] = {}
-        for op in ops:
-            for tensor in self.inputs[op]:
-                read[tensor] = read.get(tensor, 0) + 1
-            for tensor in self.outputs[op]:
-                written[tensor] = written.get(tensor, 0) + 1
+        read = Counter(tensor for op in ops for tensor in self.inputs[op])
+        written = Counter(tensor for op in ops for tensor in self.outputs[op])
         kind = {
             tensor: (
                 self.tensor_code[tensor],
-                written.get(tensor, 0) < self.writers[tensor],
-                read.get(tensor, 0) < self.readers[tensor],
-                read.get(tensor, 0),
-                written.get(tensor, 0),
+                written[tensor] < self.writers[tensor],
+                read[tensor] < self.readers[tensor],
+                read[tensor],
+                written[tensor],
             )
             for tensor in (*read, *written)
         }

@@ -15,7 +15,7 @@ from remat.problem import Problem
 MAX_LINES = 60
 
 
-def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
+def outline(hierarchy: Hierarchy) -> str:
     """The tree with ops (forward and backward), and with bytes that forward ops of a group read from or hand to others.
 
     Neighbours that are the same (:mod:`remat.hierarchy.identical`) are on one line. What only the backward ops of the
@@ -57,9 +57,9 @@ def outline(hierarchy: Hierarchy, max_lines: int = MAX_LINES) -> str:
         if group.children and len(group.alone):
             below.append((_alone(group), 1, level + 1))
         stack.extend(reversed(below))
-    text = aligned([("group", "ops", "bytes in", "bytes out"), *lines[:max_lines]], right=range(1, 4))
-    if len(lines) > max_lines:
-        text.append(f"... and {len(lines) - max_lines} more lines")
+    text = aligned([("group", "ops", "bytes in", "bytes out"), *lines[:MAX_LINES]], right=range(1, 4))
+    if len(lines) > MAX_LINES:
+        text.append(f"... and {len(lines) - MAX_LINES} more lines")
     return "\n".join(text)
 
 

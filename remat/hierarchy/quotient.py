@@ -69,16 +69,20 @@ class Quotient:
     def _runs(self) -> list[dict[int, Run]]:
         return [{run.option: run for run in self.whole.runs(node)} for node in range(len(self.whole.nodes))]
 
+    def _parts(self, composite: int, option: int) -> list[Run]:
+        """The runs of forward and backward part."""
+        each = self.whole.composites[composite]
+        return [
+            self._runs[int(self.whole.node_of[ops[0]])][option] for ops in (each.forward, each.backward) if len(ops)
+        ]
+
     def saved(self, composite: int, option: int) -> int:
         """Bytes that an option saves."""
-        node = int(self.whole.node_of[self.whole.composites[composite].forward[0]])
-        return self._runs[node][option].saved
+        return self._parts(composite, option)[0].saved
 
     def peak(self, composite: int, option: int) -> int:
         """Bytes inside a composite, at most, while it runs with an option."""
-        each = self.whole.composites[composite]
-        nodes = [int(self.whole.node_of[part[0]]) for part in (each.forward, each.backward) if len(part)]
-        return max(self._runs[node][option].peak for node in nodes)
+        return max(run.peak for run in self._parts(composite, option))
 
     def cheapest(self, composite: int, share: float, peak: float = math.inf) -> int:
         """The cheapest option that saves at most a share of the most that any saves, and has at most that peak.
@@ -98,9 +102,7 @@ class Quotient:
 
     def cost(self, composite: int, option: int) -> int:
         """Cost of both parts of an option."""
-        each = self.whole.composites[composite]
-        nodes = [int(self.whole.node_of[part[0]]) for part in (each.forward, each.backward) if len(part)]
-        return sum(self._runs[node][option].cost for node in nodes)
+        return sum(run.cost for run in self._parts(composite, option))
 
     def problem(self, options: Sequence[int]) -> Problem:
         """The quotient with an option of each composite, under the budget of the whole."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from generators import staged as random_staged
 from helpers import ONE, judged
 from refusals import refused
 
@@ -27,17 +28,6 @@ from remat.schedule import OrderRule, Rule, Schedule
 from remat.testing import optimum, random_budget, random_graph
 
 
-def random_schedule(graph, rng):
-    """The reference order with recomputations put in wherever their inputs are there, frees implied."""
-    arrays = graph.arrays
-    sequence, done = [], set()
-    for op in arrays.order.tolist():
-        earlier = [o for o in sorted(done, key=arrays.position.__getitem__) if rng.random() < 0.15]
-        sequence += [*earlier, op]
-        done.add(op)
-    return Schedule.of_computes(graph, np.array(sequence))
-
-
 def random_part(graph, rng):
     first, last = np.sort(rng.integers(0, len(graph.ops), 2)).tolist()
     return Part(rng.random(len(graph.ops)) < 0.5, first, last)
@@ -58,7 +48,7 @@ def test_what_a_part_frees_is_around_the_schedule(kind, order, buffers):
     for seed in range(5):
         graph = random_graph(seed, buffers=buffers, most_ops=8)
         formulation = kind(Problem(graph, None, order, max_computes=4))
-        schedule = random_schedule(graph, rng)
+        schedule = random_staged(graph, rng, 0.15)
         try:
             encoded = formulation.encode(schedule)
         except ProblemError:  # more computes than the problem allows
@@ -199,7 +189,7 @@ def test_neighbourhoods_have_their_size_and_are_where_they_say(kind):
     graph = layered(60, 0.3, 5)
     problem = Problem(graph, "85%")
     rng = np.random.default_rng(2)
-    schedule = random_schedule(graph, rng)
+    schedule = random_staged(graph, rng, 0.15)
     land = Landscape(problem, schedule)
     parts = [KINDS[kind](land, rng, 12) for _ in range(10)]
     for part in parts:

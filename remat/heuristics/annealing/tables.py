@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.formulations.sequence import standing_buffers
-from remat.graphs.arrays import Int, stacked
+from remat.graphs.arrays import Int, occurrences, stacked
 from remat.problem import Problem
 
 if TYPE_CHECKING:
@@ -53,12 +53,8 @@ def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
     from remat.heuristics.annealing.moves_kernel import CHAIN
 
     num_ops, num_tensors = len(net.ops) - 1, len(net.tensors) - 1
-    turn = np.zeros(len(sequence), dtype=np.int64)  # which run of its op each compute is
-    by_op = np.argsort(sequence, kind="stable")
-    runs = np.bincount(sequence, minlength=num_ops)
-    turn[by_op] = np.arange(len(sequence)) - np.repeat(np.cumsum(runs) - runs, runs)
     slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
-    slots[sequence, turn] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
+    slots[sequence, occurrences(sequence)] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
     degree = int(np.diff(net.ops[:, [kernel.INPUTS, kernel.OUTPUTS]], axis=0).sum(axis=1).max(initial=1))
     touched = min(num_tensors, (CHAIN + 1) * degree) + 1
 
@@ -70,6 +66,7 @@ def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
         empty(5), empty(num_tensors, MOST_RUNS + 1, 2), empty(touched, MOST_RUNS + 1, 2), empty(CHAIN + 1, 2),
         np.zeros((2 * width, 4)), np.zeros((num_tensors, 2)),
     )  # fmt: skip
-    state.ops[:, kernel.RUNS], state.tensors[:, kernel.LAST_CHANGE] = runs, -1
+    state.ops[:, kernel.RUNS] = np.bincount(sequence, minlength=num_ops)
+    state.tensors[:, kernel.LAST_CHANGE] = -1
     state.number[kernel.BEST] = -1
     return state

@@ -12,7 +12,7 @@ from remat.compiled import KernelSet
 from remat.deadline import Deadline, OverdueError, Slices
 from remat.errors import ProblemError
 from remat.formulations.sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
-from remat.graphs.arrays import Bool, Int, first_computes
+from remat.graphs.arrays import Bool, Int, first_computes, occurrences
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.list_order import list_order
 from remat.problem import Problem
@@ -192,13 +192,11 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
     >>> [each.tolist() for each in found]
     [[0, 1], [3, 3]]
     """
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
     try:
         given = op_sequence(problem, start)
     except ProblemError:
         return None
-    at = position[given]
+    at = np.argsort(order)[given]
     first = first_computes(at)
     stage: Int = np.cumsum(first) - first
     again = np.flatnonzero(~first)
@@ -289,8 +287,7 @@ def bare_tables(
     single = arrays.producers.counts == 1
     live = single | buffers
     num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-    position = np.empty(num_ops, dtype=np.int64)
-    position[order] = np.arange(num_ops)
+    position = np.argsort(order)
     writer = np.full(num_tensors, -1, dtype=np.int64)
     rows = arrays.producers.rows
     writer[rows[single[rows]]] = arrays.producers.indices[single[rows]]
@@ -321,9 +318,8 @@ def bare_tables(
         starts = np.flatnonzero(np.diff(stages, prepend=-1))
         first[stages[starts]] = starts
         following[np.append(starts[1:], extra) - 1] = -1
-        for op, stage in zip(ops.tolist(), stages.tolist(), strict=True):
-            runs[op, times[op]] = stage
-            times[op] += 1
+        runs[ops, 1 + occurrences(ops)] = stages
+        times += np.bincount(ops, minlength=num_ops)
     state = StagedSchedule(
         runs, times, np.zeros(num_ops + 2, dtype=np.int64),
         np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64), np.zeros(blocks, dtype=np.int64),

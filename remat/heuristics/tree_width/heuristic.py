@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from remat.errors import ProblemError
@@ -80,28 +80,24 @@ class TreeWidth(Checkpointing):
     def _along(self, problem: Problem, ops: Ops, tree: SeparatorTree) -> Iterator[Schedule]:
         """Cut-offs 1, 2, 4, ...; then between the largest of them that fits and the next."""
         num_ops = len(ops.inputs)
+
+        def tried(cut_off: int) -> Generator[Schedule, None, bool]:
+            """The schedule of a cut-off, unless it is too long; returns whether it fits."""
+            try:
+                sequence = sequence_of(ops, tree, cut_off, self.options.most_computes * num_ops, self.deadline)
+            except LongSequenceError:
+                return False
+            yield useful_schedule(problem, problem.graph.arrays.order[sequence], self.name, self.deadline)
+            return self.fitted
+
         fits, cut_off = 0, 1
         while cut_off < num_ops:
-            if (schedule := self._schedule(problem, ops, tree, cut_off)) is not None:
-                yield schedule
-                fits = cut_off if self.fitted else fits
+            fits = cut_off if (yield from tried(cut_off)) else fits
             cut_off *= 2
         over = min(2 * fits, num_ops)
         while fits + 1 < over:
             middle = (fits + over) // 2
-            schedule = self._schedule(problem, ops, tree, middle)
-            if schedule is not None:
-                yield schedule
-            if schedule is not None and self.fitted:
+            if (yield from tried(middle)):
                 fits = middle
             else:
                 over = middle
-
-    def _schedule(self, problem: Problem, ops: Ops, tree: SeparatorTree, cut_off: int) -> Schedule | None:
-        """None: it would be too long."""
-        most = self.options.most_computes * len(ops.inputs)
-        try:
-            sequence = sequence_of(ops, tree, cut_off, most, self.deadline)
-        except LongSequenceError:
-            return None
-        return useful_schedule(problem, problem.graph.arrays.order[sequence], self.name, self.deadline)

@@ -11,7 +11,7 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.formulations.sequence import allowed_computes
-from remat.graphs.arrays import Bool, Int
+from remat.graphs.arrays import Bool, Int, occurrences
 from remat.hierarchy.rotor.chain import Chain
 from remat.hierarchy.rotor.cuts import Reads, backward_cuts
 
@@ -159,7 +159,6 @@ class Blocks:
 
         All ops of a block run in its first forward part, and later those that somebody needs.
         """
-        arrays = self.reads.step.problem.graph.arrays
         parts: list[Int] = []
         steps = list(plan)
         done = 0  # blocks before have run
@@ -178,9 +177,4 @@ class Blocks:
                 parts.append(chain.options[first][second].alone)
         sequence = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         most = allowed_computes(self.reads.step.problem, len(sequence))
-        by_op = np.argsort(sequence, kind="stable")
-        ordered = sequence[by_op]
-        first_of = np.searchsorted(ordered, np.arange(len(arrays.cost)))
-        number = np.empty(len(sequence), dtype=np.int64)
-        number[by_op] = np.arange(len(sequence)) - first_of[ordered]
-        return sequence[number < most[sequence]]
+        return sequence[occurrences(sequence) < most[sequence]]

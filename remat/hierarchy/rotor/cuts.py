@@ -21,7 +21,7 @@ class Reads:
     Attributes
     ----------
     step : TrainingStep
-    first_write, last_write : int64 arrays
+    first_write : int64 array
         -1 for graph inputs.
     last_read : int64 array
         The end for what must be alive at the end; -1 for what is not read.
@@ -35,7 +35,6 @@ class Reads:
 
     step: TrainingStep
     first_write: Int
-    last_write: Int
     last_read: Int
     last_forward_read: Int
     first_backward_read: Int
@@ -46,13 +45,13 @@ class Reads:
         """From the graph of a training step."""
         arrays, kept = step.problem.graph.arrays, step.problem.kept
         num_ops = len(arrays.order)
-        first, last = arrays.producers.lowest(arrays.position, num_ops), arrays.producers.highest(arrays.position, -1)
-        first[last < 0] = -1
+        first = arrays.producers.lowest(arrays.position, num_ops)
+        first[arrays.producers.counts == 0] = -1
         last_read = arrays.consumers.highest(arrays.position, -1)
         last_read[kept] = num_ops
         size = arrays.size.copy()
         size[arrays.is_input | (kept & (first < step.num_forward))] = 0
-        return cls(step, first, last, last_read, step.last_forward_reads, step.first_backward_reads, size)
+        return cls(step, first, last_read, step.last_forward_reads, step.first_backward_reads, size)
 
     @property
     def held(self) -> int:

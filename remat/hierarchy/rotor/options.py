@@ -36,8 +36,8 @@ class Maker:
         self.position = arrays.position
         self.cost, self.workspace = arrays.cost.tolist(), arrays.workspace.tolist()
         self.size = reads.size.tolist()
-        self.first_write, self.last_write = reads.first_write.tolist(), reads.last_write.tolist()
-        self.last_read, self.last_forward = reads.last_read.tolist(), reads.last_forward_read.tolist()
+        self.first_write, self.last_read = reads.first_write.tolist(), reads.last_read.tolist()
+        self.last_forward = reads.last_forward_read.tolist()
         self.pinned = blocks.pinned.tolist()
         writer = np.full(len(arrays.size), -1, dtype=np.int64)
         writer[arrays.producers.rows] = arrays.producers.indices
