@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -154,7 +155,7 @@ class Recursion:
     def _level(self, groups: list[Group], title: str, deadline: Deadline) -> None:
         classes: dict[Hashable, Task | None] = {}  # groups that are the same, with the same options of those inside
         tasks: dict[str, Task] = {}
-        members: dict[str, int] = {}
+        members = Counter[str]()
         late = self._late
         for group in groups:
             if self.deadline.expired:  # what needs no search is made for some groups still
@@ -168,33 +169,31 @@ class Recursion:
             task = classes[kind]
             if task is not None:
                 self._key[id(group)] = task.key
-                members[task.key] = members.get(task.key, 0) + 1
+                members[task.key] += 1
                 tasks.setdefault(task.key, task)
-        new = {key: task for key, task in tasks.items() if key not in self._found}
-        done = 0
+        done, left = 0, list[Task]()
 
         def tell(key: str) -> None:
             nonlocal done
             done += members[key]
             self.on_progress(f"{title}, {done} of {sum(members.values())} groups")
 
-        for key in [key for key in tasks if key not in new]:
+        for key, task in tasks.items():
+            if key not in self._found:
+                stored = None if self.store is None else self.store.read(key, len(task.part.ops))
+                if stored is None:
+                    left.append(task)
+                    continue
+                self._take(task, stored)
             tell(key)
-        for key, task in list(new.items()):
-            stored = None if self.store is None else self.store.read(key, len(task.part.ops))
-            if stored is not None:
-                self._take(key, task, stored)
-                del new[key]
-                tell(key)
-        keys = list(new)
-        with contextlib.closing(self._run([new[key] for key in keys], deadline)) as answers:
+        with contextlib.closing(self._run(left, deadline)) as answers:
             for number, found in answers:
-                key = keys[number]
-                self._take(key, new[key], found)
+                task = left[number]
+                self._take(task, found)
                 if self.store is not None and not self.deadline.expired:
-                    self.store.write(key, found)
-                tell(key)
-                self._late -= int((new[key].part.ops >= 0).sum()) if self.deadline.expired else 0
+                    self.store.write(task.key, found)
+                tell(task.key)
+                self._late -= int((task.part.ops >= 0).sum()) if self.deadline.expired else 0
                 if self._late < 0:
                     self.on_note(OVER)
                     break
@@ -217,9 +216,9 @@ class Recursion:
     def _forms(self) -> Forms:
         return Forms(self.hierarchy.problem)
 
-    def _take(self, key: str, task: Task, found: list[Sequences]) -> None:
+    def _take(self, task: Task, found: list[Sequences]) -> None:
         """Options from elsewhere, measured anew: what is no option of the group falls away."""
-        self._found[key] = undominated(measured(task.part, [Option(*sequences) for sequences in found]))
+        self._found[task.key] = undominated(measured(task.part, [Option(*sequences) for sequences in found]))
         self.classes += 1
 
     def _run(self, tasks: list[Task], deadline: Deadline) -> Generator[tuple[int, list[Sequences]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,9 +47,9 @@ class Maker:
     def sweep(self, block: int) -> tuple[int, int, list[int]]:
         """Cost, peak and ops of running it forward for the blocks after it alone."""
         ops, end = self.blocks.forward[block].tolist(), int(self.blocks.ends[block])
-        return self._run(ops, {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end})
+        return self.run(ops, {t for op in ops for t in self.outputs[op] if self.last_forward[t] >= end})
 
-    def _run(self, ops: list[int], wanted: set[int]) -> tuple[int, int, list[int]]:
+    def run(self, ops: list[int], wanted: set[int]) -> tuple[int, int, list[int]]:
         """Cost, peak and ops of running those of `ops` that `wanted` needs, and of holding it to the end."""
         needed: list[int] = []
         held = set(wanted)
@@ -58,9 +58,9 @@ class Maker:
                 needed.append(op)
                 held.update(self.inputs[op])
         needed.reverse()
-        return sum(self.cost[op] for op in needed), self._peak(needed, wanted, set()), needed
+        return sum(self.cost[op] for op in needed), self.peak(needed, wanted, set()), needed
 
-    def _peak(self, ops: list[int], stays: set[int], there: set[int], live: int = 0) -> int:
+    def peak(self, ops: list[int], stays: set[int], there: set[int], live: int = 0) -> int:
         """Return the peak while `ops` run: those of `there` hold `live` bytes at first, and `stays` are never freed."""
         last: dict[int, int] = {}
         for number, op in enumerate(ops):
@@ -84,76 +84,14 @@ class Maker:
 
         Blocks that are wired the same, with the same sizes and costs, have the same ones, which are made once.
         """
-        facts = _Facts.of(self, block)
-        ops = np.array([*facts.forward, *facts.backward], dtype=np.int64)
-        above = int(self.blocks.above[block + 1])
-        key = facts.key()
+        mine = _Block(self, block)
+        ops = np.array([*mine.forward, *mine.backward], dtype=np.int64)
+        above, key = mine.above, mine.key()
         if key not in self._known:
             place = np.empty(len(self.position), dtype=np.int64)
             place[ops] = np.arange(len(ops))
-            self._known[key] = tuple(_moved(option, place, -above) for option in self._made(block, facts))
+            self._known[key] = tuple(_moved(option, place, -above) for option in mine.options())
         return tuple(_moved(option, ops, above) for option in self._known[key])
-
-    def _made(self, block: int, facts: _Facts) -> list[BlockOption]:
-        found: dict[tuple[float, ...], BlockOption] = {}
-        for saved in facts.saved_sets():
-            option = self._option(block, facts, saved)
-            key = option.saved, option.forward_peak, option.backward_peak, option.cost
-            found.setdefault((*key, option.alone_cost, option.alone_peak), option)
-        kept = [
-            option
-            for key, option in found.items()
-            if not any(key != other and all(x >= y for x, y in zip(key, other, strict=True)) for other in found)
-        ]
-        return sorted(kept, key=lambda option: (option.cost, option.saved))
-
-    def _option(self, block: int, facts: _Facts, wanted: set[int]) -> BlockOption:
-        """The option that saves `wanted`, as far as it is read."""
-        sequence, saved = self._backward(facts, wanted)
-        end = int(self.blocks.ends[block])
-        passing = {t for t in facts.own if self.last_forward[t] >= end}
-        peak = self._peak(facts.forward, saved | passing, set())
-        more = sum(self.size[t] for t in saved if t not in facts.passed_on)
-        again = sum(self.cost[op] for op in sequence)
-        backward_peak = self._backward_peak(block, facts, sequence, saved)
-        alone, alone_peak, alone_ops = self._run(facts.forward, saved)
-        return BlockOption(
-            more, peak, backward_peak, float(sum(self.cost[op] for op in facts.forward) + again),
-            float(alone + again), alone_peak, np.array(sequence, dtype=np.int64), np.array(alone_ops, dtype=np.int64),
-        )  # fmt: skip
-
-    def _backward(self, facts: _Facts, wanted: set[int]) -> tuple[list[int], set[int]]:
-        """The backward part with recomputations, and what of `wanted` it reads."""
-        there, saved = set(wanted), set()
-        sequence: list[int] = []
-        for op in (*facts.backward, -1):
-            again: set[int] = set()
-            todo = facts.late.copy() if op < 0 else [t for t in self.inputs[op] if t in facts.own]
-            while todo:
-                t = todo.pop()
-                if t in there:
-                    if t in wanted:
-                        saved.add(t)
-                    continue
-                maker = self.writer[t]
-                if maker not in again:
-                    again.add(maker)
-                    todo += [u for u in self.inputs[maker] if u in facts.own]
-            recomputed = sorted(again, key=lambda one: self.position[one])
-            for one in recomputed:
-                there.update(self.outputs[one])
-            sequence += [*recomputed, op]
-        return sequence[:-1], saved
-
-    def _backward_peak(self, block: int, facts: _Facts, sequence: list[int], saved: set[int]) -> int:
-        """Return the peak of the backward part: what is `above` and what it saves are there in the beginning."""
-        end = int(self.blocks.ends[block])
-        used = {t for op in sequence for t in (*self.inputs[op], *self.outputs[op])}
-        # gradients, and values of later blocks
-        above = {t for t in used if end <= self.first_write[t] < facts.backward_start}
-        stays = {t for t in used if self.last_read[t] >= facts.backward_end}
-        live = int(self.blocks.above[block + 1]) + sum(self.size[t] for t in saved)
-        return self._peak(sequence, stays, saved | above, live)
 
 
 def _moved(option: BlockOption, ops: Int, above: int) -> BlockOption:
@@ -162,44 +100,43 @@ def _moved(option: BlockOption, ops: Int, above: int) -> BlockOption:
     return replace(option, backward_peak=peak, backward=ops[option.backward], alone=ops[option.alone])
 
 
-@dataclass(frozen=True, eq=False)
-class _Facts:
-    """What making options asks of a block again and again."""
+class _Block:
+    """What making options asks of a block again and again.
 
-    maker: Maker
-    forward: list[int]
-    backward: list[int]
-    own: set[int]
-    """Values that it writes forward."""
-    passed_on: set[int]
-    """Those that the block after it reads."""
-    late: list[int]
-    """Those that backward parts of blocks before it read."""
-    fixed: set[int]
-    """Those of ops that are computed once."""
-    backward_start: int
-    backward_end: int
-    inner: list[list[int]]
-    """Cuts inside the forward part."""
+    Attributes
+    ----------
+    forward, backward : list of int
+        Its ops.
+    own : set of int
+        Values that it writes forward.
+    passed_on, fixed : set of int
+        Those that the block after it reads, and those of ops that are computed once.
+    late : list of int
+        Those that backward parts of blocks before it read.
+    inner : list of list of int
+        Cuts inside the forward part.
+    above : int
+        Bytes alive when it is reversed, besides what earlier blocks have written.
+    """
 
-    @classmethod
-    def of(cls, maker: Maker, block: int) -> _Facts:
-        blocks = maker.blocks
-        forward, backward = blocks.forward[block].tolist(), blocks.backward[block].tolist()
-        own = {t for op in forward for t in maker.outputs[op]}
+    def __init__(self, maker: Maker, block: int) -> None:
+        self.maker, blocks = maker, maker.blocks
+        self.forward: list[int] = blocks.forward[block].tolist()
+        self.backward: list[int] = blocks.backward[block].tolist()
+        self.forward_end, self.backward_end = int(blocks.ends[block]), int(blocks.backward_ends[block])
+        self.backward_start = self.backward_end - len(self.backward)
+        self.above = int(blocks.above[block + 1])
+        self.own = {t for op in self.forward for t in maker.outputs[op]}
         after = blocks.forward[block + 1].tolist() if block + 2 < blocks.num_blocks else []
         following = after if after or block + 1 >= blocks.num_blocks else blocks.backward[-1].tolist()
-        end = int(blocks.backward_ends[block])
+        self.passed_on = self.own & {t for op in following for t in maker.inputs[op]}
+        self.late = sorted(t for t in self.own if self.backward_end <= maker.last_read[t] and maker.size[t])
+        self.fixed = {t for op in self.forward if maker.pinned[op] for t in maker.outputs[op]}
         begin = int(blocks.cuts[block]) if block < len(blocks.cuts) else 0
         inner = [
-            cuts[(cuts > begin) & (cuts < int(blocks.ends[block]))].tolist()
-            for cuts in (blocks.inner if forward else ())
+            cuts[(cuts > begin) & (cuts < self.forward_end)].tolist() for cuts in (blocks.inner if self.forward else ())
         ]
-        late = sorted(t for t in own if end <= maker.last_read[t] and maker.size[t])
-        fixed = {t for op in forward if maker.pinned[op] for t in maker.outputs[op]}
-        read = {t for op in following for t in maker.inputs[op]}
-        start = end - len(backward)
-        return cls(maker, forward, backward, own, own & read, late, fixed, start, end, [cuts for cuts in inner if cuts])
+        self.inner = [cuts for cuts in inner if cuts]
 
     def key(self) -> tuple[object, ...]:
         """Equal for blocks whose options are the same but for the names of ops."""
@@ -312,3 +249,64 @@ class _Facts:
                 todo += [maker.writer[t] for t in maker.inputs[op] if t in self.own and t not in saved]
         size = sum(maker.size[t] for t in maker.outputs[maker.writer[tensor]])
         return sum(maker.cost[op] for op in again) / max(size, 1), tensor
+
+    def options(self) -> list[BlockOption]:
+        """Those that no other one beats in everything, the cheapest first."""
+        found: dict[tuple[float, ...], BlockOption] = {}
+        for saved in self.saved_sets():
+            option = self._option(saved)
+            key = option.saved, option.forward_peak, option.backward_peak, option.cost
+            found.setdefault((*key, option.alone_cost, option.alone_peak), option)
+        kept = [
+            option
+            for key, option in found.items()
+            if not any(key != other and all(x >= y for x, y in zip(key, other, strict=True)) for other in found)
+        ]
+        return sorted(kept, key=lambda option: (option.cost, option.saved))
+
+    def _option(self, wanted: set[int]) -> BlockOption:
+        """The option that saves `wanted`, as far as it is read."""
+        maker = self.maker
+        sequence, saved = self._backward(wanted)
+        passing = {t for t in self.own if maker.last_forward[t] >= self.forward_end}
+        peak = maker.peak(self.forward, saved | passing, set())
+        more = sum(maker.size[t] for t in saved if t not in self.passed_on)
+        again = sum(maker.cost[op] for op in sequence)
+        alone, alone_peak, alone_ops = maker.run(self.forward, saved)
+        return BlockOption(
+            more, peak, self._backward_peak(sequence, saved), float(sum(maker.cost[op] for op in self.forward) + again),
+            float(alone + again), alone_peak, np.array(sequence, dtype=np.int64), np.array(alone_ops, dtype=np.int64),
+        )  # fmt: skip
+
+    def _backward(self, wanted: set[int]) -> tuple[list[int], set[int]]:
+        """The backward part with recomputations, and what of `wanted` it reads."""
+        maker, there, saved = self.maker, set(wanted), set()
+        sequence: list[int] = []
+        for op in (*self.backward, -1):
+            again: set[int] = set()
+            todo = self.late.copy() if op < 0 else [t for t in maker.inputs[op] if t in self.own]
+            while todo:
+                t = todo.pop()
+                if t in there:
+                    if t in wanted:
+                        saved.add(t)
+                    continue
+                writer = maker.writer[t]
+                if writer not in again:
+                    again.add(writer)
+                    todo += [u for u in maker.inputs[writer] if u in self.own]
+            recomputed = sorted(again, key=lambda one: maker.position[one])
+            for one in recomputed:
+                there.update(maker.outputs[one])
+            sequence += [*recomputed, op]
+        return sequence[:-1], saved
+
+    def _backward_peak(self, sequence: list[int], saved: set[int]) -> int:
+        """Return the peak of the backward part: what is `above` and what it saves are there in the beginning."""
+        maker = self.maker
+        used = {t for op in sequence for t in (*maker.inputs[op], *maker.outputs[op])}
+        # gradients, and values of later blocks
+        above = {t for t in used if self.forward_end <= maker.first_write[t] < self.backward_start}
+        stays = {t for t in used if maker.last_read[t] >= self.backward_end}
+        live = self.above + sum(maker.size[t] for t in saved)
+        return maker.peak(sequence, stays, saved | above, live)
