@@ -33,7 +33,7 @@ from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
 from remat.testing.graphs import random_budget, random_graph
 
-SEEDS = range(150)
+SEEDS = range(100)
 
 
 def problem_of(seed: int, order: str = "fixed") -> Problem:

@@ -37,7 +37,7 @@ from remat.solving.progress import Progress
 
 EVICTION = ("eviction",)
 QUICK = HierarchicalOptions(
-    leaf_methods=EVICTION, group_methods=EVICTION, top_methods=EVICTION, peaks=2, saved=2, polish=False
+    leaf_methods=EVICTION, group_methods=EVICTION, top_methods=EVICTION, peaks=2, saved=2, moves=1, polish=False
 )
 
 
@@ -295,7 +295,7 @@ def test_models_get_the_smallest_groups_first_few_options_and_a_start(monkeypatc
 
     monkeypatch.setattr("remat.hierarchy.method._Run._answer", answer)
     problem = Problem(unit_chain(40), 22)
-    options = replace(QUICK, partitioners=("h-partition", "min-cut"), top_methods=("h-ilp",), options=3, moves=1)
+    options = replace(QUICK, partitioners=("h-partition", "min-cut"), top_methods=("h-ilp",), options=3)
     with contextlib.suppress(ProblemError):
         solve(problem, Hierarchical(options), "highs", stop=60)
     sizes = [max(len(each.forward) for each in given.composites) for given, *_ in asked]
