@@ -52,9 +52,8 @@ def three_levels() -> Hierarchy:
     return Hierarchy(problem, Group("all", np.arange(9), np.arange(9, 17), tuple(halves)))
 
 
-def knobs() -> Knobs:
-    effort = Effort(EVICTION)
-    return Knobs(Budgets(2, 2), effort, effort)
+def knobs(saved: int = 2) -> Knobs:
+    return Knobs(Budgets(2, saved), Effort(EVICTION), Effort(EVICTION))
 
 
 def late(_: Any, seconds: float) -> list[Any]:
@@ -69,6 +68,11 @@ def listed(recursion: Recursion) -> list[Any]:
         for each in recursion.run()
         for o in each.options
     ]  # fmt: skip
+
+
+def solved(*given: Any, **more: Any) -> list[Any]:
+    """What a recursion on three levels finds."""
+    return listed(Recursion(three_levels(), knobs(), *given, **more))
 
 
 def cut_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -129,13 +133,11 @@ class Failing(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, Failing])
-def test_an_executor_gives_what_is_found_here_and_what_it_loses_is_done_here(
-    executor: type[ThreadPoolExecutor],
-) -> None:
+def test_an_executor_finds_the_same_and_what_it_loses_is_done_here(executor: type[ThreadPoolExecutor]) -> None:
     notes: list[str] = []
     with executor(2) as pool:
-        found = listed(Recursion(three_levels(), knobs(), executor=pool, on_note=notes.append))
-    assert found == listed(Recursion(three_levels(), knobs(), workers=1))
+        found = solved(executor=pool, on_note=notes.append)
+    assert found == solved(workers=1)
     assert bool(notes) == (executor is Failing) and all("done in this process" in note for note in notes)
 
 
@@ -143,12 +145,12 @@ def test_after_the_deadline_few_groups_are_looked_at_for_options_that_need_no_se
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sub-problems of 20,000 ops take more than a second: the ops of the other groups stand alone."""
-    found = listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1))
+    found = solved(Deadline.after(0), workers=1)
     assert len(found) == 6  # of each half everything saved, everything recomputed, and fast-forward
     made = cut_out(monkeypatch)
     monkeypatch.setattr(recursion, "LATE_OPS", 8)
     notes: list[str] = []
-    listed(Recursion(three_levels(), knobs(), Deadline.after(0), workers=1, on_note=notes.append))
+    solved(Deadline.after(0), workers=1, on_note=notes.append)
     assert 0 < sum(made) <= 8
     assert any("stand alone" in note for note in notes)
 
@@ -183,7 +185,7 @@ def test_after_the_deadline_options_are_chosen_only_where_there_is_no_schedule(
 
 
 def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
+    first = solved(workers=1, store=Store(tmp_path))
     files = sorted(tmp_path.iterdir())
     assert files and all(json.loads(file.read_text())["format"] == "remat-options" for file in files)
 
@@ -191,29 +193,25 @@ def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.Mo
         raise AssertionError("it is solved again")
 
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", never)
-    assert listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path))) == first
+    assert solved(workers=1, store=Store(tmp_path)) == first
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", options_of)
-    listed(
-        Recursion(
-            three_levels(), Knobs(Budgets(2, 3), Effort(EVICTION), Effort(EVICTION)), workers=1, store=Store(tmp_path)
-        )
-    )
+    listed(Recursion(three_levels(), knobs(3), workers=1, store=Store(tmp_path)))
     assert len(list(tmp_path.iterdir())) > len(files)  # other budgets are another question
 
 
 def test_a_stored_option_that_is_none_falls_away_and_a_broken_file_is_named(tmp_path: Path) -> None:
-    first = listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
+    first = solved(workers=1, store=Store(tmp_path))
     for file in tmp_path.iterdir():
         document = json.loads(file.read_text())
         document["options"].append({"forward": [0], "backward": [1, 0]})  # misses ops, and reads what is not there
         file.write_text(json.dumps(document))
-    assert listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path))) == first
+    assert solved(workers=1, store=Store(tmp_path)) == first
     broken = min(tmp_path.iterdir())
     document = json.loads(broken.read_text())
     document["options"].append({"forward": [99]})
     broken.write_text(json.dumps(document))
     with refused("format.bad-options", hide={broken.name: "<file>"}):
-        listed(Recursion(three_levels(), knobs(), workers=1, store=Store(tmp_path)))
+        solved(workers=1, store=Store(tmp_path))
 
 
 def test_the_same_seed_gives_the_same_schedule_and_the_result_says_how_it_went() -> None:
@@ -232,7 +230,7 @@ def test_workers_that_are_late_are_not_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("remat.hierarchy.tasks.run_task", late)
     monkeypatch.setattr(recursion, "run_here", lambda *_: iter(()))
     began = time.monotonic()
-    listed(Recursion(three_levels(), knobs(), Deadline.after(2), workers=2))
+    solved(Deadline.after(2), workers=2)
     assert time.monotonic() - began < 40
 
 

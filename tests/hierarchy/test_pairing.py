@@ -93,7 +93,7 @@ def random_step(seed: int) -> tuple[ComputeGraph, random.Random]:
     return b.build(), draw
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9))
 def test_whatever_the_graph_the_hierarchy_is_one(seed: int) -> None:
     graph, draw = random_step(seed)
@@ -106,7 +106,7 @@ def test_whatever_the_graph_the_hierarchy_is_one(seed: int) -> None:
                 assert (np.diff(graph.arrays.position[group.backward]) == 1).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9))
 def test_what_is_kept_together_is_acyclic(seed: int) -> None:
     """Any labels at all; every label keeps an op."""
@@ -120,7 +120,7 @@ def test_what_is_kept_together_is_acyclic(seed: int) -> None:
     assert largest_acyclic(parted, arrays.order, *edges).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-1, 4), max_size=20))
 def test_labels_of_a_sequence_become_runs(labels: list[int]) -> None:
     found = contiguous(np.array(labels, dtype=np.int64)).tolist()

@@ -140,7 +140,7 @@ def test_what_is_no_chain_is_refused() -> None:
         forward_blocks(Problem(unit_chain(4)), "layers")  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9))
 def test_any_names_make_chains_or_are_refused(seed: int) -> None:
     draw = random.Random(seed)
