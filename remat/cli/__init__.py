@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from remat.cli import clock
     from remat.cli.signals import Listener
 
+    # colorama, which numba imports to colour its errors, writes an escape sequence to standard output at exit.
+    os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     clock.begin()
     _fill_closed_streams()
     codes: list[int] = []

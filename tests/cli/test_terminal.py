@@ -2,10 +2,14 @@
 
 import io
 import json
+import os
+import pty
+import subprocess
 from pathlib import Path
 
 import pytest
 from rich.table import Table
+from shell import program
 
 from remat.cli import main
 from remat.cli.console import SafeConsole
@@ -161,3 +165,14 @@ def test_long_printable_text_is_not_taken_apart() -> None:
     text = '{\n "name": "value"\n}\n'
     assert printable(text, "\n") is text
     assert printable(text + "\x07", "\n") == text + "\\x07"
+
+
+def test_no_escape_sequence_at_exit(folder: Path) -> None:
+    """numba imports colorama, which resets the colours of a terminal at exit, through whatever stream it met first."""
+    ours, theirs = pty.openpty()
+    words = program("solve", "graph.json", "--budget", "100%", "--method", "annealing", "--quiet")
+    assert subprocess.run(words, check=False, stdout=theirs, stderr=subprocess.STDOUT).returncode == 0
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert shown.startswith("status") and "x1b[0m" not in shown
