@@ -175,11 +175,19 @@ def figure_saver(plot: Callable[[T], Figure]) -> Callable[[T, str | os.PathLike[
 
 
 def empty_figure(size: tuple[float, float]) -> Figure:
-    """A figure of `size` inches that is no window and nobody's current figure."""
+    """Return an empty figure of `size` inches, unknown to pyplot, that a notebook shows as a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
+    class NotebookFigure(Figure):
+        """Figure with IPython's method for pictures, which pyplot adds to its own figures alone."""
+
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+    figure = NotebookFigure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -186,3 +186,8 @@ def test_what_cannot_be_written_is_named(graph: ComputeGraph, schedule: Schedule
     with pytest.raises(FormatError, match=r"missing/plot\.png: cannot be written"):
         save_plot(graph, schedule, tmp_path / "missing" / "plot.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_notebook_shows_the_picture(graph: ComputeGraph, schedule: Schedule) -> None:
+    """IPython asks an object for ``_repr_png_``; figures that pyplot does not know have none of their own."""
+    assert plot_schedule(graph, schedule)._repr_png_().startswith(b"\x89PNG")
