@@ -134,6 +134,15 @@ def test_other_distributions_stand_alone(folder: Path) -> None:
     ]
 
 
+def test_the_design_page_names_every_part_from_the_top_down() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    plan = page.split("```")[1]
+    named = [word for line in plan.splitlines()[2:] for word in re.findall(r"(\w+)(?:/|\.py)", line[:60])]
+    assert sorted(named) == sorted(PARTS)
+    heights = [PARTS.index(part) for part in named if part not in ("jax", "registry", "deadline", "interruption")]
+    assert heights == sorted(heights, reverse=True)
+
+
 def test_few_modules_lie_on_the_ground_floor() -> None:
     assert len([path for path in PACKAGE.iterdir() if path.is_file()]) < 10
 
