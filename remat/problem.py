@@ -33,9 +33,9 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
     Parameters
     ----------
     text : str, int or float
-        Bytes (``123456``), bytes with a unit (``"10GiB"``, ``"2.5 GB"``), a share of `reference_peak` (``"80%"``), or
-        a float in (0, 1] as a share. Shares are computed exactly from their decimal digits. Commas or underscores may
-        stand between groups of three digits (``"1,500 MB"``).
+        Bytes (``123456``), bytes with a unit (``"10GiB"``, ``"2.5 GB"``, ``"8G"``: 8 GiB), a share of
+        `reference_peak` (``"80%"``), or a float in (0, 1] as a share. Shares are computed exactly from their decimal
+        digits. Commas or underscores may stand between groups of three digits (``"1,500 MB"``).
     reference_peak : int
         Bytes that 100 % stands for.
 
@@ -70,11 +70,13 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
         )
     if match is None or len(text) > 60:
         raise ProblemError(f"budget {shown} is not bytes (123456), bytes with a unit (10GiB) or a share (80%)")
-    number, unit = Fraction(re.sub("[_,]", "", match[1])), match[2]
+    number, unit = Fraction(re.sub("[_,]", "", match[1])), match[2].lower()
     if unit == "%":
         return int(number * reference_peak / 100)
     if unit not in UNITS:
-        raise ProblemError(f"unit {unit!r} of budget {shown} is not one of B, KB, KiB, MB, MiB, GB, GiB, TB, TiB, %")
+        raise ProblemError(
+            f"unit {match[2]!r} of budget {shown} is not one of B, KB, KiB, MB, MiB, GB, GiB, TB, TiB, %"
+        )
     if UNITS[unit] == 1 and number.denominator != 1:
         raise ProblemError(f"budget {shown} is not a whole number of bytes; write a share with a percent sign (80%)")
     return int(number * UNITS[unit])

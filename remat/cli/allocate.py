@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from remat.cli.common import INTERRUPTED, NO, OK, load_graph, load_schedule, option_bytes, print_json
-from remat.cli.options import Json, Quiet, Seed, Threads
+from remat.cli.options import Json, Quiet, Seed, Threads, time_option
 from remat.cli.saving import Outputs
 from remat.cli.signals import rescued_by, writing
 from remat.errors import FormatError
@@ -48,7 +48,7 @@ def command(
         typer.Option("--method", help="auto, first-fit, best-fit, canonical or model."),
     ] = "auto",
     backend: Annotated[str | None, typer.Option("--backend", help="Solver of the method `model`.")] = None,
-    time_limit: Annotated[float, typer.Option("--time-limit", "-t", min=0, help="Seconds.")] = TIME_LIMIT,
+    time_limit: Annotated[float, time_option("Seconds")] = TIME_LIMIT,
     seed: Seed = None,
     threads: Threads = None,
     inputs: Annotated[bool, typer.Option("--inputs/--no-inputs", help="Graph inputs have addresses, too.")] = True,

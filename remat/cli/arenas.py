@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.common import OK, load_graph, print_table
-from remat.cli.options import Graph, Quiet, Threads
+from remat.cli.options import Graph, Quiet, Threads, time_option
 
 if TYPE_CHECKING:
     from remat.experiments.arenas import Arena
@@ -24,9 +24,7 @@ def command(
     method: Annotated[
         list[str] | None, typer.Option("--method", help="An allocator; repeatable. Default: rules and auto.")
     ] = None,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", "-t", min=0, help="Seconds for each order and each allocation.")
-    ] = 20.0,
+    time_limit: Annotated[float, time_option("Seconds for each order and each allocation")] = 20.0,
     threads: Threads = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the table to this file (.csv).")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png, .svg).")] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import INTERRUPTED, NO, print_json, print_table
-from remat.cli.options import RULES, Given, Graph, Order, shared
+from remat.cli.options import RULES, Given, Graph, Order, shared, time_option
 
 if TYPE_CHECKING:
     from remat.bounds import Bound
@@ -19,9 +19,7 @@ def command(
     graph: Graph,
     *,
     order: Order = "fixed",
-    time_limit: Annotated[
-        float | None, typer.Option("--time-limit", "-t", min=0, help="Seconds for all bounds; default: until done.")
-    ] = None,
+    time_limit: Annotated[float | None, time_option("Seconds for all bounds; default: until done")] = None,
     relaxation: Annotated[
         list[str] | None,
         typer.Option(

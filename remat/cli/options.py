@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from remat.cli.common import import_from_here, load_graph
+from remat.io.sizes import seconds, share
 
 if TYPE_CHECKING:
     from remat.backends.base import SolveOptions
@@ -45,7 +46,44 @@ Costs = Annotated[
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="Whose costs, where the profile has several devices.")
 ]
-Threads = Annotated[int | None, typer.Option("--threads", help="Default: as many as there are.")]
+
+
+def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return a parser of an option that reports what is wrong; a default passes through."""
+
+    def read(value: Any) -> Any:
+        try:
+            return parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise typer.BadParameter(f"should be {error}") from None
+
+    return read
+
+
+def _threads(word: str) -> int:
+    from remat.backends.resources import available_cpus
+
+    try:
+        return available_cpus() if word == "all" else int(word)
+    except ValueError:
+        raise ValueError(f"a whole number or all, not {word[:60]!r}") from None
+
+
+def _limit(word: str) -> float:
+    if not (limit := seconds(word)) >= 0:
+        raise ValueError(f"0 seconds or more, not {word[:60]!r}")
+    return limit
+
+
+def time_option(text: str) -> Any:
+    """Option of a time limit with its help."""
+    return typer.Option("--time-limit", "-t", metavar="TIME", parser=_reader(_limit), help=f"{text} (90, 90s, 5m, 2h).")
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N|all", parser=_reader(_threads), help="Default: as many as there are."),
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random; default 0.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -69,7 +107,7 @@ SearchBackend = Annotated[
 ]
 SearchTime = Annotated[
     float | None,
-    typer.Option("--time-limit", "-t", help="Seconds for everything; default: until there is nothing more to try."),
+    time_option("Seconds for everything; default: until there is nothing more to try"),
 ]
 
 #: Options by the sections and keys of a configuration (:mod:`remat.config.sections`), which they override.
@@ -96,10 +134,10 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "backend": Annotated[str | None, typer.Option(
             "--backend",
             help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat.")],
-        "time_limit": Annotated[float | None, typer.Option(
-            "--time-limit", "-t", help="Seconds for everything; default: until it is proved.")],
+        "time_limit": Annotated[float | None, time_option("Seconds for everything; default: until it is proved")],
         "gap": Annotated[float | None, typer.Option(
-            "--gap", help="Stop at this relative gap; default 1e-6; 0: prove it.")],
+            "--gap", metavar="GAP", parser=_reader(share),
+            help="Stop at this relative gap (0.05, 5%); default 1e-6; 0: prove it.")],
         "threads": Threads,
         "seed": Seed,
         "start": Annotated[str | None, typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.common import INTERRUPTED, load_graph, print_json
-from remat.cli.options import Graph, Json, Quiet, SearchSeed
+from remat.cli.options import Graph, Json, Quiet, SearchSeed, time_option
 from remat.io.text import printable
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def command(
         bool, typer.Option("--check", help="Compute both graphs with numpy, and compare; an error if they differ.")
     ] = False,
     seed: SearchSeed = 0,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", "-t", min=0, help="Seconds for the search of orders and rewrites.")
-    ] = 60.0,
+    time_limit: Annotated[float, time_option("Seconds for the search of orders and rewrites")] = 60.0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -181,7 +181,8 @@ class Config(Section):
         chosen = self.solve
         start: Any = chosen.start if chosen.start in ("auto", "none") else read_schedule(chosen.start, graph)
         return SolveOptions(
-            threads=chosen.threads, seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
+            threads=None if chosen.threads == "all" else chosen.threads,
+            seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
             isolate=chosen.isolate, memory_limit=chosen.memory_limit, start=start,
         )  # fmt: skip
 

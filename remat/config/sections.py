@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from remat.backends.base import DEFAULT_GAP
+from remat.io.sizes import seconds, share
 
 _Positive = Annotated[int, Field(ge=1)]
+
+
+def _text(parse: Callable[[str], float]) -> BeforeValidator:
+    """Let a number be given as text with a unit."""
+    return BeforeValidator(
+        lambda value: parse(value) if isinstance(value, str) else value, json_schema_input_type=float | str
+    )
+
+
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), _text(seconds)]
+_Share = Annotated[float, Field(ge=0, lt=1), _text(share)]
 
 
 class Section(BaseModel):
@@ -47,12 +60,12 @@ class SolveSection(Section):
     """"auto", or a formulation, heuristic or method; MODULE:CLASS only with --allow-imports."""
     backend: str = "cp-sat"
     """Solver, as name or name:variant (MODULE:CLASS only with --allow-imports); not used by heuristics."""
-    time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Seconds for everything; absent: until it is proved."""
-    gap: Annotated[float, Field(ge=0, lt=1)] = DEFAULT_GAP
-    """Stop at this relative gap; 0: prove optimality."""
-    threads: _Positive | None = None
-    """Absent: as many as the machine has."""
+    time_limit: _Seconds | None = None
+    """Seconds, or a time with a unit ("5m"), for everything; absent: until optimality is proved."""
+    gap: _Share = DEFAULT_GAP
+    """Stop at this relative gap (0.05, "5%"); 0: prove optimality."""
+    threads: _Positive | Literal["all"] | None = None
+    """Absent or "all": as many as the machine has."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of everything random."""
     isolate: bool = False

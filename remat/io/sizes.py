@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Sizes of memory, times and shares as people write them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from fractions import Fraction
 
 from remat.errors import ProblemError
 
-#: Bytes of each unit.
-UNITS = {"": 1, "B": 1, "kB": 1000}
-UNITS |= {f"{p}B": 1000**k for k, p in enumerate("KMGTP", 1)} | {f"{p}iB": 1024**k for k, p in enumerate("KMGTP", 1)}
+#: Bytes of each unit, in lower case. A letter alone means a power of 1024, as for `dd`, Docker, Java and Slurm.
+UNITS = {"": 1, "b": 1}
+for power, letter in enumerate("kmgtp", 1):
+    UNITS |= {f"{letter}b": 1000**power} | dict.fromkeys((letter, f"{letter}i", f"{letter}ib"), 1024**power)
+#: Seconds of each unit of time.
+TIMES = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -27,13 +30,59 @@ def memory_bytes(limit: int | str) -> int:
     (4294967296, 1000)
     """
     size = limit if isinstance(limit, int) and not isinstance(limit, bool) else None
-    if isinstance(limit, str) and (match := _SIZE.fullmatch(limit[:60])) is not None and match[2] in UNITS:
-        size = int(Fraction(match[1]) * UNITS[match[2]])
+    if isinstance(limit, str) and (match := _SIZE.fullmatch(limit[:60])) is not None and match[2].lower() in UNITS:
+        size = int(Fraction(match[1]) * UNITS[match[2].lower()])
     if size is None:
         raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes (4GiB)", "bad-memory")
     if size <= 0:
         raise ProblemError(f"memory limit {str(limit)[:60]!r} is not a number of bytes above 0", "bad-memory")
     return size
+
+
+def seconds(time: float | str) -> float:
+    """Return a time in seconds.
+
+    Parameters
+    ----------
+    time : float or str
+        Seconds, or a number with a unit (``"90s"``, ``"5m"``, ``"2h"``).
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+
+    Examples
+    --------
+    >>> seconds("90"), seconds("5m"), seconds("1.5 h"), seconds(2)
+    (90.0, 300.0, 5400.0, 2.0)
+    """
+    return _number(time, TIMES, "seconds (90), or a number with a unit (90s, 5m, 2h)")
+
+
+def share(value: float | str) -> float:
+    """Return a share, given as a number or in percent (``"5%"``).
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+
+    Examples
+    --------
+    >>> share("5%"), share(0.05), share("1e-6")
+    (0.05, 0.05, 1e-06)
+    """
+    return _number(value, {"%": 0.01}, "a number (0.05) or a percentage (5%)")
+
+
+def _number(value: float | str, units: dict[str, float], wanted: str) -> float:
+    text = str(value)[:60].strip().lower()
+    unit = max((unit for unit in units if text.endswith(unit)), key=len, default="")
+    try:
+        return float(text.removesuffix(unit)) * units.get(unit, 1)
+    except ValueError:
+        raise ValueError(f"{wanted}, not {str(value)[:60]!r}") from None
 
 
 def size_unit(largest: int) -> tuple[int, str]:

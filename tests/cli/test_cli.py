@@ -44,6 +44,18 @@ def test_solve_writes_a_schedule_that_validates(chain: str, tmp_path: Path, caps
     assert "over budget" in capsys.readouterr().out
 
 
+def test_quantities_have_units(chain: str, tmp_path: Path, capsys: Capture) -> None:
+    """On the command line and in a configuration; a letter alone is a power of 1024."""
+    ok("solve", chain, "-b", "8g", "--time-limit", "2m", "--gap", "5%", "--threads", "all", "--json", "-q")
+    assert json.loads(capsys.readouterr().out)["budget"] == 8 * 2**30
+    (tmp_path / "run.toml").write_text(
+        "[problem]\ngraph = 'chain.json'\nbudget = '5b'\n[solve]\ntime_limit = '2m'\ngap = '5%'\nthreads = 'all'"
+    )
+    ok("solve", "-c", tmp_path / "run.toml", "--json", "-q")
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["budget"], facts["status"]) == (5, "optimal")
+
+
 @pytest.mark.parametrize(("formulation", "backend"), [("retention-intervals", "cp-sat"), ("checkmate", "highs")])
 def test_solve_with_any_pair(chain: str, formulation: str, backend: str, capsys: Capture) -> None:
     ok("solve", chain, "-b", 5, "-f", formulation, "--backend", backend, "--threads", 1, "--json", "-q")
