@@ -178,7 +178,7 @@ def test_a_configuration_is_immutable(run: Path) -> None:
         "[solve]\nmethod = 'gredy'",
         "[backends.cpsat]\na = 1",
         "[solve]\nthreads = 0",
-        "[solve]\nthreads = 'all'",
+        "[solve]\nthreads = 'many'",
         "[solve]\nthreads = true",
         "[solve]\nseed = -1",
         "[solve]\ngap = 1.0",

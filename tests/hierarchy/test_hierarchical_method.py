@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import ONE
 from refusals import refused
 
 import remat.solving.bounding
-from remat import Problem, solve
+from remat import GraphBuilder, Problem, solve
 from remat.backends.base import StopReason
 from remat.bounds.base import Bound
 from remat.deadline import Deadline
@@ -366,3 +367,12 @@ def test_a_cluster_finds_what_is_found_here_though_a_worker_is_killed() -> None:
         assert found == here
         assert not notes  # another worker did what the first one had
         assert told[-1] == "level 1 of 1, 10 of 10 groups"
+
+
+def test_groups_without_tensors() -> None:
+    b = GraphBuilder("two ops without tensors")
+    b.op("idle", outputs=[])
+    b.op("a", size=2), b.op("b", size=2)
+    b.op("idle too", outputs=[])
+    b.op("c", inputs=["a"], size=2), b.op("d", inputs=["b"], outputs=[])
+    assert solve(Problem(b.build(), "80%"), "hierarchical", options=ONE, stop=5).objective is not None

@@ -232,7 +232,7 @@ def make_run(
     begins = np.append(True, tensor[1:] != tensor[:-1])[: len(tensor)]
     begins |= written & ~held[tensor]
     at = np.flatnonzero(begins)
-    last = np.append(at[1:], len(tensor)) - 1
+    last = np.append(at, len(tensor))[1:] - 1  # also where no tensor is touched
     what, start, end = tensor[at], step[at], step[last]
     outside = ~written[at]  # read before it is written here
     early = _early_reads(arrays, touches, ops, np.unique(what[held[what]]))
