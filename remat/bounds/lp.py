@@ -15,6 +15,7 @@ from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
 from remat.problem import Problem
 from remat.registry import load
+from remat.scope import EVERY_SCHEDULE
 
 
 def lp_relaxation(
@@ -71,22 +72,26 @@ def lp_relaxation(
     clock = Deadline.of(deadline)
     kind = load("formulations", formulation) if isinstance(formulation, str) else formulation
     base = problem.graph.base_cost
-    stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]
-    scope, name = stated.scope(), f"the linear relaxation of {kind.name} ({algorithm})"
+    name = f"the linear relaxation of {kind.name} ({algorithm})"
+    scope = EVERY_SCHEDULE  # of the cost of computing each op once, which is all there is until the scope is known
+
+    def weakest(note: str = "") -> Bound:
+        return Bound(base, name, scope, base, seconds=time.monotonic() - began, note=note)
+
     call = SolveOptions(clock, threads, solver=dict(solver_options or {}))
     try:
+        stated = kind(problem) if options is None else kind(problem, options)  # type: ignore[call-arg]
         stated.deadline = clock
+        scope = stated.scope()
         size = stated.estimate()
         why = "" if size is None else size.lacks_memory(available_memory(memory_limit), Highs.nonzero_bytes)
         if why:
-            return Bound(
-                base, name, scope, base, seconds=time.monotonic() - began, note=f"its model has {size} and {why}"
-            )
+            return weakest(f"its model has {size} and {why}")
         if size is not None and size.lacks_time(clock.remaining):
-            raise OverdueError
+            return weakest()
         found = Highs().relax(stated.build(), call, algorithm)
     except OverdueError:
-        return Bound(base, name, scope, base, seconds=time.monotonic() - began)
+        return weakest()
     value: int | None = base
     if found.infeasible:
         value = None

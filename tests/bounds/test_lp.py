@@ -14,6 +14,7 @@ from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
+from remat.interruption import interrupts, request
 from remat.modeling import Linear, Model
 from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
@@ -144,6 +145,15 @@ def test_a_deadline_leaves_a_bound():
         assert bound.seconds < seconds + 2
         assert bound.value >= bound.base_cost
         assert not bound.infeasible
+
+
+@pytest.mark.parametrize("formulation", ["checkmate", "stages", "h-ilp", "retention-intervals"])
+def test_an_interruption_leaves_a_bound(formulation):
+    problem = Problem(unit_chain(8), 4)
+    with interrupts():
+        request()
+        bound = lp_relaxation(problem, formulation)
+    assert (bound.value, bound.infeasible) == (problem.graph.base_cost, False)
 
 
 def test_names_that_are_not_there():
