@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.common import INTERRUPTED, load_graph, print_json
+from remat.cli.common import INTERRUPTED, OK, load_graph, print_json
 from remat.cli.options import Graph, Json, Quiet, SearchSeed, time_option
 from remat.io.text import printable
 
@@ -68,8 +69,10 @@ def command(
     Exit code 0: done, also after Ctrl-C and where there is nothing to rewrite; 2: an error; 130: Ctrl-C before the
     check was done, with the graph written all the same.
     """
+    from remat.cli.saving import Outputs
     from remat.cli.signals import writing
     from remat.deadline import Deadline, OverdueError
+    from remat.graphs.formats.remat_json import graph_to_text
     from remat.graphs.io import write_graph
     from remat.graphs.rewriting import RewriteOptions, RuleName
     from remat.graphs.rewriting.check import check_numerics
@@ -97,15 +100,16 @@ def command(
             except OverdueError as reason:  # Ctrl-C
                 verified = f"not finished: {reason}"
         writing()
-        write_graph(result.after.graph, output)
+        after = result.after.graph
+        outputs = Outputs()
+        outputs.save(output, partial(write_graph, after), lambda: graph_to_text(after))
         stream = sys.stderr if is_standard_stream(output) else sys.stdout
         if as_json:
             print_json(_facts(loaded, result, verified), stream)
         else:
             for word, text in _lines(loaded, result, verified, search=search):
                 print(f"{word:<11} {printable(text)}".rstrip(), file=stream)
-    if isinstance(verified, str):
-        raise typer.Exit(INTERRUPTED)
+    outputs.leave(INTERRUPTED if isinstance(verified, str) else OK)
 
 
 def _lines(

@@ -151,7 +151,7 @@ class Outputs:
             reason = _reason(error, path)
         self.failed = True
         for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-            other = folder / f"{Path(path).stem or 'result'}.{os.getpid()}{Path(path).suffix}"
+            other = folder / f"{Path(path).stem or 'result'}.{os.getpid()}{Path(path).suffix or '.json'}"
             try:
                 write(other)
             except (FormatError, OSError):

@@ -50,3 +50,13 @@ def test_nothing_to_rewrite(tmp_path: Path, capsys: Capture) -> None:
     assert main(["rewrite", str(tmp_path / "chain.json"), "-o", str(tmp_path / "o.json")]) == 0
     assert "rewrites    none is possible; the graph has no shapes\n" in capsys.readouterr().out
     assert read_graph(tmp_path / "o.json").reference_peak == 6
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The graph goes to the current folder instead, and the exit code is that of an error."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["rewrite", "swiftnet-b-folded", "-o", "/dev/full"]) == 2
+    assert "No space left on device; it is in " in capsys.readouterr().err
+    (kept,) = tmp_path.iterdir()
+    assert read_graph(kept).reference_peak == 56448
