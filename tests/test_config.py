@@ -398,3 +398,24 @@ def test_a_class_that_is_none(word: str) -> None:
     with pytest.raises(RematError) as caught:
         Config.from_mapping(problem, overrides={"solve": {"method": word}}).run()
     check_text("configuration.class", f"{word} -> {caught.value}")
+
+
+def test_the_objective(tmp_path: Path) -> None:
+    write_graph(unit_chain(4), tmp_path / "chain.json")
+    tables = {"problem": {"graph": str(tmp_path / "chain.json"), "objective": "least-peak"}, "solve": {"threads": 1}}
+    found = Config.from_mapping(tables).run(write=False)
+    assert (found.peak, found.proved) == (3, True)
+
+
+def test_outputs_stay_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
+    """Or in the current one; links are followed, and what the command line names may be anywhere."""
+    (tmp_path / "link").symlink_to("/")
+    problem = {"graph": "vgg16"}
+    for outside in ("/schedule.json", "../schedule.json", "link/schedule.json"):
+        tables = {"problem": problem, "output": {"schedule": outside}}
+        with refused("format.output-outside", hide={str(tmp_path): "<folder>"}):
+            Config.from_mapping(tables, folder=tmp_path)
+        assert Config.from_mapping(tables, folder=tmp_path, allow_output_outside=True).output.schedule is not None
+        assert Config.from_mapping(tables, "typed", tmp_path, {"output": tables["output"]}).output.schedule == outside
+    for inside in ("schedule.json", "more/schedule.json", "-", str(Path.cwd() / "schedule.json")):
+        Config.from_mapping({"problem": problem, "output": {"schedule": inside}}, folder=tmp_path)

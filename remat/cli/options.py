@@ -164,11 +164,13 @@ SECTIONS: dict[str, dict[str, Any]] = {
             "--allow-solver-files", help="Let solver options in the configuration name files.")],
         "allow_imports": Annotated[bool, typer.Option(
             "--allow-imports", help="Let the configuration name method and backend as MODULE:CLASS.")],
+        "allow_output_outside": Annotated[bool, typer.Option(
+            "--allow-output-outside", help="Let the configuration write outside its folder and the current one.")],
     },
 }  # fmt: skip
 _SECTION_OF = {key: section for section, options in SECTIONS.items() for key in options}
 #: Keys that many commands take, in the order of their help.
-FILE = ("config", "allow_solver_files", "allow_imports")
+FILE = ("config", "allow_solver_files", "allow_imports", "allow_output_outside")
 RULES = ("order", "max_computes", "keep", "count_constant_memory", "costs", "device")
 LIMITS = ("time_limit", "gap", "threads", "seed", "start", "isolate", "memory_limit")
 

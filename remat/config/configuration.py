@@ -80,6 +80,7 @@ class Config(Section):
         *,
         allow_solver_files: bool = False,
         allow_imports: bool = False,
+        allow_output_outside: bool = False,
     ) -> Config:
         """The configuration in a TOML file; its paths are relative to its folder.
 
@@ -91,6 +92,9 @@ class Config(Section):
             Whether options for solvers may name files.
         allow_imports : bool
             Whether method and backend may be ``module:Class``, which is imported. In `overrides` they may in any case.
+        allow_output_outside : bool
+            Allow output files outside the folder of the file and the current folder. Those of `overrides` may be
+            anywhere.
 
         Raises
         ------
@@ -104,6 +108,7 @@ class Config(Section):
         return cls.from_mapping(
             read_toml(path), str(path), Path(path).parent, overrides,
             allow_solver_files=allow_solver_files, allow_imports=allow_imports,
+            allow_output_outside=allow_output_outside,
         )  # fmt: skip
 
     @classmethod
@@ -116,6 +121,7 @@ class Config(Section):
         *,
         allow_solver_files: bool = False,
         allow_imports: bool = False,
+        allow_output_outside: bool = False,
     ) -> Config:
         """The same from a mapping of sections; `name` stands in errors, `folder` is what paths are relative to."""
         merged = _resolved(mapping, Path(folder))
@@ -143,6 +149,11 @@ class Config(Section):
                 _check_method(word, where)
             elif key not in typed:
                 check_trusted(word, where)
+        if not allow_output_outside:
+            typed_outputs = (overrides or {}).get("output", {})
+            for key in ("schedule", "plot"):
+                if key not in typed_outputs:
+                    _check_inside(f"{name}: output.{key}", getattr(config.output, key), Path(folder))
         for backend, given in config.backends.items():
             check_trusted(backend, f"{name}: ")
             if not allow_solver_files:
@@ -257,6 +268,20 @@ def draw(result: Result, path: str | os.PathLike[str], limit: int | None = None)
         problem.graph, result.schedule, path, problem.budget_bytes if limit is None else limit,
         keep=problem.keep, count_constant_memory=problem.count_constant_memory,
     )  # fmt: skip
+
+
+def _check_inside(what: str, path: str | None, folder: Path) -> None:
+    """Refuse an output outside the configuration's folder and the current one; links are followed."""
+    if path is None or is_standard_stream(path):
+        return
+    places = (folder.resolve(), Path.cwd())
+    if not any(Path(path).resolve().is_relative_to(place) for place in places):
+        raise FormatError(
+            f"{what} {path!r} lies outside the folder of the configuration and the current folder; "
+            "--allow-output-outside allows that",
+            "output-outside",
+            path,
+        )
 
 
 def _check_tables(config: Config, name: str) -> None:
