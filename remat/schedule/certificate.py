@@ -224,6 +224,10 @@ class Certificate(Findings[Violation]):
 
     def __str__(self) -> str:
         rows = [("verdict", str(self.verdict)), ("graph", f"{self.graph} ({self.graph_digest[:12]})")]
+        others = len(self.violations) + self.more_violations - 1
+        if self.first is not None and self.first.rule is Rule.GRAPH_DIGEST and others:  # names match by chance at most
+            follow = f"{others:,} more violations follow from that; remat validate --json lists them"
+            return "\n".join(f"{word:<13} {text}" for word, text in [*rows, ("violation", self.first), ("", follow)])
         where = "" if self.peak_step is None else f" at step {self.peak_step}"
         where += "" if self.peak_op is None else f" ({self.peak_op})"
         rows.append(("peak", f"{self.peak:,} bytes{where}"))

@@ -237,8 +237,9 @@ class _Timeline:
         broken = None
         if run.violations:
             first = run.violations[0]
-            title = f"{graph.name}: not a valid schedule\n{first.message}"
             broken = None if first.step is None else float(before[first.step])
+            where = "" if broken is None else f" (compute step {broken:.0f} of the picture)"
+            title = f"{graph.name}: not a valid schedule\n{first.message}{where}"
         return cls(
             graph, title, run.memory[run.is_compute], _repeated(ops) & (ops >= 0),
             run.intervals.tensor, before[run.intervals.start], before[run.intervals.end],

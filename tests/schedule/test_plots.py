@@ -130,9 +130,13 @@ def test_both_share_their_steps(graph: ComputeGraph, schedule: Schedule) -> None
 
 
 def test_a_broken_schedule_is_drawn_with_what_is_wrong(graph: ComputeGraph) -> None:
-    axes = plot_memory(graph, Schedule.from_steps([("compute", op) for op in "abd"]))
+    """The step is given as in the schedule, which counts frees, and as on the axis, which does not."""
+    axes = plot_memory(
+        graph, Schedule.from_steps([("compute", "a"), ("compute", "b"), ("free", "a"), ("compute", "d")])
+    )
     title = axes.get_title()
-    assert title.startswith("small: not a valid schedule\nstep 2: op 'd' reads tensor 'c'")
+    assert title.startswith("small: not a valid schedule\nstep 3: op 'd' reads tensor 'a'")
+    assert title.endswith(" (compute step 2 of the picture)")
     assert "broken" in labels(axes)
     assert [line.get_xdata() for line in axes.lines if line.get_label() == "broken"] == [[2.0, 2.0]]
 

@@ -163,6 +163,8 @@ def test_a_schedule_for_another_graph(graph):
     assert (v.step, v.rule) == (None, Rule.GRAPH_DIGEST)
     assert graph.digest[:12] in v.message
     assert other.digest[:12] in v.message
+    certificate = validate(other, schedule(["g1"], graph_digest=graph.digest))
+    assert len(certificate.violations) > 2 and str(certificate).count("\n") == 3, "what follows from that is counted"
 
 
 def test_all_violations_in_the_order_of_steps(graph):
