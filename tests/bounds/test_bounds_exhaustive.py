@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers import some_slow
 from oracles import counted_least_peak
 from small_graphs import KNOWN, LIBERIS_LANE
 
@@ -89,16 +90,11 @@ def random_events(seed: int) -> None:
         assert stage_bound(problem, enough=known, threads=1).value <= best.cost
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize(
+    "block", [*range(2), *(pytest.param(block, marks=pytest.mark.slow) for block in range(375, 500))]
+)
 def test_any_events_give_a_bound(block):
     for seed in range(8 * block, 8 * block + 8):
-        random_events(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
-def test_any_events_give_a_bound_for_many(block):
-    for seed in range(3000 + 50 * block, 3050 + 50 * block):
         random_events(seed)
 
 
@@ -107,17 +103,9 @@ def at_most(weak: Bound, strong: Bound) -> bool:
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
-@pytest.mark.parametrize("block", [*range(5), *(pytest.param(block, marks=pytest.mark.slow) for block in range(5, 10))])
+@pytest.mark.parametrize("block", some_slow(range(93), 5))
 def test_never_above_the_optimum(block, order):
     for seed in range(12 * block, 12 * block + 12):
-        check(seed, order)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["fixed", "free"])
-@pytest.mark.parametrize("block", range(20))
-def test_never_above_the_optimum_of_many(block, order):
-    for seed in range(1000 + 50 * block, 1050 + 50 * block):
         check(seed, order)
 
 

@@ -1,56 +1,230 @@
-"""How the default method shares its time: drops first, what is not loaded later, and never far behind its best step."""
+"""How the default method shares its time: on a clock that only work moves, with heuristics that a test makes up."""
 
 import statistics
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import pytest
 from helpers import ONE
 
 import remat.solving.auto
-import remat.solving.chain_starts
 from remat import Problem, layered, solve
 from remat.backends.base import SolveOptions, Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.deadline import Deadline
-from remat.graphs import ComputeGraph
-from remat.graphs.zoo.convolutional import resnet_ops
+from remat.graphs.families import unit_chain
 from remat.graphs.zoo.gpt import gpt
-from remat.graphs.zoo.segmenters import unet
-from remat.heuristics.annealing import Annealing
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
-from remat.heuristics.drops.interpreted import InterpretedDrops
-from remat.hierarchy.blocks import BlockCheckpointing
-from remat.registry import load
+from remat.heuristics.eviction import Eviction
 from remat.schedule import Schedule
 from remat.solving.auto import Auto
-from remat.solving.progress import Progress
 from remat.solving.session import Session
-from remat.solving.stop import AnyOf, MaxSeconds, StoppingCriterion, TargetCost
+
+NEVER = float("inf")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
-    """Only the tests that say so begin without compiled code."""
-    assert Drops().prepared()
-    assert Annealing().prepared()
+@dataclass(frozen=True)
+class Clock(Deadline):
+    """A deadline on a clock of its own; it ends early once `done` is true."""
+
+    now: ClassVar[list[float]] = [0.0]
+    started: float = 0.0
+    done: Callable[[], bool] = field(default=bool)
+
+    @property
+    def elapsed(self) -> float:
+        return self.now[0] - self.started
+
+    @property
+    def remaining(self) -> float:
+        return 0.0 if self.done() else super().remaining
+
+    def earlier(self, seconds: float) -> Deadline:
+        return Clock(min(self.seconds, self.elapsed + seconds), self.started)
+
+    def until(self, done: Callable[[], bool]) -> Deadline:
+        return Clock(self.seconds, self.started, done)
 
 
-def compiled_later(monkeypatch: pytest.MonkeyPatch, *kinds: type[Heuristic]) -> None:
-    """As on a fresh machine."""
-    for kind in kinds:
-        monkeypatch.setattr(kind, "compiled", classmethod(lambda _: False))
-        monkeypatch.setattr(kind, "prepared", lambda *_: False)
+def work(deadline: Deadline, seconds: float) -> None:
+    """Move the clock by some seconds in small steps, not beyond the deadline."""
+    end = Clock.now[0] + seconds
+    while Clock.now[0] < end and not deadline.expired:
+        Clock.now[0] = min(end, Clock.now[0] + 0.05)
+
+
+class Stages:
+    """An `Auto` whose steps do nothing but take time.
+
+    Parameters
+    ----------
+    problem : Problem
+    seconds : float
+    takes : dict of str to float
+        Seconds of each heuristic, of the bounds and of each model; 0.1 for others.
+    ready : dict of str to float
+        Time at which each heuristic is compiled; from the start for others.
+    finds : tuple of str
+        Heuristics that find a schedule, which fits and is not optimal.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, problem: Problem, *, seconds: float = 10.0,
+        takes: dict[str, float] | None = None, ready: dict[str, float] | None = None, finds: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.trace: list[str] = []
+        Clock.now[0] = 0.0
+        taken, compiled = takes or {}, ready or {}
+        good = solve(problem, Eviction, options=ONE).schedule if finds else None
+
+        def step(name: str, deadline: Deadline) -> None:
+            self.trace.append(name)
+            work(deadline, taken.get(name, 0.1))
+
+        def kind(name: str) -> type[Heuristic]:
+            since = compiled.get(name, 0.0)
+
+            class Made(Heuristic):
+                @classmethod
+                def compiled(cls) -> bool:
+                    return Clock.now[0] >= since
+
+                def prepared(self, deadline: Deadline | None = None, on_wait: Callable[[], None] | None = None) -> bool:
+                    work(deadline or Clock(), max(0.0, since - Clock.now[0]))
+                    return self.compiled()
+
+                def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+                    step(name, run.deadline)
+                    return good if name in finds else None
+
+            Made.name = name
+            return Made
+
+        auto = remat.solving.auto
+        names = ("block-checkpointing", "drops", "lower-sets", "few-stages", "rotor", "eviction", "greedy", "annealing")
+        patch.setattr(auto, "heuristics", lambda: dict.fromkeys((*names, "lns"), ""))
+        patch.setattr(auto, "load", lambda group, name: kind(name) if group == "heuristics" else name)
+        patch.setattr(auto, "chain_start", lambda name: kind(name)())
+        patch.setattr(auto, "InterpretedDrops", kind("interpreted_drops"))
+        patch.setattr(auto, "raise_bounds", lambda _, deadline: step("bounds", deadline))
+        patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
+        patch.setattr(auto, "LOOK", 0.0)
+        patch.setattr(Auto, "_order", lambda _: step("order", self.session.call.deadline))
+        patch.setattr(Auto, "_options_of_lns", lambda *_: None)
+        patch.setattr(Auto, "_model", lambda _, name, options, other, deadline: step(name, deadline))
+        self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto")
+        self.auto = Auto(self.session, CpSat(), None)
+
+    def run(self) -> str:
+        """Return the steps in order."""
+        self.auto.run()
+        return " ".join(self.trace)
+
+
+RANDOM = Problem(layered(100, 0.3, 2), "90%")
+LARGE = Problem(layered(700, seed=1), "95%")
+TRAINING = Problem(unit_chain(40), "50%")
+TINY = Problem(layered(16, seed=2), "80%")
+BLOCKS, DROPS = "block-checkpointing", "drops"
+MODELS = "stages retention-intervals"
+COLD = {BLOCKS: NEVER, DROPS: NEVER, "rotor": NEVER, "annealing": NEVER}
+#: By promise: the problem, what is known of its steps, and the first of them.
+TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
+    "drops come first, then what is quick, bounds, annealing, models and turns": (
+        RANDOM, {"finds": (DROPS,)}, f"order drops eviction greedy bounds annealing bounds {MODELS} lns annealing"
+    ),
+    "greedy and models would take too long on large graphs": (
+        LARGE, {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing annealing annealing lns bounds"
+    ),
+    "greedy and whole models of training graphs need a fixed order": (
+        replace(RANDOM, order="free"), {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing"
+    ),
+    "without a schedule drops have more time, and annealing comes before bounds": (
+        LARGE, {}, "order drops eviction drops annealing bounds lns"
+    ),
+    "what is compiled later is tried again": (
+        RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
+        f"order interpreted_drops eviction greedy bounds annealing bounds {MODELS} lns drops annealing",
+    ),
+    "Python ends as soon as drops are compiled": (
+        RANDOM, {"ready": {DROPS: 0.6}, "takes": {"interpreted_drops": 9}, "finds": (DROPS,)},
+        "order interpreted_drops drops eviction greedy bounds",
+    ),
+    "Python does not begin what takes longer than it has": (
+        RANDOM, {"ready": {DROPS: NEVER}, "takes": {"order": 0.0}, "seconds": 0.02}, "order eviction"
+    ),
+    "what is never compiled is said once": (
+        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order interpreted_drops eviction greedy bounds"
+    ),
+    "tiny problems are searched before anything is waited for": (
+        TINY, {"ready": {DROPS: 30.0}, "seconds": 1.0}, "order eviction greedy exhaustive annealing"
+    ),
+    "training graphs have starts of their own": (
+        TRAINING, {"finds": (BLOCKS,)},
+        f"order {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds annealing bounds {MODELS}",
+    ),
+    "lower sets need no compiled code": (
+        TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
+        f"order interpreted_drops lower-sets few-stages eviction greedy bounds bounds {MODELS} lns lns",
+    ),
+    "block checkpointing is waited for where nothing else finds a schedule": (
+        TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
+        f"order interpreted_drops lower-sets few-stages eviction greedy {BLOCKS} bounds",
+    ),
+    "a model ends as soon as annealing is compiled, and restarts": (
+        RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
+        f"order drops eviction greedy bounds bounds stages annealing {MODELS} lns",
+    ),
+    "or Rotor, which is ready before annealing on training graphs": (
+        TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
+        f"order {BLOCKS} drops lower-sets few-stages eviction greedy bounds bounds stages rotor {MODELS} lns",
+    ),
+    "without a deadline it ends after the models": (
+        RANDOM, {"seconds": NEVER, "finds": (DROPS,)}, f"order drops eviction greedy bounds annealing bounds {MODELS}"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("promise", TRACES)
+def test_steps(monkeypatch: pytest.MonkeyPatch, promise: str) -> None:
+    problem, facts, expected = TRACES[promise]
+    stages = Stages(monkeypatch, problem, **facts)
+    assert stages.run().startswith(expected)
+    late = [name for name, since in facts.get("ready", {}).items() if since > Clock.now[0]]
+    assert stages.session.notes == [f"{name} was not compiled in time" for name in late]
+
+
+def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drops take half a minute to compile on a fresh machine: there was no schedule before they had been."""
+    monkeypatch.setattr(remat.solving.auto, "WITHOUT_DROPS", {"eviction": (20, 1.0)})
+    stages = Stages(monkeypatch, TRAINING, ready=COLD | {BLOCKS: 1.5}, finds=(BLOCKS,))
+    assert stages.run().startswith(f"order {BLOCKS} interpreted_drops")
+
+
+def test_bounds_are_not_asked_again_in_less_time_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would say the same."""
+    stages = Stages(monkeypatch, LARGE, seconds=2.5, takes={"bounds": 99})
+    assert stages.run().split().count("bounds") == 1
+
+
+def test_turns_go_by_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annealing has three times the time of the others as long as nothing is found."""
+    stages = Stages(monkeypatch, LARGE, seconds=40, takes=dict.fromkeys(("annealing", "lns", "bounds"), 0.5))
+    steps = stages.run().split()
+    assert steps.count("annealing") == pytest.approx(3 * steps.count("lns"), abs=4)
+    assert stages.session.call.deadline.expired
+
+
+# -- on a real clock ---------------------------------------------------------------------------------------------------
 
 
 def test_large_graphs_have_a_schedule_by_drops_at_once() -> None:
-    """Greedy and eviction, which would take seconds for nothing here, do not come first."""
-    result = solve(Problem(layered(1000, seed=1), "80%"), stop=1.5, options=ONE)
-    names = [step.name for step in result.steps]
-    assert names[0] == "drops"
+    assert Drops().prepared()
+    result = solve(Problem(layered(1000, seed=1), "80%"), stop=1, options=ONE)
+    assert result.steps[0].name == "drops"
     assert result.steps[0].objective is not None
-    assert "greedy" not in names
     assert result.objective is not None
     assert result.objective <= result.steps[0].objective
 
@@ -61,140 +235,6 @@ def test_graphs_of_five_thousand_ops_have_a_bound() -> None:
     result = solve(problem, stop=60, options=SolveOptions(threads=1, relative_gap=0.02))
     assert result.stop is StopReason.GAP
     assert result.bound > 1.1 * problem.graph.base_cost
-
-
-def test_what_is_not_loaded_yet_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a fresh machine, where compiling takes longer than anybody waits."""
-    ready, run = Drops.prepared, Drops.run
-    waits: list[float] = []
-    runs: list[Problem] = []
-
-    def prepared(self: Drops, deadline: Deadline, on_wait: Callable[[], None] | None = None) -> bool:
-        waits.append(deadline.remaining)
-        return len(waits) > 2 and ready(self, deadline, on_wait)
-
-    def counted(self: Drops, problem: Problem, call: HeuristicRun) -> Schedule | None:
-        runs.append(problem)
-        return run(self, problem, call)
-
-    class Ran(StoppingCriterion):
-        def reached(self, moment: Progress) -> bool:
-            return len(runs) > 0 and moment.objective is not None
-
-        def __str__(self) -> str:
-            return "when drops have run"
-
-    monkeypatch.setattr(Drops, "prepared", prepared)
-    monkeypatch.setattr(Drops, "run", counted)
-    result = solve(Problem(layered(300, seed=1), "70%"), stop=AnyOf(15, Ran()), options=ONE)
-    assert len(waits) > 1
-    assert "drops was not compiled in time" not in result.message
-    ran = [step for step in result.steps if step.name == "drops"]
-    assert len(ran) > 1
-    assert result.objective is not None
-
-
-def test_what_is_never_loaded_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Drops, "prepared", lambda *_: False)
-    monkeypatch.setattr(remat.solving.auto, "WAIT", 0.1)
-    result = solve(Problem(layered(100, seed=1), "80%"), stop=1, options=ONE)
-    assert result.message.count("drops was not compiled in time") == 1
-    assert result.objective is not None
-
-
-@pytest.mark.parametrize("order", ["fixed", "free"])
-def test_until_drops_are_compiled_python_finds_a_first_schedule(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """There was none on random graphs until drops were compiled, after ten seconds."""
-    compiled_later(monkeypatch, Drops, Annealing)
-    monkeypatch.setattr(remat.solving.auto, "ORDER_SHARE", 0.0)
-    result = solve(Problem(layered(400, seed=1), "80%", order), stop=AnyOf(120, TargetCost(10**9)), options=ONE)
-    assert result.objective is not None
-    assert result.source == "interpreted drops"
-
-
-def test_drops_are_not_run_by_python_where_they_are_compiled() -> None:
-    result = solve(Problem(layered(200, seed=1), "80%"), stop=AnyOf(20, TargetCost(10**9)), options=ONE)
-    assert [step.name for step in result.steps] == ["drops"]
-
-
-def test_tiny_problems_are_searched_before_anything_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_later(monkeypatch, Drops)
-    result = solve(Problem(layered(16, seed=2), "80%"), stop=20, options=ONE)
-    assert "interpreted drops" not in [step.name for step in result.steps]
-
-
-def test_drops_by_python_do_not_begin_what_takes_longer_than_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 20,000 ops they were a second and a half late, before they had found anything."""
-    compiled_later(monkeypatch, Drops, Annealing)
-    monkeypatch.setattr(remat.solving.auto, "INTERPRETED_PER_OP", 1.0)
-    result = solve(Problem(layered(100, seed=1), "80%"), stop=2, options=ONE)
-    assert "interpreted drops" not in [step.name for step in result.steps]
-
-
-def test_python_ends_as_soon_as_drops_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
-    compiled = Drops.compiled
-
-    def run(self: InterpretedDrops, problem: Problem, call: HeuristicRun) -> None:
-        events.append("python")
-        while not call.deadline.expired:
-            time.sleep(0.01)
-            if len(events) == 1 and call.deadline.elapsed > 0.3:
-                events.append("compiled")
-        events.append("early" if call.deadline.elapsed < call.deadline.seconds else "late")
-
-    monkeypatch.setattr(Drops, "compiled", classmethod(lambda _: len(events) > 1 and compiled()))
-    monkeypatch.setattr(InterpretedDrops, "run", run)
-    result = solve(Problem(layered(200, seed=1), "80%"), stop=AnyOf(60, TargetCost(10**9)), options=ONE)
-    assert events == ["python", "compiled", "early"]
-    assert [step.name for step in result.steps] == ["interpreted drops", "drops"]
-
-
-def test_what_bounds_had_before_counts_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were asked again at once, in less time than before, and said the same."""
-    asked: list[float] = []
-
-    def raise_bounds(session: Session, deadline: Deadline) -> None:
-        asked.append(deadline.remaining)
-        time.sleep(max(0.0, deadline.remaining))
-
-    def improve(self: Session, heuristic: Heuristic, deadline: Deadline, *rest: object) -> None:
-        time.sleep(min(0.1, max(0.0, deadline.remaining)))
-
-    monkeypatch.setattr(remat.solving.auto, "raise_bounds", raise_bounds)
-    monkeypatch.setattr(Session, "improve", improve)
-    session = Session(
-        Problem(layered(700, seed=1), "70%"), SolveOptions(deadline=Deadline.after(2.5), threads=1), "auto"
-    )
-    Auto(session, CpSat(), None).run()
-    assert session.call.deadline.expired
-    assert len(asked) == 1, asked
-
-
-@pytest.mark.parametrize(("name", "graph"), [("annealing", layered(40, seed=1)), ("rotor", unet())])
-def test_a_model_ends_as_soon_as_something_that_waits_is_compiled_and_restarts_after_it(
-    monkeypatch: pytest.MonkeyPatch, name: str, graph: ComputeGraph
-) -> None:
-    """As on a fresh machine: on training graphs Rotor is ready before annealing, and mostly all that is needed."""
-    events: list[str] = []
-
-    def model(self: Auto, name: str, given: object, other: str, deadline: Deadline) -> None:
-        events.append(name)
-        while not deadline.expired and len(events) == 1:
-            time.sleep(0.01)
-
-    def improve(self: Session, heuristic: Heuristic, *rest: object) -> None:
-        events.append(heuristic.name)
-
-    monkeypatch.setattr(load("heuristics", name), "prepared", lambda *_: len(events) > 0)
-    monkeypatch.setattr(Auto, "_model", model)
-    monkeypatch.setattr(Session, "improve", improve)
-    session = Session(Problem(graph, "50%"), SolveOptions(deadline=Deadline.after(60), threads=1), "auto")
-    auto = Auto(session, CpSat(), None)
-    assert not auto._heuristic(name, Deadline.after(1), wait=0.0)
-    auto._models()
-    assert events == ["stages", name, "stages", "retention-intervals"]
-    assert session.call.deadline.elapsed < 20
 
 
 @pytest.mark.slow
@@ -218,44 +258,6 @@ def test_auto_is_never_far_behind_its_best_step(ops: int, budget: str, order: st
         found[name] = statistics.mean(overheads)
     assert found["auto"] <= 1.2 * min(found.values()) + 1e-3, found
     assert found["auto"] < float("inf")
-
-
-def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a fresh machine, where drops take half a minute to compile: there was no schedule before they had been."""
-    began, ready = time.monotonic(), BlockCheckpointing.prepared
-
-    def prepared(self: BlockCheckpointing, deadline: Deadline, on_wait: Callable[[], None] | None = None) -> bool:
-        while time.monotonic() < began + 1.0 and not deadline.expired:
-            time.sleep(0.01)
-        return time.monotonic() >= began + 1.0 and ready(self, deadline, on_wait)
-
-    monkeypatch.setattr(BlockCheckpointing, "prepared", prepared)
-    monkeypatch.setattr(BlockCheckpointing, "compiled", lambda: False)
-    monkeypatch.setattr(Drops, "prepared", lambda *_: False)
-    monkeypatch.setattr(Drops, "compiled", lambda: False)
-    monkeypatch.setattr(remat.solving.auto, "WITHOUT_DROPS", {"eviction": (100, 1.0)})
-    monkeypatch.setattr(remat.solving.chain_starts, "LOWER_OPS", 0)
-    result = solve(
-        Problem(resnet_ops(8, (64, 64, 3), depth=50), "50%"),
-        stop=AnyOf(TargetCost(10**18), MaxSeconds(20)),
-        options=ONE,
-    )
-    assert result.steps[0].name == "block-checkpointing"
-    assert result.steps[0].objective is not None
-
-
-def test_lower_sets_are_a_start_of_training_graphs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need no compiled code, and are good where drops are not: on networks with long skips."""
-    for name in ("block-checkpointing", "drops", "rotor", "annealing"):
-        monkeypatch.setattr(load("heuristics", name), "prepared", lambda *_: False)
-        monkeypatch.setattr(load("heuristics", name), "compiled", lambda: False)
-    monkeypatch.setattr(remat.solving.auto, "WAIT", 0.1)
-    problem = Problem(unet(), "50%")
-    result = solve(problem, stop=AnyOf(TargetCost(problem.graph.base_cost * 6 // 5), MaxSeconds(20)), options=ONE)
-    assert result.steps[-1].name == "lower-sets"
-    assert result.objective is not None
-    assert result.objective <= problem.graph.base_cost * 6 // 5
-    assert "lower-sets" not in {step.name for step in solve(Problem(layered(200, seed=1), "80%"), stop=1).steps}
 
 
 def test_a_schedule_known_to_fit_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

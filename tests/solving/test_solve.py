@@ -181,23 +181,27 @@ def test_an_optimum_is_certified_and_names_its_scope() -> None:
     assert result.source == "menu by scripted"
 
 
-def test_bounds_are_rounded_up_to_whole_costs() -> None:
-    result = run(says(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.2))
-    assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.DEADLINE)
-    assert (result.objective, result.bound, result.gap) == (6, 5, pytest.approx(1 / 6))
-    result = run(says(1, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.2))
-    assert (result.status, result.stop, result.gap) == (Status.OPTIMAL, StopReason.FINISHED, 0.0)
-    result = run(says(2, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=4.0000001))
-    assert result.bound == 4
+FEASIBLE = {"status": Status.FEASIBLE, "stop": StopReason.DEADLINE}
 
 
-def test_status_and_bound_are_no_more_than_what_is_proved() -> None:
-    """The base cost is a bound where the solver has none; optimal within a gap, or above its bound, is feasible."""
-    result = run(says(1, status=Status.FEASIBLE, stop=StopReason.DEADLINE, bound=None))
-    assert (result.status, result.bound, result.gap) == (Status.FEASIBLE, 4, 0.2)
-    result = run(says(2, stop=StopReason.GAP, bound=5.0), options=SolveOptions(relative_gap=0.5))
-    assert (result.status, result.stop, result.bound) == (Status.FEASIBLE, StopReason.GAP, 5)
-    assert run(says(2, bound=5.0)).status is Status.FEASIBLE
+@pytest.mark.parametrize(
+    ("number", "facts", "gap", "expected"),
+    [
+        (2, FEASIBLE | {"bound": 4.2}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 5)),  # rounded up to a whole cost
+        (1, FEASIBLE | {"bound": 4.2}, 0, (Status.OPTIMAL, StopReason.FINISHED, 5)),
+        (2, FEASIBLE | {"bound": 4.0000001}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 4)),
+        (1, FEASIBLE | {"bound": None}, 0, (Status.FEASIBLE, StopReason.DEADLINE, 4)),  # each op once
+        (2, {"stop": StopReason.GAP, "bound": 5.0}, 0.5, (Status.FEASIBLE, StopReason.GAP, 5)),
+        (2, {"bound": 5.0}, 0, (Status.FEASIBLE, StopReason.FINISHED, 5)),
+    ],
+)
+def test_status_and_bound_are_no_more_than_what_is_proved(
+    number: int, facts: dict, gap: float, expected: tuple[Status, StopReason, int]
+) -> None:
+    result = run(says(number, **facts), options=SolveOptions(relative_gap=gap))
+    assert (result.status, result.stop, result.bound) == expected
+    assert result.objective == len(MENU[number])
+    assert result.gap == pytest.approx((result.objective - result.bound) / result.objective)
 
 
 def test_incumbents_are_kept_when_the_last_word_is_worse_or_missing() -> None:
@@ -252,23 +256,42 @@ def test_options_reach_the_backend_untouched() -> None:
 # -- a solver that does not tell the truth -----------------------------------------------------------------------------
 
 
+def fails(self: Menu, values: Values) -> Schedule:
+    raise IndexError("off the menu")
+
+
+def undercounts(self: Menu) -> Model:
+    model = Menu.build(self)
+    model.minimize(model.objective.index, 4)
+    return model
+
+
+#: Formulations with a fault: one cannot decode, one decodes to an invalid schedule, one counts too little.
+CLUMSY = type("Clumsy", (Menu,), {"decode": fails})
+WRONG = type("Wrong", (Menu,), {"decode": lambda *_: sequence("abdc")})
+UNDERCOUNTING = type("Undercounting", (Menu,), {"build": undercounts})
+
+
 @pytest.mark.parametrize(
-    ("script", "kind"),
+    ("script", "method", "kind"),
     [
-        (says(1, objective=4.0, bound=4.0), "backend.wrong-cost"),
-        (says(1, objective=6.0), "backend.wrong-cost"),
-        (says(0), "backend.over-budget"),
-        (says(1, objective=float("nan")), "backend.not-finite"),
-        (says(1, values=np.array([np.nan, 1, 0])), "backend.not-finite"),
-        (says(1, values=np.array([0.0, 1.0])), "backend.wrong-shape"),
-        (says(1, values=None), "backend.no-values"),
-        (says(2, bound=7.0), "backend.refuted"),
-        (says(status=Status.ERROR, message="out of luck"), "backend.failed"),
+        (says(1, objective=4.0, bound=4.0), Menu, "wrong-cost"),
+        (says(1, objective=6.0), Menu, "wrong-cost"),
+        (says(0), Menu, "over-budget"),
+        (says(1, objective=float("nan")), Menu, "not-finite"),
+        (says(1, values=np.array([np.nan, 1, 0])), Menu, "not-finite"),
+        (says(1, values=np.array([0.0, 1.0])), Menu, "wrong-shape"),
+        (says(1, values=None), Menu, "no-values"),
+        (says(2, bound=7.0), Menu, "refuted"),
+        (says(status=Status.ERROR, message="out of luck"), Menu, "failed"),
+        (says(1), CLUMSY, "no-schedule"),
+        (says(1), WRONG, "invalid-schedule"),
+        (says(1, objective=4.0, bound=4.0), UNDERCOUNTING, "wrong-cost"),
     ],
 )
-def test_lies_are_errors(script: Script, kind: str) -> None:
-    with refused(kind, culprit="scripted"):
-        run(script)
+def test_lies_and_faults_are_errors(script: Script, method: type[Formulation], kind: str) -> None:
+    with refused(f"backend.{kind}", culprit="scripted"):
+        run(script, method=method)
 
 
 def test_a_lie_about_an_incumbent_stops_the_solver_and_is_the_error() -> None:
@@ -286,35 +309,6 @@ def test_a_lie_about_an_incumbent_stops_the_solver_and_is_the_error() -> None:
 def test_claimed_infeasible_against_a_schedule_at_hand_is_an_error() -> None:
     with refused("backend.refuted"):
         run(says(status=Status.INFEASIBLE), warm_start=sequence("abcad"))
-
-
-def test_decoding_that_fails_names_formulation_and_backend() -> None:
-    class Clumsy(Menu):
-        def decode(self, values: Values) -> Schedule:
-            raise IndexError("off the menu")
-
-    with refused("backend.no-schedule"):
-        run(says(1), method=Clumsy)
-
-
-def test_decoding_to_an_invalid_schedule_names_the_violation() -> None:
-    class Wrong(Menu):
-        def decode(self, values: Values) -> Schedule:
-            return sequence("abdc")
-
-    with refused("backend.invalid-schedule", culprit="c"):
-        run(says(1), method=Wrong)
-
-
-def test_a_formulation_that_undercounts_is_caught() -> None:
-    class Undercounting(Menu):
-        def build(self) -> Model:
-            model = super().build()
-            model.minimize(model.objective.index, 4)
-            return model
-
-    with refused("backend.wrong-cost"):
-        run(says(1, objective=4.0, bound=4.0), method=Undercounting)
 
 
 def test_decoding_may_drop_useless_computes() -> None:
