@@ -2,6 +2,7 @@ import copy
 import pickle
 import random
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,17 +102,14 @@ def test_digests_and_copies(graph, rng):
 
 
 def test_digest_depends_on_all_that_a_schedule_depends_on():
-    def digest(*, size=4, cost=1, workspace=0, recomputable=True, constant=0, outputs=(), order=("a", "b")):
-        ops = [Op("a", (), ("x",), cost, workspace, recomputable=recomputable), Op("b")]
-        return ComputeGraph(
-            "g", [Tensor("x", size)], ops, outputs=outputs, order=order, constant_memory=constant
-        ).digest
-
+    graph = ComputeGraph("g", [X], [A, Op("b")])
     variants = [
-        {}, {"size": 5}, {"cost": 2}, {"workspace": 1}, {"recomputable": False}, {"constant": 1},
-        {"outputs": ("x",)}, {"order": ("b", "a")},
+        graph, *(replace(graph, ops=[replace(A, **change), Op("b")])
+                 for change in ({"cost": 2}, {"workspace": 1}, {"recomputable": False})),
+        *(replace(graph, **change) for change in (
+            {"tensors": [Tensor("x", 5)]}, {"constant_memory": 1}, {"outputs": ["x"]}, {"order": ["b", "a"]})),
     ]  # fmt: skip
-    assert len({digest(**v) for v in variants}) == len(variants)
+    assert len({each.digest for each in variants}) == len(variants) == 8
 
 
 def test_immutable_and_unequal():

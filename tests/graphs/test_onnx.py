@@ -16,7 +16,7 @@ from refusals import refused  # noqa: E402
 
 from remat import read_graph  # noqa: E402
 from remat.cli import main  # noqa: E402
-from remat.errors import FormatError, FormatRemark  # noqa: E402
+from remat.errors import FormatError  # noqa: E402
 from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
 from remat.graphs.formats.onnx.wire import without_weights  # noqa: E402
 
@@ -376,13 +376,6 @@ def test_the_shell_converts_models(tmp_path: Path) -> None:
     assert json.loads(target.read_text())["cost_unit"] == "flop"
     with refused("graph-file.option", culprit="m.json"):
         read_graph(target, dims={"batch": 3})
-
-
-def test_remarks_name_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "c.onnx"
-    path.write_bytes(branches())
-    with pytest.warns(FormatRemark, match=r"c.onnx: ops with graphs of their own"):
-        read_graph(path, control_flow="op")
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
+from models import FULL, resnet  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -42,41 +43,10 @@ def test_an_attention_layer_with_open_dimensions_has_the_same_products_optimized
         assert set(graph.meta["modules"].values()) >= {"self_attn", "linear1", "linear2", "norm1", "norm2"}
 
 
-class Bottleneck(nn.Module):
-    def __init__(self, inside: int, width: int, stride: int) -> None:
-        super().__init__()
-        out = 4 * width
-        self.body = nn.Sequential(
-            nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out),
-        )  # fmt: skip
-        self.side: nn.Module = nn.Identity()
-        if stride > 1 or inside != out:
-            self.side = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.body(x) + self.side(x))
-
-
-def resnet50() -> nn.Module:
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-    ]
-    inside = 64
-    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for number in range(count):
-            layers.append(Bottleneck(inside, width, stride if number == 0 else 1))
-            inside = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
-
-
 def test_resnet50_has_the_known_flops() -> None:
     """4.09 G multiply-accumulates an image in convolutions and the last layer."""
-    graph = graph_from_onnx(exported(resnet50(), torch.randn(8, 3, 224, 224)))
+    module, args = resnet(**{**FULL["resnet"], "batch": 8}, loss=False)
+    graph = graph_from_onnx(exported(module, *args))
     products = sum(op.cost for op in graph.ops if op.type in ("Conv", "Gemm"))
     assert 65.42e9 < products < 65.6e9
     assert sum(op.type == "Conv" for op in graph.ops) == 53
