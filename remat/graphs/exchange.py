@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError
 from remat.graphs.builder import single_output_graph
-from remat.graphs.graph import ComputeGraph, Op, Tensor, whole_number
+from remat.graphs.graph import ComputeGraph, Op, Tensor
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -105,10 +105,7 @@ def from_networkx(
         for key in (size, cost):
             if key not in attributes:
                 raise GraphError(f"node {text!r} has no attribute {key!r}", "networkx")
-        nodes[text] = (
-            whole_number(attributes[size], f"{size} of node {text!r}"),
-            whole_number(attributes[cost], f"{cost} of node {text!r}"),
-        )
+        nodes[text] = attributes[size], attributes[cost]
     return single_output_graph(
         name if name is not None else str(graph.graph.get("name", "")),
         nodes,

@@ -11,12 +11,19 @@ from small_networks import Net, after_concat, random_network
 from remat.deadline import Deadline, OverdueError
 from remat.errors import GraphError
 from remat.graphs import ComputeGraph
-from remat.graphs.rewriting import RewriteOptions, find_rewrites, rewrite_graph
+from remat.graphs.rewriting import RewriteOptions, Rewritten, find_rewrites, rewrite_graph
 from remat.graphs.rewriting.check import check_numerics
 from remat.graphs.rewriting.draft import Draft
 from remat.graphs.rewriting.numerics import run
 
 TWO = RewriteOptions(min_parts=2)
+
+
+def rewritten(graph: ComputeGraph, options: RewriteOptions | None = None) -> Rewritten:
+    """Rewrite a graph, and require that the new one computes the same."""
+    done = rewrite_graph(graph, options)
+    check_numerics(graph, done.graph)
+    return done
 
 
 def conv_of(parts: int, **attrs: object) -> ComputeGraph:
@@ -66,13 +73,12 @@ def test_wide_accumulators_are_finished_by_an_op(kind: str) -> None:
     """Four bytes an element while it adds up, then bias, activation and one byte."""
     attrs = {"axes": [3]} if kind == "ReduceMean" else {}
     graph = after_concat(kind, [[1, 4, 4, 2]] * 3, 3, [1, 4, 4, 1], layout="NHWC", **attrs)
-    done = rewrite_graph(graph, RewriteOptions(accumulator_bytes=4))
+    done = rewritten(graph, RewriteOptions(accumulator_bytes=4))
     sizes = {tensor.name: tensor.size for tensor in done.graph.tensors}
     assert (sizes["y/sum"], sizes["y"]) == (64, 16)
     assert [(op.name, op.inputs, op.outputs) for op in done.graph.ops[6:7]] == [("y/finish", ("y/sum",), ("y",))]
     assert not done.never_worse
     assert done.rewrites[0].as_dict()["accumulator_bytes"] == 4
-    check_numerics(graph, done.graph)
     same = rewrite_graph(graph, RewriteOptions(accumulator_bytes=1))
     assert same.never_worse
     assert "y/sum" not in same.graph.tensor_names
@@ -105,14 +111,12 @@ def test_parallel_parts_fold_on_until_something_reduces() -> None:
 def test_what_needs_one_piece_gets_one_piece() -> None:
     """An unknown op, or whoever takes the graph output, reads one tensor, into which the parts are written."""
     graph = chain("Secret").build("y")
-    done = rewrite_graph(graph)
+    done = rewritten(graph)
     writers = [op.name for op in done.graph.ops if op.outputs == ("r",)]
     assert writers == ["r/part0", "r/part1", "r/part2"]
-    check_numerics(graph, done.graph)
     kept = chain("Conv").build("y", "b")
-    done = rewrite_graph(kept)
+    done = rewritten(kept)
     assert [op.name for op in done.graph.ops if op.outputs == ("b",)] == ["b/part0", "b/part1", "b/part2"]
-    check_numerics(kept, done.graph)
 
 
 def test_other_readers_keep_the_concatenation() -> None:
@@ -122,17 +126,15 @@ def test_other_readers_keep_the_concatenation() -> None:
     net.op("y", "Conv", ["c"], [1, 4, 4, 3])
     net.op("s", "Secret", ["c"], [1, 4, 4, 3])
     graph = net.build("y", "s")
-    done = rewrite_graph(graph)
+    done = rewritten(graph)
     assert [(rewrite.rule, rewrite.never_worse) for rewrite in done.rewrites] == [("partial-sums", False)]
     assert done.graph.ops[done.graph.op_index["s"]].inputs == ("c",)
-    check_numerics(graph, done.graph)
 
 
 def test_a_concatenation_that_nobody_reads_any_more_goes() -> None:
     graph = chain("Conv").build("y")
-    done = rewrite_graph(graph, RewriteOptions(rules=("parallel-parts",)))
+    done = rewritten(graph, RewriteOptions(rules=("parallel-parts",)))
     assert "c" not in done.graph.op_names
-    check_numerics(graph, done.graph)
     assert rewrite_graph(graph, RewriteOptions(rules=("zero-copy-concat",))).graph.op_names[3:] == ("d", "b", "r", "y")
 
 
@@ -143,9 +145,8 @@ def test_concatenations_of_concatenations_and_twice_the_same() -> None:
     net.op("e", "Concat", ["c", "x0"], [1, 4, 4, 5], axis=3)
     net.op("y", "Conv", ["e"], [1, 4, 4, 3], kernel=3)
     graph = net.build("y")
-    done = rewrite_graph(graph)
+    done = rewritten(graph)
     assert [op.inputs for op in done.graph.ops[2:]] == [("x0",), ("x1",), ("x0",)]
-    check_numerics(graph, done.graph)
     only = rewrite_graph(graph, RewriteOptions(rules=("zero-copy-concat",)))
     assert only.graph.ops[-1].inputs == ("x0", "x1")
     check_numerics(graph, only.graph)
@@ -162,11 +163,10 @@ def test_splits_are_read_in_place() -> None:
     net.op("b", "ReLU", ["s1"], [1, 4, 4, 4])
     net.op("y", "Concat", ["a", "b"], [1, 4, 4, 6], axis=3)
     graph = net.build("y")
-    done = rewrite_graph(graph)
+    done = rewritten(graph)
     assert [rewrite.rule for rewrite in done.rewrites] == ["zero-copy-split"]
     assert not done.never_worse
     assert done.graph.meta["attrs"]["b"]["operands"] == [{"axis": 3, "parts": [["x0", 2, 6]]}]
-    check_numerics(graph, done.graph)
 
 
 def test_operands_of_an_elementwise_op_are_cut_together() -> None:
@@ -176,9 +176,8 @@ def test_operands_of_an_elementwise_op_are_cut_together() -> None:
     net.op("c", "Concat", ["x0", "x1"], [1, 4, 4, 6], axis=3)
     net.op("y", "Mul", ["c", "x2", "x3", "x4"], [1, 4, 4, 6])
     graph = net.build("y")
-    done = rewrite_graph(graph)
+    done = rewritten(graph)
     assert [op.inputs for op in done.graph.ops[-2:]] == [("x0", "x2", "x3", "x4"), ("x1", "x2", "x3", "x4")]
-    check_numerics(graph, done.graph)
 
 
 def test_names_that_are_taken_and_files(tmp_path) -> None:
