@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from remat.errors import GraphError
 
 if TYPE_CHECKING:
-    from remat.graphs.graph import ComputeGraph, StructuralBound
+    from remat.graphs.graph import ComputeGraph
 
 #: A few buffers with many writers and many readers each would fill any memory with (writer, reader) pairs.
 MAX_EDGES = 100_000_000
@@ -286,16 +286,6 @@ class GraphArrays:
     def reference_peak(self) -> int:
         """Largest of `reference_memory`."""
         return int(self.reference_memory.max())
-
-    def structural_bound(self) -> StructuralBound:
-        """The largest of `op_bytes`, or of the graph inputs and outputs together."""
-        from remat.graphs.graph import StructuralBound
-
-        op = int(self.op_bytes.argmax())
-        ends = self.input_bytes + int(self.size[self.is_output & ~self.is_input].sum())
-        if ends > self.op_bytes[op]:
-            return StructuralBound(ends, None)
-        return StructuralBound(int(self.op_bytes[op]), self.op_names[op])
 
 
 def staircase(first: Int, last: Int, weight: Int, length: int) -> Int:

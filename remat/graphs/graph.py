@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -252,14 +254,31 @@ class ComputeGraph:
     @cached_property
     def structural_bound(self) -> StructuralBound:
         """Largest memory that a single step needs: graph inputs, the op's inputs, outputs and workspace."""
-        return self.arrays.structural_bound()
+        arrays = self.arrays
+        op = int(arrays.op_bytes.argmax())
+        ends = arrays.input_bytes + int(arrays.size[arrays.is_output & ~arrays.is_input].sum())
+        if ends > arrays.op_bytes[op]:
+            return StructuralBound(ends, None)
+        return StructuralBound(int(arrays.op_bytes[op]), self.op_names[op])
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of everything a schedule depends on; independent of listing order, names of graphs, meta."""
-        from remat.graphs.digest import graph_digest
+        """SHA-256 (64 hex digits) of sizes, costs, dependencies, graph inputs and outputs, and the reference order.
 
-        return graph_digest(self)
+        Names of graphs, sources, types, phases, units and `meta` do not count, nor does the order of listing.
+        """
+        content = {
+            "tensors": sorted((t.name, t.size) for t in self.tensors),
+            "ops": sorted(
+                (o.name, o.cost, o.workspace, o.recomputable, sorted(o.inputs), sorted(o.outputs)) for o in self.ops
+            ),
+            "inputs": sorted(self.inputs),
+            "outputs": sorted(self.outputs),
+            "order": list(self.order or ()),
+            "constant_memory": self.constant_memory,
+        }
+        text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ComputeGraph):

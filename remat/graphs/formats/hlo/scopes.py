@@ -24,20 +24,15 @@ def module_path(name: str) -> str:
     >>> module_path("transpose(jvp(a/b_2))/jvp(a/b_2)/rematted_computation/add"), module_path("jit(step)/jvp()/add")
     ('a.b.2', '')
     """
-    path = ".".join(scopes(name[:4096])[:-1]).replace("/", ".")
-    return _NUMBERED.sub(r".\1", path)
-
-
-def scopes(name: str) -> list[str]:
-    """The parts of a name, with the transformations around them taken off; of one scope under two of them one."""
     parts: list[str] = []
     last = ""
-    for piece in _pieces(name):
+    for piece in _pieces(name[:4096]):
         part = _unwrapped(piece)
+        # of one scope under two transformations one is kept
         if part not in _PLAIN and (part != last or part == piece):
             parts.append(part)
         last = part if part != piece else last
-    return parts or [name]
+    return _NUMBERED.sub(r".\1", ".".join(parts[:-1]).replace("/", "."))
 
 
 def _pieces(name: str) -> list[str]:
