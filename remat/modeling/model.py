@@ -56,6 +56,16 @@ class Vars:
         return self.index.shape
 
 
+class Named:
+    """Blocks of variables as attributes, by name."""
+
+    def __init__(self, blocks: list[Vars]) -> None:
+        vars(self).update((block.name, block) for block in blocks)
+
+    def __getattr__(self, name: str) -> Vars:
+        raise AttributeError(f"the model has no block {name!r}")
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """Minimise ``constant + sum(coefficient * values[index])``."""
@@ -215,6 +225,19 @@ class Model:
             name, list(self.blocks), list(self.records), self.objective, list(self._lower), list(self._upper),
             list(self._kind), self.num_vars,
         )  # fmt: skip
+
+    @property
+    def named(self) -> Named:
+        """The blocks made so far, as attributes.
+
+        Examples
+        --------
+        >>> m = Model("knapsack")
+        >>> take = m.booleans("take", 3)
+        >>> m.named.take.index
+        array([0, 1, 2])
+        """
+        return Named(self.blocks)
 
     def blocks_named(self, name: str) -> Iterator[Vars]:
         """The blocks of that name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +18,7 @@ from remat.formulations.sequence import (
     useful_schedule,
 )
 from remat.modeling import Model, Vars
+from remat.modeling.model import Named
 from remat.modeling.rows import NONE, column, expand, rows_from, running_values, sum_rows
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -26,17 +26,6 @@ from remat.schedule import OrderRule, Schedule
 from remat.scope import AtMost, Limit, Restriction, Scope
 
 Int = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    R: Vars
-    S: Vars
-    FREE: Vars
-    U: Vars
-    transient: Vars
 
 
 class Checkmate(Formulation):
@@ -126,7 +115,7 @@ class Checkmate(Formulation):
     # -- variables -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def statement(self) -> tuple[Model, _Blocks]:
+    def statement(self) -> tuple[Model, Named]:
         """The model, and its variables."""
         model = Model(self.name)
         at, arrays = self.layout, self.problem.graph.arrays
@@ -139,13 +128,12 @@ class Checkmate(Formulation):
         free_stage, freed = at.frees()
         self.deadline.check()
         forever = at.kept[at.free_tensor[freed]] & (free_stage == at.T - 1)
-        x = _Blocks(
-            R=model.booleans("R", len(slot), first, first | ~once[slot] | (not at.frontier)),  # (8a), (8c)
-            S=model.booleans("S", len(owner), filling),  # (8b)
-            FREE=model.booleans("FREE", len(freed), 0, ~forever),  # (7a)
-            U=model.implied("U", len(slot), 0, at.capacity),  # (9)
-            transient=model.implied("transient", int(at.part_count.sum()), 0, 1),
-        )
+        model.booleans("R", len(slot), first, first | ~once[slot] | (not at.frontier))  # (8a), (8c)
+        model.booleans("S", len(owner), filling)  # (8b)
+        model.booleans("FREE", len(freed), 0, ~forever)  # (7a)
+        model.implied("U", len(slot), 0, at.capacity)  # (9)
+        model.implied("transient", int(at.part_count.sum()), 0, 1)
+        x = model.named
         self._dependencies(model, x)
         self.deadline.check()
         self._memory(model, x, stage, slot)
@@ -164,17 +152,17 @@ class Checkmate(Formulation):
         """R[stage, op] or U[stage, op]."""
         return x.index[self.layout.slot(stage, op)]
 
-    def _s(self, x: _Blocks, stage: Int, tensor: Int) -> Int:
+    def _s(self, x: Named, stage: Int, tensor: Int) -> Int:
         """S[stage, tensor], or NONE."""
         return column(x.S, self.layout.retention(stage, tensor))
 
-    def _made(self, x: _Blocks, stage: Int, tensor: Int) -> Int:
+    def _made(self, x: Named, stage: Int, tensor: Int) -> Int:
         """R of the op that makes an ordinary tensor in a stage; NONE for buffers."""
         return np.where(self.layout.is_buffer[tensor], NONE, self._at(x.R, stage, self.layout.writer[tensor]))
 
     # -- constraints -----------------------------------------------------------------------------------------------
 
-    def _dependencies(self, model: Model, x: _Blocks) -> None:
+    def _dependencies(self, model: Model, x: Named) -> None:
         at = self.layout
         use, rank = expand(at.T - at.begin(at.use_op))
         tensor, reader = at.use_tensor[use], at.use_op[use]
@@ -189,7 +177,7 @@ class Checkmate(Formulation):
         model.add(sum_rows("(1c) retained if there", self._s(x, stage, tensor), before, made))
         self._goals(model, x)
 
-    def _goals(self, model: Model, x: _Blocks) -> None:
+    def _goals(self, model: Model, x: Named) -> None:
         """(1c) for stage T, in which the tensors to be kept are there; (1e) where no stage computes an op anyway."""
         at, arrays = self.layout, self.problem.graph.arrays
         kept = np.flatnonzero(at.kept & ((at.s_count > 0) | (not at.frontier)))
@@ -204,7 +192,7 @@ class Checkmate(Formulation):
             goal = np.repeat(np.arange(ends.sum()), at.T)
             model.add(rows_from("(1e) computed", (goal, self._at(x.R, stage, op), 1), num_rows=ends.sum(), lower=1))
 
-    def _memory(self, model: Model, x: _Blocks, stage: Int, slot: Int) -> None:
+    def _memory(self, model: Model, x: Named, stage: Int, slot: Int) -> None:
         """(2) and (3) as rows U[k,j] − U[k,j−1] + frees − allocations = 0."""
         at = self.layout
         here = np.arange(len(slot), dtype=np.int64)  # row of (k, j)
@@ -234,7 +222,7 @@ class Checkmate(Formulation):
             )
         )
 
-    def _frees(self, model: Model, x: _Blocks) -> None:
+    def _frees(self, model: Model, x: Named) -> None:
         """(7b) 1 − FREE ≤ h and (7c) κ (1 − FREE) ≥ h."""
         rows, columns, coefficients, most, constant = self._hazards(x)
         self.deadline.check()
@@ -247,7 +235,7 @@ class Checkmate(Formulation):
                                    num_rows=count, upper=most - constant)  # fmt: skip
         model.add(free_if_none, no_free_if_any)
 
-    def _hazards(self, x: _Blocks) -> tuple[Int, Int, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _hazards(self, x: Named) -> tuple[Int, Int, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """The hazards h of every FREE variable as (row, column, coefficient), its largest value κ, and its constant."""
         at = self.layout
         stage, freed = at.frees()
@@ -278,7 +266,7 @@ class Checkmate(Formulation):
         most = np.bincount(late_row, minlength=len(row)) + (stage + 1 < at.T) + constant
         return rows, columns, coefficients, most, constant
 
-    def _workspace(self, model: Model, x: _Blocks) -> None:
+    def _workspace(self, model: Model, x: Named) -> None:
         """(9) where an op has a workspace, or may contribute to a buffer that is gone."""
         workspace = (self.layout.workspace[self.problem.graph.arrays.order] // self.layout.unit).astype(np.float64)
         at = self.layout
@@ -305,7 +293,7 @@ class Checkmate(Formulation):
             )
         )
 
-    def _limits(self, model: Model, x: _Blocks) -> None:
+    def _limits(self, model: Model, x: Named) -> None:
         at = self.layout
         limits = [self.problem.compute_limits[op] for op in self.problem.graph.arrays.order.tolist()]
         limit = np.array([at.T if c is None else c for c in limits], dtype=np.float64)

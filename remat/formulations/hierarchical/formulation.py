@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +19,7 @@ from remat.formulations.hierarchical.memory import add_memory, stated
 from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
 from remat.formulations.hierarchical.recognition import encoded
 from remat.modeling import Linear, Model, Vars
+from remat.modeling.model import Named
 from remat.modeling.rows import NONE, ONE, column, first_of, rows_from, sum_rows
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
@@ -28,22 +28,6 @@ from remat.scope import Restriction, Scope
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    R: Vars
-    P: Vars
-    S: Vars
-    K: Vars
-    Sp: Vars
-    Q: Vars
-    L: Vars
-    B: Vars
-    over: Vars
-    U: Vars
 
 
 class HIlp(Formulation):
@@ -177,7 +161,7 @@ class HIlp(Formulation):
     # -- variables ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def statement(self) -> tuple[Model, Blocks, Levels]:
+    def statement(self) -> tuple[Model, Named, Levels]:
         """The model, its variables, and where it says what is there."""
         model, at, phases = Model(self.name), self.tables, self.phases
         slot, choice = phases.run_choice
@@ -192,30 +176,30 @@ class HIlp(Formulation):
         phantom = self._phantom_levels(Q, sp)
         t, read, last, *_ = phases.reads
         tail = np.where(last, p[t + 1, at.read_data[read]], NONE)
-        L, live, following = self._chain(model, R, tail)
+        live, following = self._chain(model, R, tail)
         first = np.where(phases.fixed, ONE, p[1:])
         head = first_of(last)
         first[t[head], at.read_data[read[head]]] = live[head]
-        before, after, B = self._making(model, p, first)
+        before, after = self._making(model, p, first)
         over = self._over(model, R, after)
-        levels = Levels(p, first, live, following, before, after, over[1], phantom, sp)
+        levels = Levels(p, first, live, following, before, after, over, phantom, sp)
         self.deadline.check()
         self._runs(model, R)
         self._phantoms(model, R, levels)
         add_data(model, R, (S, K), self, levels)
         self.deadline.check()
-        U = add_memory(model, R, self, levels)
+        add_memory(model, R, self, levels)
         add_limits(model, R, self)
         priced = np.flatnonzero(at.cost[choice] > 0)
         sure = int(at.cost[at.first[phases.run_node[phases.sure]]].sum())
         model.minimize(R.index[priced], at.cost[choice[priced]], sure)
-        return model, Blocks(R, P, S, K, Sp, Q, L, B, over[0], U), levels
+        return model, model.named, levels
 
     def _phantom_levels(self, Q: Vars, sp: Int) -> Int:
         number, kind = self.phases.phantom
         return np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
 
-    def _chain(self, model: Model, R: Vars, tail: Int) -> tuple[Vars, Int, Int]:
+    def _chain(self, model: Model, R: Vars, tail: Int) -> tuple[Int, Int]:
         """(a1): L of each read and what follows it."""
         at, phases = self.tables, self.phases
         t, read, last, *_ = phases.reads
@@ -238,9 +222,9 @@ class HIlp(Formulation):
                       (np.arange(len(L)), L.index, -1), num_rows=len(L), upper=0),
             sum_rows("(a1) there before", following[more], live[more]),
         )  # fmt: skip
-        return L, live, following
+        return live, following
 
-    def _making(self, model: Model, p: Int, first: Int) -> tuple[Int, Int, Vars]:
+    def _making(self, model: Model, p: Int, first: Int) -> tuple[Int, Int]:
         """What is there before and after each maker; (a2)."""
         at, phases = self.tables, self.phases
         t, make, last, *_ = phases.makes
@@ -252,9 +236,9 @@ class HIlp(Formulation):
         before = p[t, data]
         on = np.flatnonzero(~first_of(last))
         before[on] = after[on - 1]
-        return before, after, B
+        return before, after
 
-    def _over(self, model: Model, R: Vars, after: Int) -> tuple[Vars, Int]:
+    def _over(self, model: Model, R: Vars, after: Int) -> Int:
         """(a3) where a recomputation may make what nobody wants."""
         at, phases = self.tables, self.phases
         t, make, *_ = phases.makes
@@ -269,7 +253,7 @@ class HIlp(Formulation):
             rows_from("(a3) made and not wanted", (place, term, 1), (row, after[mine], -1), (row, over.index, -1),
                       num_rows=len(mine), upper=0)
         )  # fmt: skip
-        return over, columns
+        return columns
 
     # -- constraints -------------------------------------------------------------------------------------------------
 

@@ -255,7 +255,7 @@ class _CompositeRows(IntervalRows):
                 if most is not None and sum(times for *_, times in found) > most:
                     rows += found
                     upper.append(most)
-        row, copy, code, times = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-        literal = self.variables.literal(copy, code)
-        computes = (row, np.where(literal == ALWAYS, ONE, literal), times)
+        table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        literal = self.variables.literal(table[:, 1], table[:, 2])
+        computes = (table[:, 0], np.where(literal == ALWAYS, ONE, literal), table[:, 3])
         self.model.add(rows_from("(14) limits of computes", computes, num_rows=len(upper), upper=upper))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Int = NDArray[np.int64]
 
 
-def add_memory(model: Model, R: Vars, h: HIlp, levels: Levels) -> Vars:
-    """(u) and (10); the variables U, in units, one for each slot."""
+def add_memory(model: Model, R: Vars, h: HIlp, levels: Levels) -> None:
+    """(u) and (10); the variables U are units, one for each slot."""
     phases = h.phases
     # where interfaces come and go inside a node, what it holds is less than U
     loose = np.array([not _is_plain(rows) for rows in h.tables.rows], dtype=np.bool_)[phases.run_node]
@@ -35,7 +35,6 @@ def add_memory(model: Model, R: Vars, h: HIlp, levels: Levels) -> Vars:
     terms.append((on, U.index[on - 1], -1))
     model.add(rows_from("(u) memory", *terms, num_rows=len(keys), lower=0, upper=0))
     _add_rows(model, (R, U), h, levels)
-    return U
 
 
 def _is_plain(rows: list[NodeRow]) -> bool:

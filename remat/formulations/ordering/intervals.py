@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,23 +10,12 @@ from numpy.typing import NDArray
 from remat.formulations.base import Values
 from remat.formulations.ordering.base import CLOSURE_OPS, OrderFormulation
 from remat.formulations.ordering.layout import Groups
-from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model, Vars
+from remat.modeling import ALWAYS, AllDifferent, Cumulative, Model
+from remat.modeling.model import Named
 from remat.modeling.rows import difference_rows
 from remat.modeling.size import ModelSize
 
 Int = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    start: Vars
-    after: Vars
-    begin: Vars
-    end: Vars
-    finish: Vars
-    tau: Vars | None
 
 
 class OrderIntervals(OrderFormulation):
@@ -94,21 +82,19 @@ class OrderIntervals(OrderFormulation):
         return np.flatnonzero(ends)
 
     @cached_property
-    def statement(self) -> tuple[Model, _Blocks]:
+    def statement(self) -> tuple[Model, Named]:
         """The model, and its variables."""
         model, at, n = Model(self.name), self.layout, self.num_ops
         soonest, latest, ends = at.soonest, at.latest, self._ends
         firsts, lasts = self._several
-        x = _Blocks(
-            start=model.integers("start", n, soonest, latest),
-            after=model.integers("after", len(ends), soonest[ends] + 1, latest[ends] + 1),
-            begin=model.integers("begin", len(firsts), firsts.reduce(np.minimum, soonest),
-                                 firsts.reduce(np.minimum, latest)),
-            end=model.integers("end", len(lasts), lasts.reduce(np.maximum, soonest) + 1,
-                               lasts.reduce(np.maximum, latest) + 1),
-            finish=model.integers("finish", 1, n + 1, n + 1),
-            tau=self.aim(model),
-        )  # fmt: skip
+        model.integers("start", n, soonest, latest)
+        model.integers("after", len(ends), soonest[ends] + 1, latest[ends] + 1)
+        least, most = (firsts.reduce(np.minimum, place) for place in (soonest, latest))
+        model.integers("begin", len(firsts), least, most)
+        least, most = (lasts.reduce(np.maximum, place) + 1 for place in (soonest, latest))
+        model.integers("end", len(lasts), least, most)
+        model.integers("finish", 1, n + 1, n + 1)
+        tau, x = self.aim(model), model.named
         model.add(AllDifferent("(1) different positions", x.start.index))
         u, v = at.arcs
         model.add(
@@ -135,7 +121,7 @@ class OrderIntervals(OrderFormulation):
                 demand=demand,
                 presence=np.full(len(demand), ALWAYS, dtype=np.int64),
                 capacity=self.capacity,
-                capacity_variable=None if x.tau is None else int(x.tau.index[0]),
+                capacity_variable=None if tau is None else int(tau.index[0]),
             )
         )
         return model, x

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
+from remat.formulations.retention_intervals.layout import grid_event
 from remat.formulations.staging import run_stages
 from remat.graphs.arrays import first_computes
 from remat.modeling.rows import expand
@@ -92,14 +93,14 @@ class IntervalsEncoder:
     def _events(self) -> Int:
         """Event of each run."""
         at, gap, node = self.layout, self.gap, self.runs.node
-        if at.grid is not None:
+        if at.fixed:
             position = at.tables.position[node]
             stage = run_stages(position, len(at.copies), self.formulation.named, node)
             late = np.flatnonzero((stage > at.last_stage[node]) & (stage != position + 1))
             if len(late):
                 who = self.formulation.named(int(node[late[0]]))
                 raise ProblemError(f"the schedule runs {who} in stage {stage[late[0]]}, where it is of no use")
-            return at.grid.event(stage, position + 1)
+            return grid_event(stage, position + 1)
         event = np.arange(1, len(node) + 1, dtype=np.int64)
         if gap is not None:  # as many events are left out, evenly, as there are idle copies that want one
             idle = gap.copies.copy()
@@ -115,7 +116,7 @@ class IntervalsEncoder:
         active[self.copy] = True
         start = at.first.copy()
         start[self.copy] = at.time(self.event)
-        if at.grid is None:
+        if not at.fixed:
             taken = np.zeros(at.events + 1, dtype=np.bool_)
             taken[self.event] = True
             idle = np.flatnonzero(~active)
@@ -124,7 +125,7 @@ class IntervalsEncoder:
             start[idle] = at.time(np.flatnonzero(~taken)[1 : 1 + len(idle)])
         if self.gap is not None:
             self.range = low, high = self._range(self.gap, start, active)
-            if at.grid is not None:
+            if at.fixed:
                 start = np.where(~active & (low <= high), low, start)
         return start, active
 
@@ -140,17 +141,17 @@ class IntervalsEncoder:
         The latter because copies are in sequence: one that comes in before another takes its number.
         """
         at = self.layout
-        if at.grid is None:
+        if not at.fixed:
             first, last = self._steps(gap)
             begin, until = int(self.event[first - 1]) + 1 if first else 1, int(self.event[last])
             inner = np.full(len(start), begin, dtype=np.int64), np.full(len(start), until, dtype=np.int64)
         else:
             slot = at.slot
             inner = (
-                at.grid.event(np.maximum(gap.first + 1, slot), slot),
-                at.grid.event(np.full(len(slot), gap.last + 1), slot),
+                grid_event(np.maximum(gap.first + 1, slot), slot),
+                grid_event(np.full(len(slot), gap.last + 1), slot),
             )
-        runs = np.flatnonzero(active & ((at.copy_rank > 0) | (at.grid is None)))
+        runs = np.flatnonzero(active & ((at.copy_rank > 0) | (not at.fixed)))
         least = np.full(len(at.copy_first), at.horizon)
         most = np.zeros(len(at.copy_first), dtype=np.int64)
         np.minimum.at(least, at.copy_node[runs], start[runs])

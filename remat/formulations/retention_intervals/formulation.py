@@ -125,14 +125,14 @@ class RetentionIntervals(Formulation):
     def scope(self) -> Scope:
         most = max(self.options.copies if limit is None else limit for limit in self.problem.compute_limits)
         notes = (Restriction.FILLED_ONCE,) if len(self.layout.tables.buffers) else ()
-        return Scope(OrderRule(self.problem.order), self.layout.grid is not None, most, notes)
+        return Scope(OrderRule(self.problem.order), self.layout.fixed, most, notes)
 
     def estimate(self) -> ModelSize:
         at = self.layout
         copies, instances, pairs = len(at.copy_node), len(at.made), len(at.pair_read)
         choices = int((np.diff(at.tables.run_first) * at.copies).sum()) - copies
         stages = 0  # values of the starts, each of them an entry
-        if at.grid is not None:
+        if at.fixed:
             again = np.flatnonzero(at.copy_rank > 0)
             stages = int((at.last_stage[at.copy_node[again]] - at.slot[again] - at.copy_rank[again] + 1).sum())
         variables = 2 * copies + choices + instances + pairs

@@ -16,21 +16,9 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class StageGrid:
-    """Events of the fixed order: stage ``k`` (from 1) has ``k`` events, the ``j``-th of them for node ``j`` alone."""
-
-    num_nodes: int
-
-    @property
-    def horizon(self) -> int:
-        """Number of events, n(n+1)/2."""
-        return self.num_nodes * (self.num_nodes + 1) // 2
-
-    @staticmethod
-    def event(stage: Int, slot: Int) -> Int:
-        """Number of the event, from 1."""
-        return stage * (stage - 1) // 2 + slot
+def grid_event(stage: Int, slot: Int) -> Int:
+    """Return the event of a fixed order, from 1: stage ``k`` has ``k`` events, the ``j``-th for node ``j`` alone."""
+    return stage * (stage - 1) // 2 + slot
 
 
 @dataclass(frozen=True)
@@ -83,8 +71,8 @@ class IntervalsLayout:
     ----------
     width : int
         Units of time of each event.
-    grid : StageGrid or None
-        The events of a fixed order, of nodes.
+    fixed : bool
+        Whether the order is fixed, and events are those of :func:`grid_event`.
     copy_node, copy_rank : int64 arrays, shape (copies,)
         Copies of one node are adjacent; rank 0 is the first run.
     copies, copy_first : int64 arrays, shape (nodes,)
@@ -104,8 +92,7 @@ class IntervalsLayout:
 
     def __init__(self, tables: NodeTables, order: str, copies: int) -> None:
         self.tables, self.width = tables, tables.width
-        nodes, fixed = len(tables.position), order == OrderRule.FIXED
-        self.grid = StageGrid(nodes) if fixed else None
+        fixed = self.fixed = order == OrderRule.FIXED
         stage = self.last_stage = last_useful_stage(tables, fixed=fixed)
         limit = np.where(tables.limit < 0, copies, tables.limit)
         limit[stage <= 0] = 1
@@ -115,11 +102,11 @@ class IntervalsLayout:
         self.copy_node, self.copy_rank = expand(limit)
         slot = self.slot = tables.position[self.copy_node] + 1
         first = last = np.ones(len(self.copy_node), dtype=np.int64)
-        if self.grid is None:
+        if not fixed:
             last = last * len(self.copy_node)
         else:
-            first = self.grid.event(slot + self.copy_rank, slot)
-            last = np.where(self.copy_rank > 0, self.grid.event(stage[self.copy_node], slot), first)
+            first = grid_event(slot + self.copy_rank, slot)
+            last = np.where(self.copy_rank > 0, grid_event(stage[self.copy_node], slot), first)
         self.first, self.last = self.time(first), self.time(last)
         self.made, self.read, self.filled, self.used = (
             CopiedTouches.of(touches, self.copy_first, limit)
@@ -136,7 +123,8 @@ class IntervalsLayout:
     @property
     def events(self) -> int:
         """|D|, the number of events."""
-        return self.grid.horizon if self.grid else len(self.copy_node)
+        nodes = len(self.tables.position)
+        return nodes * (nodes + 1) // 2 if self.fixed else len(self.copy_node)
 
     @property
     def horizon(self) -> int:

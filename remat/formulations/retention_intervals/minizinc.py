@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from remat.formulations.base import Values
+from remat.formulations.retention_intervals.layout import grid_event
 from remat.modeling.written import WrittenModel
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _copies(f: RetentionIntervals) -> dict[str, Any]:
         choices[read].add(instance + 1)
     return {
         "horizon": at.horizon,
-        "fixed_order": at.grid is not None,
+        "fixed_order": at.fixed,
         "op": at.copy_node + 1,
         "workspace": f.workspace[at.copy_node] // f.unit,
         "events": _events(f),
@@ -70,13 +71,13 @@ def _copies(f: RetentionIntervals) -> dict[str, Any]:
 def _events(f: RetentionIntervals) -> list[set[int]] | list[range]:
     """Events at which each copy may start, (9) or (11)."""
     at = f.layout
-    if at.grid is None:
+    if not at.fixed:
         return [range(1, at.horizon + 1)] * len(at.copy_node)
     slot = at.slot
     least = slot + at.copy_rank
     most = np.where(at.copy_rank > 0, at.last_stage[at.copy_node], slot)
     return [
-        set(at.grid.event(np.arange(a, b + 1), j).tolist())
+        set(grid_event(np.arange(a, b + 1), j).tolist())
         for a, b, j in zip(least.tolist(), most.tolist(), slot, strict=True)
     ]
 

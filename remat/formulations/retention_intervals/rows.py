@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.deadline import Deadline
+from remat.formulations.retention_intervals.layout import grid_event
 from remat.formulations.retention_intervals.tables import EVERY
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.graphs.arrays import Csr
@@ -46,7 +47,7 @@ class IntervalRows:
     def _times(self) -> None:
         """(6) and the windows; (11)."""
         at, x = self.layout, self.x
-        if at.grid is None:
+        if not at.fixed:
             self.model.add(AllDifferent("(6) different starts", x.start.index))
             if at.width > 1:
                 events = np.tile(np.arange(1, at.events + 1), len(at.copy_node))
@@ -58,7 +59,7 @@ class IntervalRows:
         least = slot + at.copy_rank[later]
         stages = at.last_stage[at.copy_node[later]] - least + 1
         owner, rank = expand(stages)
-        values = at.time(at.grid.event(least[owner] + rank, slot[owner]))
+        values = at.time(grid_event(least[owner] + rank, slot[owner]))
         self.model.add(Domain("(11) stage grid", x.start[later], np.concatenate([[0], np.cumsum(stages)]), values))
 
     def _options(self) -> None:

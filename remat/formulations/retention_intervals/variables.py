@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,29 +10,12 @@ from numpy.typing import NDArray
 from remat.formulations.base import Values
 from remat.formulations.retention_intervals.layout import IntervalsLayout
 from remat.formulations.retention_intervals.tables import EVERY
-from remat.modeling import ALWAYS, Model, Vars
+from remat.modeling import ALWAYS, Model
+from remat.modeling.model import Named
 from remat.modeling.rows import expand
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class IntervalBlocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    start: Vars
-    active: Vars
-    option: Vars
-    some: Vars
-    end: Vars
-    after: Vars
-    buffer_start: Vars
-    buffer_end: Vars
-    transient: Vars
-    masked: Vars
-    keep: Vars
-    cover: Vars
 
 
 class IntervalVariables:
@@ -54,24 +36,23 @@ class IntervalVariables:
         self.has_covers = covers
         self.blocks = self._make(model, len(self.covered) if covers else 0)
 
-    def _make(self, model: Model, covers: int) -> IntervalBlocks:
+    def _make(self, model: Model, covers: int) -> Named:
         at, horizon = self.layout, self.layout.horizon
         copies, buffers = len(at.copy_node), len(at.tables.buffers)
         copy, units = np.nonzero(self.after_table >= 0)
-        return IntervalBlocks(
-            start=model.integers("start", copies, at.first, at.last),
-            active=model.booleans("active", copies, lower=(at.copy_rank == 0).astype(np.int64)),  # (7)
-            option=model.booleans("option", int(self.choice_counts.sum())),
-            some=model.booleans("some", int(self.set_counts.sum())),
-            end=model.integers("end", len(at.made), at.first[at.made.copy] + at.made.last + 1, horizon + 1),
-            after=model.integers("after", len(copy), at.first[copy] + units, at.last[copy] + units),
-            buffer_start=model.integers("buffer_start", buffers, 1, horizon),
-            buffer_end=model.integers("buffer_end", buffers, 2, horizon + 1),
-            transient=model.booleans("transient", len(self.contributions)),
-            masked=model.booleans("masked", len(self.contributions)),
-            keep=model.booleans("keep", len(self.kept)),
-            cover=model.booleans("cover", covers),
-        )
+        model.integers("start", copies, at.first, at.last)
+        model.booleans("active", copies, lower=(at.copy_rank == 0).astype(np.int64))  # (7)
+        model.booleans("option", int(self.choice_counts.sum()))
+        model.booleans("some", int(self.set_counts.sum()))
+        model.integers("end", len(at.made), at.first[at.made.copy] + at.made.last + 1, horizon + 1)
+        model.integers("after", len(copy), at.first[copy] + units, at.last[copy] + units)
+        model.integers("buffer_start", buffers, 1, horizon)
+        model.integers("buffer_end", buffers, 2, horizon + 1)
+        model.booleans("transient", len(self.contributions))
+        model.booleans("masked", len(self.contributions))
+        model.booleans("keep", len(self.kept))
+        model.booleans("cover", covers)
+        return model.named
 
     @cached_property
     def choice_first(self) -> Int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +21,7 @@ from remat.formulations.sequence import (
 from remat.formulations.stages.choices import StageChoices
 from remat.formulations.stages.layout import StageLayout, StagesOptions, size_of
 from remat.modeling import Model, Vars
+from remat.modeling.model import Named
 from remat.modeling.rows import (
     NONE,
     ONE,
@@ -42,17 +42,6 @@ from remat.scope import AtMost, Limit, Restriction, Scope
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """The blocks of variables, in the order in which they are made."""
-
-    R: Vars
-    S: Vars
-    L: Vars
-    U: Vars
-    over: Vars
 
 
 class Stages(Formulation):
@@ -155,7 +144,7 @@ class Stages(Formulation):
     # -- variables ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def statement(self) -> tuple[Model, _Blocks]:
+    def statement(self) -> tuple[Model, Named]:
         """The model, and its variables."""
         model = Model(self.name)
         R = model.booleans("R", len(self.choices.runs[0]))
@@ -171,13 +160,13 @@ class Stages(Formulation):
         self.deadline.check()
         self._availability(model, R, S, live)
         self.deadline.check()
-        U, over = self._memory(model, R, S, live)
+        self._memory(model, R, S, live)
         self.deadline.check()
         self._limits(model, R)
         cost = self.problem.graph.arrays.cost[self.problem.graph.arrays.order][self.choices.runs[1]]
         priced = np.flatnonzero(cost > 0)
         model.minimize(R.index[priced], cost[priced], self.problem.graph.base_cost)  # (1)
-        return model, _Blocks(R, S, L, U, over)
+        return model, model.named
 
     @cached_property
     def _tail(self) -> Int:
@@ -258,8 +247,8 @@ class Stages(Formulation):
         spare = at.capacity - held[stages]
         model.add(rows_from("(6) first computes", retained, num_rows=len(stages), upper=spare))
 
-    def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> tuple[Vars, Vars]:
-        """(6) to (9); the variables U and `over`."""
+    def _memory(self, model: Model, R: Vars, S: Vars, live: Int) -> None:
+        """(6) to (9)."""
         at = self.layout
         self._first_computes(model, S)
         into, onward = self.choices.carried
@@ -295,10 +284,9 @@ class Stages(Formulation):
         on = np.flatnonzero(stage[1:] == stage[:-1]) + 1
         terms.append((on, U.index[on - 1], -1))
         model.add(rows_from("(7) recomputations", *terms, num_rows=len(tight), lower=0, upper=0))
-        over = self._spare_outputs(model, R, U, tight, first_live)
-        return U, over
+        self._spare_outputs(model, R, U, tight, first_live)
 
-    def _spare_outputs(self, model: Model, R: Vars, U: Vars, tight: Int, first_live: Int) -> Vars:
+    def _spare_outputs(self, model: Model, R: Vars, U: Vars, tight: Int, first_live: Int) -> None:
         """(8) outputs that come along although nobody wants them; (9) these, and workspace."""
         at, arrays = self.layout, self.problem.graph.arrays
         stage, op = self.choices.runs[0][tight], self.choices.runs[1][tight]
@@ -328,7 +316,6 @@ class Stages(Formulation):
                 upper=at.capacity,
             )
         )
-        return over
 
     # -- translation -------------------------------------------------------------------------------------------------
 
@@ -361,7 +348,7 @@ class Stages(Formulation):
         self._fill(model, x, values)
         return values
 
-    def _fill(self, model: Model, x: _Blocks, values: Values) -> None:
+    def _fill(self, model: Model, x: Named, values: Values) -> None:
         """The values of L, U and `over` that go with R and S: the least."""
         stage, _, reader, last = self.choices.reads
         held = values[column(x.R, self.choices.run_number[stage, reader])]
