@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,7 @@ from remat.errors import ModelError
 from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import Linear
-
-if TYPE_CHECKING:
-    from scipy import sparse
+from remat.modeling.rows import sparse_rows
 
 Int32 = NDArray[np.int32]
 Float = NDArray[np.float64]
@@ -75,6 +72,8 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
     >>> matrix.indptr, matrix.indices, matrix.values
     (array([0, 3], dtype=int32), array([0, 1, 2], dtype=int32), array([4., 3., 2.]))
     """
+    from scipy import sparse  # a third of what importing the package would take
+
     rows: list[Linear] = []
     for record in model.records:
         if kind_of(record) is not PlainLinear or not isinstance(record, Linear):
@@ -86,17 +85,14 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
         raise ModelError(f"model {model.name!r} has 2^31 non-zeros or more, too many for a linear solver")
     # record by record: what is held in passing is of the size of one record
     clock = deadline or Deadline()
-    parts = [_sparse(record, model.num_vars) for record in clock.each(rows, 1)]
+    parts = [sparse_rows(record, model.num_vars) for record in clock.each(rows, 1)]
     clock.check()
-    ends = np.cumsum([0] + [part.nnz for part in parts])
+    whole = sparse.vstack([sparse.csr_array((0, model.num_vars)), *parts], format="csr")
     cost = np.bincount(model.objective.index, model.objective.coefficient, minlength=model.num_vars)
     return Matrix(
-        indptr=np.concatenate(
-            [np.zeros(1, dtype=np.int32)]
-            + [(part.indptr[1:] + end).astype(np.int32) for part, end in zip(parts, ends, strict=False)]
-        ),
-        indices=np.concatenate([np.zeros(0, dtype=np.int32)] + [part.indices for part in parts]).astype(np.int32),
-        values=np.concatenate([np.zeros(0)] + [part.data for part in parts]),
+        indptr=whole.indptr.astype(np.int32, copy=False),
+        indices=whole.indices.astype(np.int32, copy=False),
+        values=whole.data,
         row_lower=np.concatenate([np.zeros(0)] + [record.lower for record in rows]),
         row_upper=np.concatenate([np.zeros(0)] + [record.upper for record in rows]),
         lower=model.lower,
@@ -105,13 +101,3 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
         cost=cost.astype(np.float64),
         offset=model.objective.constant,
     )
-
-
-def _sparse(record: Linear, columns: int) -> sparse.csr_array:
-    from scipy import sparse  # a third of what importing the package would take
-
-    coordinates = (record.row.astype(np.int32), record.column.astype(np.int32))
-    matrix = sparse.csr_array((record.value, coordinates), shape=(len(record), columns))
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    return matrix

@@ -6,11 +6,16 @@ each of its terms which column stands in which row, and with which coefficient.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from remat.modeling.model import Model, Vars
 from remat.modeling.records import Linear
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -131,6 +136,17 @@ def difference_rows(
         name, np.concatenate([row, row]), np.concatenate([greater, smaller]), np.repeat([1.0, -1.0], len(row)),
         lower=distance, upper=distance if exact else np.inf, num_rows=len(row), enforce=enforce,
     )  # fmt: skip
+
+
+def sparse_rows(record: Linear, columns: int) -> sparse.csr_array:
+    """Return rows as a matrix of so many columns, with the values of repeated pairs added up and no zeros."""
+    from scipy import sparse  # a third of what importing the package would take
+
+    coordinates = (record.row.astype(np.int32), record.column.astype(np.int32))
+    matrix = sparse.csr_array((record.value, coordinates), shape=(len(record), columns))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
 
 
 def expand(counts: ArrayLike) -> tuple[Int, Int]:

@@ -11,6 +11,7 @@ from remat.modeling.bridges.base import Bridge
 from remat.modeling.bridges.context import Workshop
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.records import ALWAYS, Linear, Record, variables_of
+from remat.modeling.rows import sparse_rows
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -42,7 +43,7 @@ class EnforcedToLinear(Bridge[Linear]):
     def applies(self, record: Linear, workshop: Workshop) -> bool:
         if record.enforce is None:
             return False
-        smallest, largest = _activity(_summed(record), workshop)
+        smallest, largest = _activity(sparse_rows(record, workshop.model.num_vars), workshop)
         enforced = record.enforce != ALWAYS
         low_open = np.isfinite(record.lower) & ~np.isfinite(smallest)
         high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
@@ -50,7 +51,7 @@ class EnforcedToLinear(Bridge[Linear]):
 
     def rewrite(self, record: Linear, workshop: Workshop) -> list[Record]:
         assert record.enforce is not None
-        matrix = _summed(record)
+        matrix = sparse_rows(record, workshop.model.num_vars)
         literal = workshop.fold(record.enforce)
         smallest, largest = _activity(matrix, workshop)
         always = literal == ALWAYS
@@ -85,18 +86,8 @@ class EnforcedToLinear(Bridge[Linear]):
         return result
 
 
-def _summed(record: Linear) -> sparse.csr_array:
-    """The rows with the values of repeated pairs added up, so that the bounds below are tight."""
-    width = int(record.column.max(initial=-1)) + 1
-    from scipy import sparse  # a third of what importing the package would take
-
-    return sparse.csr_array((record.value, (record.row, record.column)), shape=(len(record), max(width, 1)))
-
-
 def _activity(matrix: sparse.csr_array, workshop: Workshop) -> tuple[Float, Float]:
     """Smallest and largest value of each row between the bounds of the variables."""
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
     low, high = workshop.model.lower[matrix.indices], workshop.model.upper[matrix.indices]
     up = matrix.data > 0
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
