@@ -65,7 +65,6 @@ class PlainNode:
     `ops` are in the reference order, `options` are op sequences by the option's number.
     """
 
-    name: str
     group: int | None
     is_backward: bool
     ops: tuple[int, ...]
@@ -80,11 +79,11 @@ def nodes_of(hierarchy: RandomHierarchy) -> list[PlainNode]:
     for number, group in enumerate(hierarchy.groups):
         inside |= {*group.forward, *group.backward}
         options = {o: option.forward for o, option in enumerate(group.options)}
-        nodes.append(PlainNode(f"{group.name}.f", number, False, group.forward, options))
+        nodes.append(PlainNode(number, False, group.forward, options))
         if group.backward:
             options = {o: option.backward for o, option in enumerate(group.options) if option.backward}
-            nodes.append(PlainNode(f"{group.name}.b", number, True, group.backward, options))
-    nodes += [PlainNode(op.name, None, False, (k,), {0: (k,)}) for k, op in enumerate(graph.ops) if k not in inside]
+            nodes.append(PlainNode(number, True, group.backward, options))
+    nodes += [PlainNode(None, False, (k,), {0: (k,)}) for k in range(len(graph.ops)) if k not in inside]
     position = graph.arrays.position
     return sorted(nodes, key=lambda node: int(position[list(node.ops)].min()))
 

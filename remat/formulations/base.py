@@ -60,7 +60,7 @@ class Part:
     last: int
 
     def touched(self, arrays: GraphArrays) -> NDArray[np.bool_]:
-        """Inputs and outputs of the ops; shape (tensors,)."""
+        """Mark the inputs and outputs of the ops; shape (tensors,)."""
         touched = np.zeros(len(arrays.size), dtype=np.bool_)
         for table in (arrays.op_inputs, arrays.op_outputs):
             touched[table.indices[self.ops[table.rows]]] = True
@@ -113,7 +113,7 @@ class Formulation(ABC):
         """What the optimum of the model is optimal among."""
 
     most_cost: int | None = None
-    """Cost above which schedules need not be stated, which most formulations state all the same; None: any."""
+    """Schedules of a higher cost need not be stated; most formulations state them all the same. None: no limit."""
 
     def leave_out_above(self, cost: int | None) -> None:
         """A schedule of this cost is known, or none: costlier ones need not be stated. Called before anything else."""

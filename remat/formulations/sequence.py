@@ -140,6 +140,12 @@ def check_limits(problem: Problem, sequence: Int) -> None:
             raise ProblemError(f"the schedule computes op {name!r} {times} times, of {limit} that the problem allows")
 
 
+def most_computes(problem: Problem) -> int | None:
+    """Return the largest limit of computes; None where some op has none."""
+    limits = [limit for limit in problem.compute_limits if limit is not None]
+    return max(limits) if len(limits) == len(problem.graph.ops) else None
+
+
 def standing_buffers(problem: Problem) -> tuple[NDArray[np.bool_], Int]:
     """Accumulation buffers that are held until they are read, and the bytes each op holds for its own step only.
 

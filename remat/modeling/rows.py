@@ -91,12 +91,12 @@ def rows_from(
 
 
 def column(block: Vars, number: Int) -> Int:
-    """Columns of a block by number within it; :data:`NONE` and :data:`ONE` stay."""
+    """Return the columns of a block by number within it; :data:`NONE` and :data:`ONE` stay."""
     return np.where(number >= 0, block.index[0] + number, number) if len(block) else number
 
 
 def sum_rows(name: str, left: Int, *right: Int) -> Linear:
-    """Rows ``left <= sum of right``, one for each element, from columns that may be :data:`NONE` or :data:`ONE`.
+    """Return rows ``left <= sum of right``, one for each element; columns may be :data:`NONE` or :data:`ONE`.
 
     Examples
     --------
@@ -174,18 +174,18 @@ def expand(counts: ArrayLike) -> tuple[Int, Int]:
 
 
 def last_of(*keys: Int) -> Bool:
-    """Whether each element is the last one of its like; those with the same keys follow one another."""
+    """Mark the last element of each run of equal keys."""
     same = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
     return np.append(~same, True)[: len(keys[0])]
 
 
 def first_of(last: Bool) -> Bool:
-    """Whether each element is the first one of its like, from :func:`last_of`."""
+    """Mark the first element of each run, from the marks of :func:`last_of`."""
     return np.append(True, last[:-1])[: len(last)]
 
 
 def largest_onward(values: Float, last: Bool) -> Float:
-    """Largest of the values, each between 0 and 1, from each element on to the last one of its like."""
+    """Return the largest value from each element on to the last one of its run; values are between 0 and 1."""
     group = np.cumsum(last[::-1])
     return (np.maximum.accumulate(values[::-1] + 2 * group) - 2 * group)[::-1]
 
@@ -222,7 +222,7 @@ def sums_without(model: Model, name: str, block: Vars, values: Float) -> tuple[F
 
 
 def running_values(model: Model, name: str, block: Vars, values: Float, group: Int) -> Float:
-    """Values of a block by rows of which each states the difference to the one before, anew in each group.
+    """Return the values of a block whose rows state the difference to the value before, from 0 in each group.
 
     Parameters
     ----------

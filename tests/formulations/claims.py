@@ -19,13 +19,13 @@ from remat.schedule import Certificate, Schedule
 
 
 def claims_of(formulation: Any, values: np.ndarray) -> list[int]:
-    """Bytes that the model says are held at each sub-step of each run."""
+    """Return the bytes that the model claims for each sub-step of each run."""
     claims = _of_program if isinstance(formulation, HIlp) else _of_intervals
     return np.rint(np.concatenate(claims(formulation, values))).astype(int).tolist()
 
 
 def _of_program(h: HIlp, values: np.ndarray) -> list[np.ndarray]:
-    """By U and the corrections of each sub-step, as rows of memory state them."""
+    """Evaluate U and the corrections of each sub-step, as rows of memory state them."""
     at, plan, worth, (_, x, levels) = h.tables, plan_in(h, values), known(values), h.statement
     found = []
     for k, choice, phase in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
@@ -40,7 +40,7 @@ def _of_program(h: HIlp, values: np.ndarray) -> list[np.ndarray]:
 
 
 def _of_intervals(formulation: Any, values: np.ndarray) -> list[np.ndarray]:
-    """By the intervals that are there at the time of each sub-step."""
+    """Sum the intervals that cover the time of each sub-step."""
     at, variables = formulation.layout, formulation.statement
     use = formulation.rows(variables).memory()
     sure = use.presence == ALWAYS
@@ -60,7 +60,7 @@ def _of_intervals(formulation: Any, values: np.ndarray) -> list[np.ndarray]:
 
 
 def checked(formulation: Any, values: np.ndarray, objective: float) -> tuple[list[int], Certificate]:
-    """All that a solution promises; what is claimed at each step, and the certificate of what is decoded."""
+    """Check all that a solution promises; return the claim for each step, and the certificate of the schedule."""
     problem, model = formulation.problem, formulation.build()
     assert violations(model, values) == []
     steps, claimed = formulation.steps(values), claims_of(formulation, values)
@@ -79,14 +79,14 @@ def checked(formulation: Any, values: np.ndarray, objective: float) -> tuple[lis
 
 
 def returns(formulation: Any, values: np.ndarray, cost: int) -> None:
-    """What is decoded can be encoded, fits the model, and comes back at its cost."""
+    """Require that the decoded schedule can be encoded, fits the model, and comes back at its cost."""
     again = formulation.encode(formulation.decode(values))
     assert violations(formulation.build(), again) == []
     assert judged(formulation.problem, formulation.decode(again)).cost == cost
 
 
 def proved(formulation: Any, backend: Backend | None = None) -> int | None:
-    """Proved least cost, None where infeasible; what is found is checked, within the budget, and encoded again."""
+    """Return the proved least cost, None where infeasible; check the schedule and encode it again."""
     raw = answer(formulation, backend)
     if raw.status is Status.INFEASIBLE:
         return None

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from remat.modeling import (
     ALWAYS,
@@ -130,3 +131,14 @@ def test_tolerance_is_relative_to_large_bounds_only():
     assert violations(model, [1e9 + 100]) == []
     assert violations(model, [1e9 + 10_000]) != []
     assert violations(model, [-1e-5]) != []
+
+
+def test_a_second_domain_of_a_variable_is_refused():
+    model = Model("m")
+    x = model.integers("x", 3, 0, 9).index
+    model.add(Domain("first", x[:2], np.array([0, 1, 2]), np.array([1, 2])))
+    model.add(Domain("other", x[2:], np.array([0, 1]), np.array([3])))
+    with refused("model.second-domain", culprit="late"):
+        model.add(Domain("late", x[1:2], np.array([0, 1]), np.array([2])))
+    with refused("model.second-domain", culprit="twice"):
+        Model("n", num_vars=2).add(Domain("twice", np.array([1, 1]), np.array([0, 1, 2]), np.array([1, 2])))

@@ -13,6 +13,7 @@ from remat.formulations.checkmate.layout import CheckmateLayout, CheckmateOption
 from remat.formulations.sequence import (
     Instances,
     check_limits,
+    most_computes,
     op_sequence,
     stages_of,
     useful_schedule,
@@ -99,8 +100,7 @@ class Checkmate(Formulation):
             )
 
     def scope(self) -> Scope:
-        limits = [limit for limit in self.problem.compute_limits if limit is not None]
-        most = max(limits) if len(limits) == self.layout.n else None
+        most = most_computes(self.problem)
         if not self.layout.frontier:
             return Scope(OrderRule.FREE, False, most, (AtMost(Limit.STAGES, self.layout.T),))
         notes = (Restriction.FILLED_ONCE,) if self.layout.is_buffer.any() else ()
@@ -153,11 +153,11 @@ class Checkmate(Formulation):
         return x.index[self.layout.slot(stage, op)]
 
     def _s(self, x: Named, stage: Int, tensor: Int) -> Int:
-        """S[stage, tensor], or NONE."""
+        """Return S[stage, tensor], or NONE."""
         return column(x.S, self.layout.retention(stage, tensor))
 
     def _made(self, x: Named, stage: Int, tensor: Int) -> Int:
-        """R of the op that makes an ordinary tensor in a stage; NONE for buffers."""
+        """Return R of the op that makes an ordinary tensor in a stage; NONE for buffers."""
         return np.where(self.layout.is_buffer[tensor], NONE, self._at(x.R, stage, self.layout.writer[tensor]))
 
     # -- constraints -----------------------------------------------------------------------------------------------

@@ -39,12 +39,12 @@ class Touches(NamedTuple):
 
     @classmethod
     def of(cls, may: Bool, node: Int, data: Int) -> Touches:
-        """Those of nodes that touch data."""
+        """Number the touches of nodes that may run."""
         t, item = np.nonzero(may[:, node])
         return cls(t, item, last_of(t, data[item]), t * len(node) + item, len(node))
 
     def place(self, t: Int | int, item: Int | int) -> Int:
-        """Places of reads or makes among these, in phases in which they may run."""
+        """Return the places of reads or makes among these, in phases in which their nodes may run."""
         return np.searchsorted(self.keys, np.asarray(t) * self.total + item)
 
 
@@ -93,7 +93,7 @@ class Phases:
         return slot, self.at.first[self.run_node[slot]] + rank
 
     def run_column(self, t: Int, choice: Int) -> Int:
-        """Number of R for a choice of a node in a phase; NONE where the node cannot run, ONE where it must."""
+        """Return the number of R for a choice of a node in a phase; NONE if the node cannot run, ONE if it must."""
         slot = self.slot[t, self.at.node[choice]]
         if not len(slot):
             return slot

@@ -378,7 +378,7 @@ class CompositeProblem:
         return tuple(forward), tuple(backward)
 
     def _mask(self, ops: Int) -> Bool:
-        """Which ops of the graph are among some."""
+        """Mark some ops of the graph."""
         mask = np.zeros(len(self.arrays.cost), dtype=np.bool_)
         mask[ops] = True
         return mask

@@ -18,6 +18,7 @@ from remat.formulations.hierarchical.layout import HIlpOptions, Tables
 from remat.formulations.hierarchical.memory import add_memory, stated
 from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
 from remat.formulations.hierarchical.recognition import encoded
+from remat.formulations.sequence import most_computes
 from remat.modeling import Linear, Model, Vars
 from remat.modeling.model import Named
 from remat.modeling.rows import NONE, ONE, column, first_of, rows_from, sum_rows
@@ -124,8 +125,7 @@ class HIlp(Formulation):
         return Phases(self.tables, self.tables.may_run(extra, self.deadline, ahead=self.options.ahead))
 
     def scope(self) -> Scope:
-        limits = [limit for limit in self.problem.compute_limits if limit is not None]
-        most = max(limits) if len(limits) == len(self.problem.graph.ops) else None
+        most = most_computes(self.problem)
         notes = () if self.options.ahead else (Restriction.NO_AHEAD,)
         if not self.options.composites:
             return Scope(OrderRule.FIXED, True, most, notes)
@@ -294,7 +294,7 @@ class HIlp(Formulation):
         return encoded(self.whole, schedule, lambda runs: values_of(self, Plan.of(self, runs)), self._claimed)
 
     def _claimed(self, values: Values) -> tuple[float, float]:
-        """Units by which memory exceeds the budget; then cost."""
+        """Return the units by which memory exceeds the budget, and the cost."""
         model, x, _ = self.statement
         held = [values[x.U.index] - model.upper[x.U.index]]
         for record in model.records:

@@ -18,9 +18,8 @@ from remat.formulations.hierarchical.intervals_tables import Profile, tables_of
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.formulations.retention_intervals.encoder import IntervalsEncoder, RunSequence
 from remat.formulations.retention_intervals.formulation import RetentionIntervals, RetentionIntervalsOptions
-from remat.formulations.retention_intervals.layout import IntervalsLayout
 from remat.formulations.retention_intervals.rows import IntervalRows
-from remat.formulations.retention_intervals.tables import EVERY
+from remat.formulations.retention_intervals.tables import EVERY, NodeTables
 from remat.formulations.retention_intervals.variables import IntervalVariables
 from remat.modeling import ALWAYS, Model
 from remat.modeling.check import cumulative_use
@@ -129,25 +128,19 @@ class HierarchicalIntervals(RetentionIntervals):
         super().__init__(problem, RetentionIntervalsOptions(self.choices.copies))
         self.whole = CompositeProblem(problem, self.choices.composites)
 
-    @cached_property
-    def layout(self) -> IntervalsLayout:
-        """Which copies, instances and reads there are."""
-        tables = tables_of(self.whole, self.choices.profile)
-        return IntervalsLayout(tables, self.problem.order, self.choices.copies)
+    def tables(self) -> NodeTables:
+        """Return the nodes, and what their runs touch."""
+        return tables_of(self.whole, self.choices.profile)
 
     @cached_property
-    def most(self) -> int:
-        """Units that all copies of everything hold at once, which no model can exceed."""
+    def capacity(self) -> int:
+        """Units that the budget leaves for what is not always held; without one, for all copies of everything."""
         tables, copies = self.layout.tables, self.layout.copies
         held = int((tables.size[tables.makes.tensor] * copies[tables.makes.node]).sum())
         held += int(tables.size[tables.fills.tensor].sum()) * int(copies.max(initial=1))
-        return -(-(held + int(tables.piece_demand.max(initial=0))) // self.unit)
-
-    @property
-    def capacity(self) -> int:
-        """Units that the budget leaves for what is not always held."""
+        most = -(-(held + int(tables.piece_demand.max(initial=0))) // self.unit)
         budget = self.problem.budget_bytes
-        return self.most if budget is None else min(self.most, (budget - self.held) // self.unit)
+        return most if budget is None else min(most, (budget - self.held) // self.unit)
 
     @property
     def peaks(self) -> tuple[int, int]:

@@ -61,7 +61,7 @@ class _Part:
         return {run.option for run in self.runs}
 
     def found(self) -> FoundRun:
-        """As the first of its runs."""
+        """Return the part as the first of its runs."""
         run = self.runs[0]
         live = np.array(sorted(self.live[run.option]), dtype=np.int64)
         return FoundRun(self.node, run.option, np.setdiff1d(run.ops, self.ops), live)

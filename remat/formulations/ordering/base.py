@@ -102,7 +102,7 @@ class OrderFormulation(Formulation):
 
     @abstractmethod
     def ranks(self, values: Values) -> NDArray[Any]:
-        """Numbers that ascend in the order of the ops; shape (ops,)."""
+        """Return numbers that ascend in the order of the ops; shape (ops,)."""
 
     def _schedule_of(self, sequence: Int) -> Schedule:
         """The schedule that computes the ops in that order, frees implied."""

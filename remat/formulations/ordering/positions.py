@@ -134,7 +134,7 @@ class OrderPositions(OrderFormulation):
 
     @property
     def _open(self) -> Bool:
-        """Where z is a variable; shape (ops, n + 1)."""
+        """Entries of `done` that are variables; shape (ops, n + 1)."""
         return (self.done != ALWAYS) & (self.done != NEVER)
 
     def fill(self, values: Values, position: Int) -> None:

@@ -105,9 +105,13 @@ class RetentionIntervals(Formulation):
     @cached_property
     def layout(self) -> IntervalsLayout:
         """Which copies, instances and reads there are."""
-        return IntervalsLayout(NodeTables.of_ops(self.problem), self.problem.order, self.options.copies)
+        return IntervalsLayout(self.tables(), self.problem.order, self.options.copies)
 
-    @property
+    def tables(self) -> NodeTables:
+        """Return the nodes, which are ops, and what they touch."""
+        return NodeTables.of_ops(self.problem)
+
+    @cached_property
     def capacity(self) -> int:
         """Units that the budget leaves for what is not always held."""
         return self.scale.capacity

@@ -13,6 +13,7 @@ from remat.formulations.sequence import (
     Instances,
     MemoryScale,
     check_limits,
+    most_computes,
     op_sequence,
     stages_of,
     standing_buffers,
@@ -129,8 +130,7 @@ class Stages(Formulation):
         self.deadline.check()
 
     def scope(self) -> Scope:
-        limits = [limit for limit in self.problem.compute_limits if limit is not None]
-        most = max(limits) if len(limits) == self.layout.n else None
+        most = most_computes(self.problem)
         notes: tuple[Restriction | AtMost, ...] = (Restriction.FILLED_ONCE,) if self.layout.is_buffer.any() else ()
         if not self.options.ahead:
             notes = (*notes, Restriction.NO_AHEAD)

@@ -63,7 +63,7 @@ def literal_rows(
 
 
 def literal_differences(name: str, greater: Int, smaller: Int) -> Linear:
-    """Rows ``[greater is true] >= [smaller is true]``, one for each element."""
+    """Return rows ``[greater is true] >= [smaller is true]``, one for each element."""
     row = np.arange(len(greater))
     return literal_rows(
         name, np.concatenate([row, row]), np.concatenate([greater, smaller]), np.repeat([1.0, -1.0], len(row)),
