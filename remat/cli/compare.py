@@ -168,12 +168,15 @@ class Watched:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a table for each budget, and below it the scopes and remarks."""
-    from remat.cli.console import NUMBER, TEXT, console, print_columns, print_notes
+    from remat.cli.console import DETAIL, NUMBER, TEXT, console, print_columns, print_notes
 
     out = console()
+    details = dict.fromkeys(("best at", "build", "phase 1", "variables", "constraints"), DETAIL)
     numbers = ("overhead", "bound", "gap", "peak", "best at", "build", "phase 1", "total", "variables", "constraints")
-    columns = [("method", TEXT), ("status", {**TEXT, "max_width": 50}), *((heading, NUMBER) for heading in numbers),
-               ("schedule by", TEXT)]  # fmt: skip
+    columns = [
+        ("method", TEXT), ("status", {**TEXT, "max_width": 50}),
+        *((heading, details.get(heading, NUMBER)) for heading in numbers), ("schedule by", TEXT),
+    ]  # fmt: skip
     versions: dict[str, str] = {}
     for runs in comparison.by_budget():
         problem, budget = runs[0].problem, runs[0].budget

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from itertools import chain, repeat
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -31,9 +32,12 @@ def console(stream: TextIO | None = None) -> SafeConsole:
     return SafeConsole(file=target, width=None if target.isatty() else 200, highlight=False, markup=False, emoji=False)
 
 
-#: Columns of :func:`print_columns`: texts, which are folded, and numbers.
+#: Columns of :func:`print_columns`: texts, which are folded, numbers, and numbers that a narrow terminal leaves out.
 TEXT: Mapping[str, Any] = {"overflow": "fold"}
 NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
+DETAIL: Mapping[str, Any] = dict(NUMBER)
+#: Width to which texts may be folded, and space between columns.
+FOLDED, GAP = 24, 3
 
 
 def print_columns(
@@ -43,16 +47,39 @@ def print_columns(
     rows: Iterable[Iterable[str]],
     total: Iterable[str] = (),
 ) -> None:
-    """Print a titled table of `columns`, each a heading and settings of a column of rich, with a last row `total`."""
-    footers = [Text(word) for word in total]
-    table = Table(
-        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(footers)
-    )
-    for (heading, settings), footer in zip(columns, chain(footers, repeat(Text())), strict=False):
-        table.add_column(Text(heading), footer, **settings)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    """Print a titled table with a last row `total`; columns that do not fit are left out and named below it.
+
+    Parameters
+    ----------
+    columns : iterable of (heading, settings of a column of rich)
+        The first two always stay.
+    """
+    columns, total = list(columns), list(total)
+    lines = [list(row) for row in rows]
+    words = zip_longest([heading for heading, _ in columns], *lines, total, fillvalue="")
+    widths = [max(map(cell_len, column)) for column in words]
+    shown = _that_fit([settings for _, settings in columns], widths, out.width)
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_footer=bool(total))
+    for k in shown:
+        table.add_column(Text(columns[k][0]), Text(total[k]) if total else "", **columns[k][1])
+    for line in lines:
+        table.add_row(*(Text(line[k]) for k in shown if k < len(line)))
     out.print(table)
+    missing = [heading for k, (heading, _) in enumerate(columns) if k not in shown]
+    if missing:
+        out.print(f"left out at this width: {', '.join(missing)}")
+
+
+def _that_fit(settings: list[Mapping[str, Any]], widths: list[int], room: int) -> list[int]:
+    """Positions of the columns that fit: details go first, then the last."""
+    needed = [
+        min(width, FOLDED) if each.get("overflow") else width for each, width in zip(settings, widths, strict=True)
+    ]
+    shown = list(range(len(settings)))
+    while len(shown) > 2 and sum(needed[k] + GAP for k in shown) > room:
+        details = [k for k in shown[2:] if settings[k] is DETAIL]
+        shown.remove((details or shown)[-1])
+    return shown
 
 
 def print_notes(out: Console, notes: Iterable[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from shell import program
 
 from remat.cli import main
-from remat.cli.console import SafeConsole
+from remat.cli.console import DETAIL, NUMBER, TEXT, SafeConsole, print_columns
 from remat.cli.terminal import guarded
 from remat.deadline import Deadline
 from remat.io.text import printable
@@ -129,6 +129,22 @@ def test_tables_and_live_lines_are_printable_on_a_terminal() -> None:
     for raw in ("\x1b[31m", "\x1b]", "\x07", "\x9b", "\u202e", "\r", "\x08"):
         assert raw not in stream.getvalue()
     assert "\\x1b[31m" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("width", "gone"), [(60, ""), (59, "build"), (50, "build, peak"), (10, "overhead, build, peak")]
+)
+def test_narrow_terminals_leave_columns_out(width: int, gone: str) -> None:
+    """Details first, then from the right; no cell is cut, and the first two columns always stay."""
+    stream = io.StringIO()
+    columns = [("method", TEXT), ("status", TEXT), ("overhead", NUMBER), ("build", DETAIL), ("peak", NUMBER)]
+    row = ["checkmate/highs", "optimal", "11.11 %", "0.02 s", "1,234,567"]
+    print_columns(SafeConsole(file=stream, width=width), "title", columns, [row, ["greedy", "failed"]])
+    shown = stream.getvalue()
+    assert ("left out" in shown) == bool(gone) and " ".join(shown.split()).endswith(gone)
+    if width > 10:
+        kept = [word for (heading, _), word in zip(columns, row, strict=True) if heading not in gone]
+        assert all(word in shown for word in kept) and "…" not in shown
 
 
 def test_the_guard_goes_when_the_shell_ends(capsys: Capture) -> None:
