@@ -147,11 +147,6 @@ def test_a_zoo_graph_is_no_path(tmp_path: Path) -> None:
     assert Config.from_file(tmp_path / "run.toml").make_problem().graph.name == "unit-chain-2"
 
 
-def test_overrides_go_before_the_file(run: Path) -> None:
-    config = Config.from_file(run, {"solve": {"backend": "highs"}, "problem": {"budget": "6"}})
-    assert (config.solve.backend, config.problem.budget, config.solve.threads) == ("highs", "6", 1)
-
-
 def test_a_configuration_is_immutable(run: Path) -> None:
     config = Config.from_file(run)
     with pytest.raises(ValueError, match="frozen"):

@@ -86,21 +86,6 @@ def test_pages_say_which_extras_they_need(tmp_path: Path) -> None:
     assert extras_of(page) == ["torch"]
 
 
-def test_blocks_and_commands_are_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A\n\n```python\nx = 1\n```\n\n"
-        "1. item\n\n   ```console\n   $ remat a \\\n       --time-limit 99 b\n   out\n"
-        "   $ remat c --time-limit 1\n   ```\n"
-    )
-    first, second = blocks(page)
-    assert (first.language, first.text, first.line) == ("python", "x = 1\n", 4)
-    assert commands(second.text) == [
-        ["remat", "a", "--time-limit", str(LIMIT), "b"],
-        ["remat", "c", "--time-limit", "1"],
-    ]
-
-
 def test_all_pages_are_in_the_navigation() -> None:
     named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,17 @@ APART = {
 TOP = {"__init__", "__main__"}
 
 
+#: Several tests read the same modules.
+parse = cache(ast.parse)
+
+
 def imported_parts(source: str, module: str) -> set[str]:
     """Parts of remat that `source` imports anywhere, functions and ``if TYPE_CHECKING`` included.
 
     `module` is its dotted name (a package's own name for an ``__init__``, with a trailing dot).
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -99,7 +104,7 @@ FRAMEWORKS = {"torch": "torch", "transformers": "", "onnx": "", "jax": "jax", "t
 def loaded_packages(source: str, *, everywhere: bool) -> set[str]:
     """Top-level packages that `source` imports when it is loaded, or anywhere (functions, type checking)."""
     found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(source)]
+    waiting: list[ast.AST] = [parse(source)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
@@ -173,6 +178,7 @@ LOADED = {
          "matplotlib.pyplot"),
     ],
     "solvers": [
+        ("from remat.backends.minizinc import MiniZinc; MiniZinc.availability()", "minizinc asyncio ortools"),
         ("import remat.solving.min_peak", "remat.solving.solve"),  # so that solve() can ask it
         ("import remat.hierarchy.blocks", "networkx"),
         ("from remat.solving.solve import solve; assert remat.solve is solve", ""),
@@ -197,7 +203,7 @@ def test_what_is_not_needed_is_not_loaded(process: str) -> None:
 def test_modules_are_small_documented_and_safe(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 450
-    tree = ast.parse(source)
+    tree = parse(source)
     assert ast.get_docstring(tree), "no docstring"
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -12,11 +12,11 @@ from remat.errors import BackendError
 
 #: Parts of names of options that take a file or a folder, as solvers spell them.
 FILE_WORDS = ("file", "dir", "path", "dll", "write", "export", "save", "output", "dump", "log", "import", "read")
-#: The same by family: whole names, or the beginnings of names that a solver accepts in short.
-FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "pyomo": ("solu", "gsolu", "basis", "csv", "restore", "mips", "priori", "next", "debug", "o", "wlp", "wmps",
-              "wfreemps", "wglp", "wcpxlp", "ranges", "display", "wbas", "ini"),
-}  # fmt: skip
+#: The same for solvers behind Pyomo: whole names, or the beginnings of names that a solver accepts in short.
+PYOMO_OPTIONS = (
+    "solu", "gsolu", "basis", "csv", "restore", "mips", "priori", "next", "debug", "o", "wlp", "wmps", "wfreemps",
+    "wglp", "wcpxlp", "ranges", "display", "wbas", "ini",
+)  # fmt: skip
 
 
 def find_program(name: str) -> str | None:
@@ -56,7 +56,7 @@ def check_solver_options(backend: str, options: Mapping[str, Any], where: str) -
     BackendError
         Beginning with `where` and naming the option.
     """
-    special = FILE_OPTIONS.get(backend.partition(":")[0], ())
+    special = PYOMO_OPTIONS if backend.partition(":")[0] == "pyomo" else ()
     for name, value in options.items():
         if _names_a_file(str(name), value, special):
             raise BackendError(

@@ -30,10 +30,10 @@ def installed() -> dict[str, dict[str, dict[str, str]]]:
 
     return {
         "backends": {name: _state(name) for name in registry.backends()},
-        "formulations": {name: _about("formulations", name) for name in registry.formulations()},
-        "heuristics": {name: _about("heuristics", name) for name in registry.heuristics()},
-        "methods": {name: _about("methods", name) for name in sorted(registry.Registered("methods"))},
-        "allocators": {name: _about("allocators", name) for name in registry.allocators()},
+        **{
+            group: {name: _about(group, name) for name in registry.Registered(group)}
+            for group in ("formulations", "heuristics", "methods", "allocators")
+        },
         "formats": _formats(),
     }
 

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.backends.base import (
-    Availability,
-    AvailabilityState,
-    Backend,
-    Incumbent,
-    RawResult,
-    Status,
-    StopReason,
-)
+from remat.backends.base import Availability, AvailabilityState, Backend, Incumbent, RawResult, Status, StopReason
 from remat.backends.processes.running import run_interruptible
 from remat.errors import ModelError
 from remat.modeling import Linear
@@ -81,13 +73,8 @@ class Fragile(Backend):
     def do_wait(self):
         ended = []
         stopped = run_interruptible(lambda: self._wait(ended), lambda: ended.append(1))
-        return RawResult(
-            Status.FEASIBLE,
-            StopReason.INTERRUPTED if stopped else StopReason.OTHER,
-            self.model.objective.value(self.model.upper),
-            1.0,
-            self.model.upper,
-        )
+        stop = StopReason.INTERRUPTED if stopped else StopReason.OTHER
+        return RawResult(Status.FEASIBLE, stop, self.model.objective.value(self.model.upper), 1.0, self.model.upper)
 
     @staticmethod
     def _wait(ended):

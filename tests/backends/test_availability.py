@@ -9,6 +9,7 @@ from refusals import refused
 from remat.backends.base import AvailabilityState, SolveOptions, wheel_availability
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.backends.minizinc import MiniZinc
 from remat.backends.pyomo import Pyomo
 from remat.modeling import Model
 
@@ -65,7 +66,8 @@ def test_a_version_that_does_not_serve(monkeypatch):
 
 def test_what_is_not_there(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for backend, words in ((CpSat, "ortools>=9.15"), (Highs, "highspy>=1.12"), (Pyomo, "remat[pyomo]")):
+    packages = {CpSat: "ortools>=9.15", Highs: "highspy>=1.12", Pyomo: "remat[pyomo]", MiniZinc: "remat[minizinc]"}
+    for backend, words in packages.items():
         state = backend.availability()
         assert state.state is AvailabilityState.NOT_INSTALLED
         assert f"pip install '{words}" in state.reason

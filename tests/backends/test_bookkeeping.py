@@ -63,20 +63,22 @@ def test_the_verdict_with_a_solution(said, bound, gap, expected):
         kept.conclude(Status.INFEASIBLE, StopReason.OTHER, relative_gap=0)
 
 
-def test_the_verdict_without_one():
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (Status.INFEASIBLE, (Status.INFEASIBLE, StopReason.FINISHED, None)),
+        (Status.UNKNOWN, (Status.UNKNOWN, StopReason.OTHER, 1.0)),
+        (Status.ERROR, (Status.ERROR, StopReason.OTHER, 1.0)),
+    ],
+)
+def test_the_verdict_without_one(said, expected):
     kept, _ = books()
-    assert kept.conclude(Status.INFEASIBLE, StopReason.OTHER, relative_gap=0) == (
-        Status.INFEASIBLE,
-        StopReason.FINISHED,
-        None,
-    )
     kept.raise_bound(1.0)
-    assert kept.conclude(Status.UNKNOWN, StopReason.OTHER, relative_gap=0) == (Status.UNKNOWN, StopReason.OTHER, 1.0)
+    assert kept.conclude(said, StopReason.OTHER, relative_gap=0) == expected
 
 
 def test_an_error_stays_one_and_what_was_found_is_told():
     kept, _ = books()
-    assert kept.conclude(Status.ERROR, StopReason.OTHER, relative_gap=0) == (Status.ERROR, StopReason.OTHER, None)
     assert not kept.proved
     kept.found(np.array([4.0]), tell=False)
     kept.raise_bound(4.0 - 1e-7)

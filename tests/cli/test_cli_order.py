@@ -1,15 +1,11 @@
 """``remat order`` through the real entry point."""
 
 import json
-import signal
-import time
 from pathlib import Path
 
 import pytest
-from shell import start
 from small_graphs import PUBLISHED_PEAKS
 
-from remat import layered
 from remat.cli import main
 from remat.graphs import GraphBuilder
 from remat.graphs.io import read_graph, write_graph
@@ -63,24 +59,6 @@ def test_budget_json_and_auto(branches: str, capsys: Capture) -> None:
     words = ["--method", "serenity", "--option", "divide=false", "--option", "step_seconds=0.5"]
     assert main(["order", branches, "-q", "--budget", "11", *words]) == 1
     assert "no schedule exists (by serenity); 12 bytes (60 %) are known to suffice" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
-    """Serenity alone has no end on this graph; what it began with is there, and a bound."""
-    graph, out = tmp_path / "graph.json", tmp_path / "lean.json"
-    write_graph(layered(400, 0.9, 2), graph)
-    run = start("order", graph, "--method", "serenity", "-o", out, "-q")
-    try:
-        time.sleep(15)
-        assert run.poll() is None
-        run.send_signal(signal.SIGINT)
-        shown, _ = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    assert run.returncode == 0
-    assert "stopped: interrupted" in shown
-    assert validate(read_graph(graph), read_schedule(out), Rules(max_computes=1, order="free")).accepted
 
 
 @pytest.mark.slow

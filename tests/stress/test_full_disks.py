@@ -72,30 +72,6 @@ def test_what_is_found_goes_elsewhere(disk: Path, tmp_path: Path) -> None:
         other.unlink()
 
 
-def test_a_frontier_goes_on_where_a_full_disk_stopped_it(disk: Path, tmp_path: Path) -> None:
-    graph = tmp_path / "g.json"
-    write_graph(unit_chain(60), graph)
-    command = ("frontier", graph, "-b", "40%:95%:5%", "-m", "greedy,eviction", "-q", "--state", disk / "state", "-o")
-    code, _, err = run(PROGRAM, tmp_path, *command, tmp_path / "one.json")
-    table = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
-    assert len(table["cells"]) == 24
-    if code == 2:  # it was too small for all of them
-        assert "the table has the result" in err
-    (disk / "filler").unlink(missing_ok=True)
-    kept = len([path for path in (disk / "state").iterdir() if path.name != "question.json"])
-    assert not [path for path in (disk / "state").iterdir() if path.name.startswith(".")]
-    assert 0 < kept < 24, "the disk is meant to be full after some of them"
-    (disk / "state").rename(disk / "s2")
-    larger = tmp_path / "larger"
-    larger.mkdir()
-    for path in (disk / "s2").iterdir():
-        (larger / path.name).write_bytes(path.read_bytes())
-    again = [str(word).replace(str(disk / "state"), str(larger)) for word in command]
-    code, shown, _ = run(PROGRAM, tmp_path, *again, tmp_path / "two.json")
-    assert code == 0
-    assert f"{kept} of 24 results are from the state folder" in shown
-
-
 def test_no_file_may_be_that_large(tmp_path: Path) -> None:
     """Nowhere: the schedule is printed, whole."""
     graph = tmp_path / "g.json"

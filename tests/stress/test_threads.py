@@ -6,14 +6,10 @@ REMAT_STRESS_SOLVES changes how many solves there are in all.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from helpers import judged
@@ -109,53 +105,3 @@ def test_the_deadlock_of_drops_and_lns(rounds: int) -> None:
         for result, seconds in runs:
             assert result.schedule is None or judged(problem, result.schedule).accepted
             assert seconds < 2 + 1 + 5  # the last for six that share two cores with others
-
-
-COLD = """
-import multiprocessing, os, sys, time
-from concurrent.futures import ThreadPoolExecutor
-from remat import Problem, SolveOptions, solve, layered
-
-def one(method):
-    began = time.monotonic()
-    problem = Problem(layered(40, seed=1), "85%")
-    result = solve(problem, method, stop=float(sys.argv[1]), options=SolveOptions(threads=1))
-    return method, str(result.stop), time.monotonic() - began
-
-def child(queue):
-    queue.put(one("auto")[1])
-
-if __name__ == "__main__":
-    with ThreadPoolExecutor(14) as pool:
-        methods = ["annealing", "drops", "lns", "auto", "greedy", "eviction", "stages"] * 2
-        for method, stop, seconds in pool.map(one, methods):
-            print(method, stop, round(seconds, 2), flush=True)
-    context = multiprocessing.get_context(sys.argv[2])
-    queue = context.Queue()
-    process = context.Process(target=child, args=(queue,))
-    process.start()
-    print("child", queue.get(timeout=120), flush=True)
-    process.join(60)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("how", ["spawn", "fork"])
-def test_with_nothing_compiled_yet(tmp_path: Path, how: str) -> None:
-    """A process without a cache; deadlines hold, and a child that is made after that works as well."""
-    import os
-
-    program = tmp_path / "cold.py"
-    program.write_text(textwrap.dedent(COLD), encoding="utf-8")
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "XDG_CACHE_HOME": str(tmp_path / "home")}
-    run = subprocess.run(
-        [sys.executable, str(program), "3", how], env=environment, capture_output=True, text=True, timeout=900,
-        check=False,
-    )  # fmt: skip
-    assert (run.returncode, run.stderr) == (0, "")
-    lines = [line.split() for line in run.stdout.splitlines()]
-    assert lines.pop()[0] == "child"
-    assert len(lines) == 14
-    late = [line for line in lines if float(line[2]) > 3 + 1 + 10]  # the last for fourteen that share two cores
-    assert not late

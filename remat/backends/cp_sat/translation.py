@@ -181,37 +181,38 @@ class CpSatModel:
         rectangles.x_intervals.extend(sides[0])
         rectangles.y_intervals.extend(sides[1])
 
-    def _fixed_length(self, start: int, length: int, presence: int) -> int:
-        """Number of the constraint that stands for the interval [start, start + length)."""
+    def _new_interval(self, start: int, presence: int) -> tuple[Any, int | None]:
+        """A further constraint: an interval from variable `start`; and the value of that, if it is fixed."""
         constraint = self.proto.constraints.add()
         if presence != ALWAYS:
             constraint.enforcement_literal.append(presence)
-        interval = constraint.interval
         first, last = int(self.lower[start]), int(self.upper[start])
         if first == last:
-            interval.start.offset, interval.end.offset = first, first + length
-        else:
-            _affine(interval.start, start)
+            constraint.interval.start.offset = first
+            return constraint.interval, first
+        _affine(constraint.interval.start, start)
+        return constraint.interval, None
+
+    def _fixed_length(self, start: int, length: int, presence: int) -> int:
+        """Number of the constraint that stands for the interval [start, start + length)."""
+        interval, fixed = self._new_interval(start, presence)
+        if fixed is None:
             _affine(interval.end, start, length)
+        else:
+            interval.end.offset = fixed + length
         interval.size.offset = length
         return len(self.proto.constraints) - 1
 
     def _interval(self, start: int, end: int, presence: int) -> int:
         """Number of the constraint that stands for the interval [start, end)."""
-        constraint = self.proto.constraints.add()
+        interval, fixed = self._new_interval(start, presence)
         number = len(self.proto.constraints) - 1
-        if presence != ALWAYS:
-            constraint.enforcement_literal.append(presence)
-        interval = constraint.interval
-        first, last = int(self.lower[start]), int(self.upper[start])
         _affine(interval.end, end)
-        if first == last:  # a fixed start makes the length a shifted end, and no further variable is needed
-            interval.start.offset = first
-            _affine(interval.size, end, -first)
+        if fixed is not None:  # a fixed start makes the length a shifted end, and no further variable is needed
+            _affine(interval.size, end, -fixed)
             return number
-        length = self._new_variable(0, max(0, int(self.upper[end]) - first))
+        length = self._new_variable(0, max(0, int(self.upper[end]) - int(self.lower[start])))
         self.lengths.append((length, start, end))
-        _affine(interval.start, start)
         _affine(interval.size, length)
         self._row((start, length, end), (1, 1, -1), (0, 0), presence)
         return number
