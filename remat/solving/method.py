@@ -246,7 +246,7 @@ def method_class(name: str) -> type[Any]:
     'Checkmate'
     >>> method_class("checkmat")
     Traceback (most recent call last):
-    remat.errors.RematError: there is no method 'checkmat'; known are checkmate, ...
+    remat.errors.RematError: there is no method 'checkmat'; did you mean 'checkmate'? `remat backends` lists all
     """
     if name == AUTO:
         return AutoMethod
@@ -257,11 +257,17 @@ def method_class(name: str) -> type[Any]:
 
 
 def unknown_method(name: str) -> str:
-    """That there is no method of that name; those that there are, the nearest first."""
+    """Return the message for a `name` that is no method, with what was probably meant."""
     known = known_methods()
-    near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.6)
-    names = [*near, *(other for other in known if other not in near)]
-    return f"there is no method {name!r}; known are {', '.join(names)}"
+    method, slash, backend = name.partition("/")
+    if slash and method in known:
+        return f"there is no method {name!r}; give method {method!r} and backend {backend!r} apart"
+    if name.partition(":")[0] in registry.Registered("backends"):
+        return (
+            f"there is no method {name!r}; that is a backend, which solves a formulation (retention-intervals, stages)"
+        )
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"there is no method {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}`remat backends` lists all"
 
 
 def make_method(method: MethodLike, options: Any = None) -> Method:

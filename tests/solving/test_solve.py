@@ -602,7 +602,7 @@ def test_common_options_out_of_range(options: dict, kind: str) -> None:
 
 
 def test_unknown_names_are_errors_even_where_no_solver_is_needed() -> None:
-    with pytest.raises(RematError, match="no method 'checkmat'; known are checkmate"):
+    with pytest.raises(RematError, match="no method 'checkmat'; did you mean 'checkmate'"):
         solve(Problem(skip_graph()), "checkmat")
     with pytest.raises(BackendError, match="no backend 'higs'; known are highs"):
         solve(Problem(skip_graph()), "checkmate", "higs")
