@@ -102,7 +102,7 @@ def naive(graph: ComputeGraph, steps: Steps, keep: frozenset[str] = frozenset(),
     return out
 
 
-def random_graph(random: Random, most_ops: int = 7) -> ComputeGraph:
+def random_graph(random: Random, most_ops: int = 7, most_size: int = 100) -> ComputeGraph:
     """Several outputs per op or none, accumulation buffers, graph inputs and outputs, workspace, size 0, cost 0."""
     count = random.randint(1, most_ops)
     ops = [f"o{k}" for k in range(count)]
@@ -111,7 +111,9 @@ def random_graph(random: Random, most_ops: int = 7) -> ComputeGraph:
     tensors, inputs = [], []
     for k in range(random.randint(1, 2 * count)):
         name = f"t{k}"
-        tensors.append(Tensor(name, random.choice([0, random.randint(1, 10), random.randint(1, 100)])))
+        tensors.append(
+            Tensor(name, random.choice([0, random.randint(1, -(-most_size // 10)), random.randint(1, most_size)]))
+        )
         by = sorted(random.sample(range(count), min(count, random.choice([0, 1, 1, 1, 1, 2, 2, 3]))))
         for writer in by:
             writes[ops[writer]].append(name)

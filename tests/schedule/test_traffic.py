@@ -1,17 +1,20 @@
 """Off-chip traffic: published numbers, a plain evaluator block by block, and exhaustive search on tiny schedules."""
 
-from collections import deque
 from functools import cache
 from random import Random
 
 import pytest
 from refusals import refused
+from schedule_oracle import random_graph, random_valid_steps
 
-from remat.graphs import ComputeGraph, GraphBuilder, Op, Tensor, read_graph
+from remat.deadline import Deadline
+from remat.graphs import GraphBuilder, read_graph
 from remat.graphs.zoo import ZOO
 from remat.ordering.best_first import Aim, explore
+from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
-from remat.schedule import Schedule, simulate, validate
+from remat.registry import load
+from remat.schedule import Schedule, simulate
 from remat.schedule.accesses import DEAD, Accesses, Mode
 from remat.schedule.traffic import off_chip_traffic
 from remat.schedule.traffic_plots import plot_traffic, save_traffic_plot
@@ -23,51 +26,12 @@ def computes(names):
     return Schedule.from_steps([("compute", name) for name in names])
 
 
-def kahn(graph):
-    """Ready ops in a queue."""
-    ready_after = {op.name: set() for op in graph.ops}
-    writer = {tensor: op.name for op in graph.ops for tensor in op.outputs}
-    left = {op.name: {writer[tensor] for tensor in op.inputs} for op in graph.ops}
-    for name, before in left.items():
-        for other in before:
-            ready_after[other].add(name)
-    queue = deque(op.name for op in graph.ops if not left[op.name])
-    while queue:
-        name = queue.popleft()
-        yield name
-        for later in sorted(ready_after[name], key=graph.op_index.__getitem__):
-            left[later].discard(name)
-            if not left[later]:
-                queue.append(later)
-
-
 def random_case(seed):
-    """A small graph with graph inputs, accumulation buffers, ops of two outputs, and a schedule that recomputes."""
-    r = Random(seed)
-    tensors, ops = [Tensor("x0", r.randint(0, 4)), Tensor("x1", r.randint(1, 3))], []
-    ready = ["x0", "x1"]
-    for number in range(r.randint(2, 5)):
-        reads = r.sample(ready, r.randint(0, min(3, len(ready))))
-        tensors.append(Tensor(f"t{number}", r.randint(0, 4)))
-        writes = [f"t{number}"]
-        if r.random() < 0.3:
-            tensors.append(Tensor(f"u{number}", r.randint(1, 3)))
-            writes.append(f"u{number}")
-        if r.random() < 0.4:  # a second contributor
-            more = r.sample(ready, r.randint(0, min(2, len(ready))))
-            ops.append(Op(f"p{number}", tuple(more), (writes[0],), 1, r.randint(0, 2)))
-        ops.append(Op(f"o{number}", tuple(reads), tuple(writes), 1))
-        ready += writes
-    outputs = r.sample(ready, r.randint(0, 2))
-    graph = ComputeGraph("random", tensors, ops, inputs=("x0", "x1"), outputs=outputs)
-    steps = [("compute", op.name) for op in ops]
-    for _ in range(r.randint(0, 6)):  # whatever can be put in and is still valid
-        step = ("compute", r.choice(ops).name) if r.random() < 0.6 else ("free", r.choice(ready))
-        tried = list(steps)
-        tried.insert(r.randrange(len(steps) + 1), step)
-        if validate(graph, Schedule.from_steps(tried)).accepted:
-            steps = tried
-    return graph, Schedule.from_steps(steps), r
+    """A small graph, and a schedule that recomputes."""
+    random = Random(seed)
+    graph = random_graph(random, 4, 3)
+    steps = random_valid_steps(random, graph, frees=random.random() < 0.5)
+    return graph, Schedule.from_steps(steps), random
 
 
 def plain(graph, schedule, room, block, exact):
@@ -137,8 +101,10 @@ def test_measured_traffic_of_swiftnet_cell_a(shared):
         return [round(one.total / 1000) for one in found]
 
     assert totals(computes(graph.order)) == [642, 317, 109, 0]
-    assert totals(computes(kahn(graph))) == [793, 406, 143, 3]
-    best = explore(Problem(graph, order="free", max_computes=1), Aim.PEAK, limit=2**62)
+    problem = Problem(graph, order="free", max_computes=1)
+    kahn = load("methods", "kahn")().search(OrderInstance.of(problem), deadline=Deadline(), seed=0).order
+    assert totals(Schedule.of_computes(graph, kahn)) == [793, 406, 143, 3]
+    best = explore(problem, Aim.PEAK, limit=2**62)
     assert best is not None and best.schedule is not None
     assert simulate(graph, best.schedule).peak == 200_704
     assert totals(best.schedule)[2:] == [0, 0]
