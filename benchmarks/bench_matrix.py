@@ -8,21 +8,15 @@ The model has as many variables as rows, and four records with random columns, r
 
 from __future__ import annotations
 
-import resource
-
 import common
 import highspy
 import numpy as np
 
+from remat.backends.highs.backend import pass_model
 from remat.modeling import Linear, Model
 from remat.modeling.matrix import to_matrix
 
 RECORDS = 4
-
-
-def peak_megabytes() -> float:
-    """Largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def random_model(rows: int, per_row: int, shuffle: bool) -> Model:
@@ -44,21 +38,15 @@ def random_model(rows: int, per_row: int, shuffle: bool) -> Model:
 def main() -> None:
     given = common.parse(str(__doc__), rows=1_000_000, per_row=10, shuffle=False)
     model = random_model(given.rows, given.per_row, given.shuffle)
-    before = peak_megabytes()
+    before = common.peak_megabytes()
     matrix, wall, used = common.timed(lambda: to_matrix(model))
-    peak = peak_megabytes()
+    peak = common.peak_megabytes()
     table = common.Table("rows:10", "non-zeros:11", "wall s:7", "cpu s:7", "peak MB:8", "growth MB:10")
     table.row(f"{matrix.shape[0]:,}", f"{len(matrix.values):,}", f"{wall:.2f}", f"{used:.2f}", f"{peak:.0f}",
               f"{peak - before:.0f}")  # fmt: skip
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
-    _, wall, _ = common.timed(
-        lambda: solver.passModel(
-            matrix.shape[1], matrix.shape[0], len(matrix.values), int(highspy.MatrixFormat.kRowwise),
-            int(highspy.ObjSense.kMinimize), 0.0, matrix.cost, matrix.lower, matrix.upper, matrix.row_lower,
-            matrix.row_upper, matrix.indptr, matrix.indices, matrix.values, matrix.integral,
-        )
-    )  # fmt: skip
+    _, wall, _ = common.timed(lambda: pass_model(highspy, solver, matrix, matrix.integral, "random"))
     print(f"passModel {wall:.2f} s")
 
 

@@ -142,20 +142,20 @@ def test_what_does_not_run_has_no_plan():
 
 #: A text of the plan, what takes its place, and the kind of the error.
 FAULTS = [
-    ('["allocate", 3, "sum", 16]', '["allocate", 1, "sum", 16]', "plan-register"),
-    ('["allocate", 3, "sum", 16]', '["allocate", 3, "sum", 15]', "plan-statement"),
+    ('["allocate", 3, "sum", 16]', '["allocate", 1, "sum", 16]', "format.plan-register"),
+    ('["allocate", 3, "sum", 16]', '["allocate", 3, "sum", 15]', "format.plan-statement"),
     ('["allocate", 3, "sum", 16]', '["allocate", 3, "som", 16]', "schedule.not-valid"),
-    ('["allocate", 3, "sum", 16]', '["allocate", 4, "sum", 16],\n["allocate", 3, "sum", 16]', "plan-statement"),
+    ('["allocate", 3, "sum", 16]', '["allocate", 4, "sum", 16],\n["allocate", 3, "sum", 16]', "format.plan-statement"),
     ('["compute", "two", [2], [3]]', '["compute", "too", [2], [3]]', "schedule.not-valid"),
-    ('["compute", "two", [2], [3]]', '["compute", "two", [1], [3]]', "plan-statement"),  # read after its end
-    ('["compute", "two", [2], [3]]', '["compute", "two", [3], [3]]', "plan-statement"),
-    ('["compute", "two", [2], [3]]', '["compute", "two", [2], [9]]', "plan-statement"),
-    ('["compute", "two", [2], [3]]', '["compute", "two", [2], [3, 2]]', "plan-statement"),
-    ('["deallocate", 3]', '["deallocate", 3],\n["deallocate", 3]', "plan-register"),
-    ('[0, "x", 8]', "", "plan-statement"),
-    ('[0, "x", 8]', '[0, "x", 8],\n[9, "a", 4]', "plan-statement"),  # no graph input
-    ('["compute", "one", [1], [3]]', '["allocate", 7, "y", 1],\n["compute", "one", [1], [3]]', "plan-statement"),
-    ('"graph_digest": "', '"graph_digest": "0', "plan-graph"),
+    ('["compute", "two", [2], [3]]', '["compute", "two", [1], [3]]', "format.plan-statement"),  # read after its end
+    ('["compute", "two", [2], [3]]', '["compute", "two", [3], [3]]', "format.plan-statement"),
+    ('["compute", "two", [2], [3]]', '["compute", "two", [2], [9]]', "format.plan-statement"),
+    ('["compute", "two", [2], [3]]', '["compute", "two", [2], [3, 2]]', "format.plan-statement"),
+    ('["deallocate", 3]', '["deallocate", 3],\n["deallocate", 3]', "format.plan-register"),
+    ('[0, "x", 8]', "", "format.plan-statement"),
+    ('[0, "x", 8]', '[0, "x", 8],\n[9, "a", 4]', "format.plan-statement"),  # no graph input
+    ('["compute", "one", [1], [3]]', '["allocate", 7, "y", 1],\n["compute", "one", [1], [3]]', "format.plan-statement"),
+    ('"graph_digest": "', '"graph_digest": "0', "format.plan-graph"),
 ]
 
 
@@ -166,7 +166,7 @@ def test_faults_are_one_line_with_the_place(text, other, kind, tmp_path):
     assert text in plan
     path = tmp_path / "plan.json"
     path.write_text(plan.replace(text, other, 1), encoding="utf-8")
-    with refused(kind if "." in kind else f"format.{kind}"):
+    with refused(kind):
         read_schedule(path, graph)
 
 
