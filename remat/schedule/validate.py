@@ -56,9 +56,8 @@ def validate(
     expect(rules, Rules, "rules", ScheduleError)
     options = {"keep": rules.keep, "count_constant_memory": rules.count_constant_memory}
     done = simulate(graph, schedule, **options, max_violations=max_violations)  # type: ignore[arg-type]
-    whole, whole_count = _digest(graph, schedule), int(_is_signed_for_another(graph, schedule))
-    found = list(done.violations)
-    count = whole_count + len(found) + done.more_violations
+    whole, found = _digest(graph, schedule), list(done.violations)
+    count = len(whole) + len(found) + done.more_violations
     for violations, number in (_order(done, rules, max_violations), _limits(done, rules, max_violations)):
         found += violations
         count += number
@@ -101,12 +100,8 @@ def validate(
     )
 
 
-def _is_signed_for_another(graph: ComputeGraph, schedule: Schedule) -> bool:
-    return bool(schedule.graph_digest) and schedule.graph_digest != graph.digest
-
-
 def _digest(graph: ComputeGraph, schedule: Schedule) -> list[Violation]:
-    if not _is_signed_for_another(graph, schedule):
+    if schedule.graph_digest in ("", graph.digest):
         return []
     message = (
         f"the schedule is for a graph with digest {schedule.graph_digest[:12]}, "

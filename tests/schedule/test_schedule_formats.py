@@ -81,33 +81,31 @@ def test_the_text_does_not_depend_on_how_the_schedule_was_made(chain):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"version": 2}, "version is 2"),
-        ({"version": True}, "version is True"),
-        ({"version": 1.0}, "version is 1.0"),
-        ({"stepz": []}, "unknown key 'stepz'"),
-        ({"steps": {}}, "steps must be a list, not an object"),
-        ({"steps": [["compute", "a"], "free"]}, r"steps\[1\] must be a list of two strings, not 'free'"),
-        ({"steps": [["offload", "a"]]}, "step 0 is "),
-        ({"steps": [["compute", 1]]}, "step 0 is "),
-        ({"steps": [["compute", ["a"]]]}, "step 0 is "),
-        ({"steps": [[["compute"], "a"]]}, "step 0 is "),
-        ({"steps": [["compute", "a", "b"]]}, "step 0 is "),
-        ({"steps": [["compute", ""]]}, "step 0 names"),
-        ({"steps": [["compute", "a\nb"]]}, "step 0 names"),
-        ({"steps": [["compute", "\ud800"]]}, "step 0 names"),
-        ({"steps": [["compute", "a" * 5000]]}, "step 0 names"),
-        ({"graph": 3}, "graph must be a string, not 3"),
-        ({"source": "\ud800"}, "source is not Unicode"),
-        ({"meta": []}, "meta must be an object"),
+        {"version": 2},
+        {"version": True},
+        {"version": 1.0},
+        {"stepz": []},
+        {"steps": {}},
+        {"steps": [["compute", "a"], "free"]},
+        {"steps": [["offload", "a"]]},
+        {"steps": [["compute", 1]]},
+        {"steps": [["compute", ["a"]]]},
+        {"steps": [[["compute"], "a"]]},
+        {"steps": [["compute", "a", "b"]]},
+        {"steps": [["compute", ""]]},
+        {"steps": [["compute", "a\nb"]]},
+        {"steps": [["compute", "\ud800"]]},
+        {"steps": [["compute", "a" * 5000]]},
+        {"graph": 3},
+        {"source": "\ud800"},
+        {"meta": []},
     ],
 )
-def test_strict(tmp_path, change, message):
-    with pytest.raises((FormatError, ScheduleError), match=message) as caught:
+def test_strict(tmp_path, change):
+    with refused("schedule-file.strict", (FormatError, ScheduleError), culprit=str(tmp_path)):
         read(tmp_path, json.dumps({**GOOD, **change}))
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_documents_that_are_something_else(tmp_path):
