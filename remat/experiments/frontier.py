@@ -227,19 +227,15 @@ def _row(run: Run) -> dict[str, Any]:
     return {**row, "versions": dict(sorted(row["versions"].items()))}
 
 
+@dataclass
 class _Work:
     """One call of :func:`frontier`; its state is the frontier so far."""
 
-    def __init__(
-        self,
-        so_far: Frontier,
-        problems: Mapping[int, Problem],
-        limits: Limits,
-        folder: Folder | None,
-        on_cell: Callable[[Frontier, Cell], object] | None,
-    ) -> None:
-        self.so_far, self.problems, self.limits = so_far, problems, limits
-        self.folder, self.on_cell = folder, on_cell
+    so_far: Frontier
+    problems: Mapping[int, Problem]
+    limits: Limits
+    folder: Folder | None
+    on_cell: Callable[[Frontier, Cell], object] | None
 
     def here(self, watch: Watch) -> None:
         """Method by method, in this process."""
@@ -308,13 +304,8 @@ class _Work:
             if known is None:
                 return budget
             below = self._below(method, budget)
-            alone = self.limits.options.start == "none"
-            if (
-                not alone
-                and below is not None
-                and below.cost is not None
-                and (known.cost is None or known.cost > below.cost)
-            ):
+            least = None if below is None or self.limits.options.start == "none" else below.cost
+            if below is not None and least is not None and (known.cost is None or known.cost > least):
                 _check(below, known)
                 return budget  # done before there was a neighbour with something cheaper
             self.so_far = replace(self.so_far, resumed=self.so_far.resumed + 1)

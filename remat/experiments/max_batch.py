@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def max_batch(
     def problem(batch: int) -> Problem:
         return Problem(family.at(batch), size, order, max_computes, keep, count_constant_memory)
 
-    search = _Search(family, chosen, size, limits=limits, problem=problem, on_progress=on_progress, on_probe=on_probe)
+    search = _Search(family, chosen, size, limits, problem, on_progress, on_probe)
     try:
         search.run()
     except KeyboardInterrupt:
@@ -139,28 +139,25 @@ def read_memory(memory: int | str) -> int:
     return parse_budget(memory, 0)
 
 
+@dataclass
 class _Search:
     """One call of :func:`max_batch`."""
 
-    def __init__(
-        self,
-        family: AffineGraph,
-        method: Contestant,
-        memory: int,
-        *,
-        limits: Limits,
-        problem: Callable[[int], Problem],
-        on_progress: OnProgress | None,
-        on_probe: Callable[[Probe], object] | None,
-    ) -> None:
-        self.family, self.method, self.memory, self.limits = family, method, memory, limits
-        self.problem, self.on_progress, self.on_probe = problem, on_progress, on_probe
-        self.interrupted = False
+    family: AffineGraph
+    method: Contestant
+    memory: int
+    limits: Limits
+    problem: Callable[[int], Problem]
+    on_progress: OnProgress | None
+    on_probe: Callable[[Probe], object] | None
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
         #: What the method said of each batch size; and everything that was tried, the start heuristic's too.
         self.probes: dict[int, Probe] = {}
         self.log: list[Probe] = []
         #: Largest batch size known to fit, with its schedule.
-        self.best, self.schedule, self.source = 0, Schedule.reference(family.pattern), ""
+        self.best, self.schedule, self.source = 0, Schedule.reference(self.family.pattern), ""
         self.limit = self._structural_limit()
         self.plain = self._reach(self.schedule)
         if self.plain:
