@@ -199,6 +199,23 @@ class Unet(nn.Module):
         return logits if targets is None else functional.cross_entropy(logits, targets)
 
 
+class Net(nn.Module):
+    """Dropout, batch norm, a tied weight, a branch, an option: a dictionary comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.norm, self.dropout = nn.BatchNorm1d(8), nn.Dropout(0.3)
+
+    def forward(self, x: Tensor, target: Tensor | None = None, *, scale: float = 1.0) -> dict[str, Any]:
+        y = torch.relu(self.norm(self.first(x)))
+        for _ in range(6):
+            y = torch.tanh(self.dropout(self.second(y)) * scale)
+        loss = None if target is None else ((y - target) ** 2).mean()
+        return {"y": y, "loss": loss}
+
+
 def transformer(kind: Callable[..., nn.Module], sequences: int) -> Callable[..., Sample]:
     """A maker of transformers, whose sample arguments are `sequences` of ids and, with `loss`, targets."""
 

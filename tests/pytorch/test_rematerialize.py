@@ -66,23 +66,6 @@ def test_training_is_bitwise_that_of_eager(kind: str) -> None:
     assert "bitwise equal" in str(model.report)
 
 
-class Net(nn.Module):
-    """Dropout, batch norm, a tied weight, a branch, an option: a dictionary comes out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.second.weight = self.first.weight
-        self.norm, self.dropout = nn.BatchNorm1d(8), nn.Dropout(0.3)
-
-    def forward(self, x, target=None, *, scale: float = 1.0):
-        y = torch.relu(self.norm(self.first(x)))
-        for _ in range(6):
-            y = torch.tanh(self.dropout(self.second(y)) * scale)
-        loss = None if target is None else ((y - target) ** 2).mean()
-        return {"y": y, "loss": loss}
-
-
 def data(rows: int = 32):
     return torch.randn(rows, 8), torch.randn(rows, 8)
 
@@ -91,7 +74,7 @@ def data(rows: int = 32):
 def pair():
     """The original, and the one that keeps 70 % of its peak; each test leaves them as they were."""
     torch.manual_seed(0)
-    module = Net()
+    module = models.Net()
     x, target = data()
     told = []
     model = rematerialize(module, (x, target), "70%", verify=True, on_progress=told.append, **QUICK)
@@ -285,7 +268,7 @@ def test_workspaces_are_counted_where_asked() -> None:
 def test_inductor_compiles_both_graphs() -> None:
     """Values up to rounding, dropout from the same numbers also where it runs again, statistics updated once."""
     torch.manual_seed(0)
-    module, args = Net(), data()
+    module, args = models.Net(), data()
     captured = capture(module, args)
     schedule = wild_schedule(captured.graph, 0.1, seed=2)
     assert set(captured.random_ops) & {name for name, number in Counter(schedule.computes()).items() if number > 1}

@@ -10,7 +10,7 @@ from helpers import judged  # noqa: E402
 from remat import Problem, validate  # noqa: E402
 from remat.errors import CaptureError  # noqa: E402
 from remat.schedule import OrderRule  # noqa: E402
-from remat.torch import capture, rematerialize  # noqa: E402
+from remat.torch import rematerialize  # noqa: E402
 from remat.torch.peers import partitioner_schedule  # noqa: E402
 from remat.torch.rematerialized import entry, planning, start  # noqa: E402
 
@@ -20,7 +20,7 @@ def step():
     """A small U-Net: its loss has a second output, so that torch computes it again; at the peak of torch."""
     torch.manual_seed(0)
     module, args = models.unet(levels=2)
-    captured = capture(module, args, route="joint")
+    captured = models.captured("unet")[1]
     return module, args, captured, validate(captured.graph, partitioner_schedule(captured, 0.4))
 
 

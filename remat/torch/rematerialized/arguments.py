@@ -76,7 +76,7 @@ class Sample:
             parameter = self._signature.parameters[name]
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 found.update(value)
-            elif value is not parameter.default:
+            elif value is not parameter.default and not same_number_or_text(value, parameter.default):
                 found[name] = value
         return found
 
@@ -107,6 +107,11 @@ class Sample:
         if isinstance(side, pytree.SequenceKey) and side.idx == 0:
             first = names[first] if first < len(names) else f"#{first}"
         return f"argument {first!r}" + (f" at {pytree.keystr(tuple(rest))}" if rest else "")
+
+
+def same_number_or_text(one: Any, other: Any) -> bool:
+    """Return whether two plain values are equal and of one type."""
+    return type(one) is type(other) and isinstance(one, bool | int | float | str) and one == other
 
 
 _ADVICE = "; rematerialize(...) was given another sample (other_shapes='capture' captures each new kind of call)"

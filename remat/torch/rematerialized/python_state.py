@@ -14,6 +14,7 @@ from remat.errors import ExecutionError
 from remat.torch.capture.explaining import quiet_torch
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.modes import kept_attributes, same_items
+from remat.torch.rematerialized.arguments import same_number_or_text
 
 #: Whose own attributes forward may change without meaning.
 _KNOWN = "torch.nn."
@@ -121,17 +122,13 @@ def _changed_by_a_run(world: FakeWorld) -> dict[_Place, tuple[Any, Any]]:
                 continue
             if name == "_buffers":
                 _refuse_assigned(world, path, items[id(old)], part._buffers)
-            elif not (_is_known(part, name) or _same_value(old, new)):
+            elif not (_is_known(part, name) or same_number_or_text(old, new)):
                 found[path, name] = old, new
     return found
 
 
 def _is_known(part: nn.Module, name: str) -> bool:
     return type(part).__module__.startswith(_KNOWN) or name.startswith(_WEIGHTS)
-
-
-def _same_value(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and isinstance(old, bool | int | float | str) and old == new
 
 
 def _refuse_assigned(world: FakeWorld, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
