@@ -53,13 +53,17 @@ def test_every_node_is_an_op_or_lives_in_what_one_writes(step: tuple[nn.Module, 
 
 
 def test_ops_read_what_their_nodes_read(step: tuple[nn.Module, Captured]) -> None:
-    captured = step[1]
+    """Random ops are listed."""
+    module, captured = step
     for op, node in zip(captured.graph.ops, captured.nodes, strict=True):
         if node is not None:
             read = {home for each in node.all_input_nodes for home in captured.homes[each]} - {None}
             assert set(op.inputs) == read
             assert op.type == str(node.target)
             assert all(captured.writer(tensor) is node for tensor in op.outputs)
+    types = {op.name: op.type for op in captured.graph.ops}
+    drops = any(isinstance(part, nn.Dropout) for part in module.modules())
+    assert {types[name] for name in captured.random_ops} == ({"aten.native_dropout.default"} if drops else set())
 
 
 def test_the_backward_pass_begins_when_the_forward_pass_is_done(step: tuple[nn.Module, Captured]) -> None:
@@ -96,17 +100,6 @@ def test_every_parameter_has_its_gradient(step: tuple[nn.Module, Captured]) -> N
     memory = captured.graph.meta["constant_bytes"]
     assert memory["param"] == sum(4 * p.numel() for p in named.values())
     assert captured.graph.constant_memory == sum(memory.values())
-
-
-def test_random_ops_are_listed(step: tuple[nn.Module, Captured]) -> None:
-    module, captured = step
-    types = {op.name: op.type for op in captured.graph.ops}
-    found = {types[name] for name in captured.random_ops}
-    assert found == ({"aten.native_dropout.default"} if isinstance_with_dropout(module) else set())
-
-
-def isinstance_with_dropout(module: nn.Module) -> bool:
-    return any(isinstance(part, nn.Dropout) for part in module.modules())
 
 
 def test_modules_and_lines_are_known_in_both_passes(step: tuple[nn.Module, Captured]) -> None:

@@ -123,26 +123,22 @@ def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
                 tensors += [torch.empty_like(root, memory_format=torch.contiguous_format) for root in roots]
             recorder.tangents = len(roots)
             outputs = roots = []
-        if training:  # as torch.compile sees it: batch norm then says that it changes its statistics
+            # as torch.compile sees it: batch norm then says that it changes its statistics
             stack.enter_context(enable_python_dispatcher())
         trace = _make_fx(recorder.step, record_stack_traces=True)
         recorded = trace(*tensors)
     _mirror(recorded.graph)
     functional = _functional(recorded, [tensor.detach() for tensor in tensors])
-    placeholders = list(functional.graph.find_nodes(op="placeholder"))
-    sizes = [storage_bytes(node.meta.get("val")) for node in placeholders]
+    known: list[tuple[str, str, int | None]] = [(kind, name, None) for kind, name in recorder.names]
+    known += [("tangent", str(k), k) for k in positions]
     inputs = [
-        Input(node, kind, name, size)
-        for (kind, name), node, size in zip(recorder.names, placeholders, sizes, strict=False)
-    ]
-    inputs += [
-        Input(node, "tangent", str(k), size, k)
-        for k, node, size in zip(positions, placeholders[len(inputs) :], sizes[len(inputs) :], strict=True)
+        Input(node, kind, name, storage_bytes(node.meta.get("val")), output)
+        for (kind, name, output), node in zip(known, functional.graph.find_nodes(op="placeholder"), strict=True)
     ]
     return Traced(
         module=functional,
         inputs=tuple(inputs),
-        results=tuple(_results(functional, recorder.results, inputs)),
+        results=_results(functional, recorder.results, inputs),
         outputs_spec=recorder.spec,
         route="make_fx",
     )
@@ -245,7 +241,7 @@ def _mirror(graph: torch.fx.Graph) -> None:
 
 def _results(
     module: torch.fx.GraphModule, wanted: Sequence[ResultValue], inputs: Sequence[Input]
-) -> Iterator[ResultValue]:
+) -> tuple[ResultValue, ...]:
     """Results with their nodes, and those that change a buffer or an input, which become outputs of the graph."""
     graph = module.graph
     output = graph.output_node()
@@ -265,4 +261,4 @@ def _results(
         graph.erase_node(node)
     output.args = ([each.node for each in results],)
     module.recompile()
-    return iter(results)
+    return tuple(results)
