@@ -299,13 +299,13 @@ class Result:
             rows.append(("note", self.message))
         return rows
 
-    def _least_peak_found(self) -> str:
-        """The schedule over the budget with the least peak."""
+    def _over_rows(self) -> list[tuple[str, str]]:
+        """Row of the schedule over the budget, without the reference order where a lower peak is known."""
         schedule, found = self.least_peak_schedule, self.least_peak_certificate
-        assert schedule is not None
-        assert found is not None
-        over = f"over the budget by {found.peak - (self.problem.budget_bytes or 0):,} bytes"
-        return f"least peak found, {over}: {_memory(self.problem, found.peak)} ({schedule.source or 'reference order'})"
+        if schedule is None or found is None or found.peak >= self.problem.reference_peak > self.least_feasible_budget:
+            return []
+        over = f"{found.peak - (self.problem.budget_bytes or 0):,} bytes over the budget"
+        return [("least", f"peak of {schedule.source}, {over}: {_memory(self.problem, found.peak)}")]
 
     def _told(self, step: Step) -> str:
         """A step, its time, and where it left cost and bound."""
@@ -341,10 +341,7 @@ class Result:
         if found is None and self.asks_peak:
             return [*rows, ("bound", _memory(problem, self.bound))]
         if found is None:
-            rows.append(("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"))
-            if self.least_peak_schedule is not None:
-                rows.append(("least", self._least_peak_found()))
-            return rows
+            return [*rows, ("bound", f"cost {self.bound:,} (each op once {graph.base_cost:,})"), *self._over_rows()]
         unit = "" if graph.cost_unit == "none" else f" {graph.cost_unit}"
         made = ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
         if self.asks_peak:

@@ -135,8 +135,10 @@ def test_what_is_over_the_budget_is_handed_out_as_that() -> None:
     assert (schedule.source, found.verdict) == ("chen-sqrt", "over budget")
     assert 5 < found.peak < problem.reference_peak
     line = next(line for line in str(result).splitlines() if line.startswith("least "))
-    assert f"least peak found, over the budget by {found.peak - 5} bytes: {found.peak} bytes" in line
+    assert f"peak of chen-sqrt, {found.peak - 5} bytes over the budget: {found.peak} bytes" in line
+    assert result.least_feasible_budget < found.peak, "another method knows a lower one, as the note says"
     assert solve(CHAIN, "greedy").least_peak_schedule is None
+    assert "\nleast " not in str(solve(Problem(unit_chain(16), 2))), "the reference order, where a lower peak is known"
 
 
 def test_what_is_over_the_budget_is_not_saved_as_the_answer(tmp_path: Path) -> None:
