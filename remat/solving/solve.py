@@ -117,6 +117,8 @@ def solve(
         where = f"op {least.cause!r} needs" if least.cause else "the tensors alive at the end need"
         session.infeasible = True
         session.proof = f": budget {problem.budget_bytes:,} bytes is below the {least.value:,} bytes that {where}"
+        if str(problem.budget).isdecimal() and int(str(problem.budget)) <= 100 < problem.reference_peak:
+            session.proof += f" (write {problem.budget}% for a share of the reference peak)"
         return concluded(session)
     try:
         if not session.decided and warm_start is not None:

@@ -141,6 +141,12 @@ def test_what_is_over_the_budget_is_handed_out_as_that() -> None:
     assert "\nleast " not in str(solve(Problem(unit_chain(16), 2))), "the reference order, where a lower peak is known"
 
 
+def test_a_share_without_its_sign_is_suspected() -> None:
+    graph = unit_chain(100)
+    assert "needs (write 2% for a share of the reference peak)" in solve(Problem(graph, "2")).message
+    assert "needs (write 2% " not in solve(Problem(graph, "2B")).message
+
+
 def test_what_is_over_the_budget_is_not_saved_as_the_answer(tmp_path: Path) -> None:
     result = solve(Problem(unit_chain(16), 5), "chen-sqrt")
     with refused("problem.no-schedule"):
