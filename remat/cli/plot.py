@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from remat.cli.common import load_graph
 from remat.cli.options import Budget, Graph, ScheduleFile
+from remat.cli.terminal import say
 from remat.io.files import check_output
 
 
@@ -31,4 +31,4 @@ def command(
     drawn = read_schedule(schedule, loaded)
     save_plot(loaded, drawn, output, Problem(loaded, budget).budget_bytes)
     if broken := validate(loaded, drawn).violations:
-        print(f"remat: remark: {schedule} is not a valid schedule: {broken[0].message}", file=sys.stderr)
+        say("remark", f"{schedule} is not a valid schedule: {broken[0].message}")

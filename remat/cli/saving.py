@@ -16,6 +16,7 @@ import typer
 
 from remat.cli.common import ERROR
 from remat.cli.signals import rescued_by
+from remat.cli.terminal import say
 from remat.errors import FormatError
 from remat.io.files import is_special, write_atomic
 from remat.io.text import one_line
@@ -107,12 +108,7 @@ class Keeper:
             except FormatError as error:
                 if not self._complained:
                     self._complained = True
-                    warn(f"{error}; the search goes on")
-
-
-def warn(message: str) -> None:
-    """One line on standard error, which is no error yet."""
-    print(f"remat: warning: {one_line(message)}", file=sys.stderr)
+                    say("warning", f"{error}; the search goes on")
 
 
 class Outputs:
@@ -135,7 +131,7 @@ class Outputs:
         except Exception as error:  # a picture may fail in many ways
             if str(path) not in self._complained:
                 self._complained.add(str(path))
-                warn(f"{_reason(error, path)}; the work goes on")
+                say("warning", f"{_reason(error, path)}; the work goes on")
 
     def save(self, path: str | os.PathLike[str], write: Callable[[Path], object], text: Callable[[], str]) -> None:
         """Write a file for good: where it was asked for, or else in the current folder or that of temporary files.
@@ -149,16 +145,15 @@ class Outputs:
             raise
         except (FormatError, OSError) as error:
             reason = _reason(error, path)
-        self.failed = True
         for folder in (Path.cwd(), Path(tempfile.gettempdir())):
             other = folder / f"{Path(path).stem or 'result'}.{os.getpid()}{Path(path).suffix or '.json'}"
             try:
                 write(other)
             except (FormatError, OSError):
                 continue
-            complain(f"{reason}; it is in {other} instead")
+            self.fail(f"{reason}; it is in {other} instead")
             return
-        complain(f"{reason}, and nowhere else either; here it is")
+        self.fail(f"{reason}, and nowhere else either; here it is")
         print(text(), end="", flush=True)
 
     def attempt_text(self, path: str | os.PathLike[str], text: str) -> None:
@@ -180,7 +175,7 @@ class Outputs:
     def fail(self, message: str) -> None:
         """Something else could not be written."""
         self.failed = True
-        complain(message)
+        say("error", message)
 
     def leave(self, code: int) -> NoReturn:
         """End the command with an exit code, that of an error if any file is not where it was asked to be."""
@@ -191,13 +186,7 @@ class Outputs:
         try:
             write(Path(path))
         except Exception as error:
-            self.failed = True
-            complain(_reason(error, path))
-
-
-def complain(message: str) -> None:
-    """One line on standard error."""
-    print(f"remat: error: {one_line(message)}", file=sys.stderr)
+            self.fail(_reason(error, path))
 
 
 def _reason(error: Exception, path: str | os.PathLike[str]) -> str:

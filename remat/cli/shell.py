@@ -38,10 +38,9 @@ from remat.cli import (
     warm_up,
 )
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
-from remat.cli.terminal import guarded
+from remat.cli.terminal import guarded, say
 from remat.compiled.sets import CompilingRemark
 from remat.errors import FormatRemark, RematError
-from remat.io.text import one_line
 
 #: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -83,7 +82,7 @@ def run(words: list[str]) -> int:
 def _remark(others: Callable[..., None], message: Warning | str, category: type[Warning], *rest: Any) -> None:
     """One line on standard error for what is to be known of a file or of compiling; others go their usual way."""
     if issubclass(category, FormatRemark | CompilingRemark):
-        print(f"remat: remark: {one_line(str(message))}", file=sys.stderr)
+        say("remark", str(message))
     else:
         others(message, category, *rest)
 
@@ -131,8 +130,7 @@ def _run(words: list[str]) -> int:
 
 
 def _complain(message: str) -> int:
-    """One line on standard error, without anything that a terminal would obey."""
-    print(f"remat: error: {one_line(message)}", file=sys.stderr)
+    say("error", message)
     return ERROR
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from remat.io.text import printable
+from remat.io.text import one_line, printable
 
 
 class Guard:
@@ -46,6 +46,11 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = streams
+
+
+def say(kind: str, message: str) -> None:
+    """Print an error, a warning or a remark as one line on standard error, without anything that a terminal obeys."""
+    print(f"remat: {kind}: {one_line(message)}", file=sys.stderr)
 
 
 def unguarded(stream: TextIO) -> TextIO:
