@@ -41,17 +41,10 @@ class Greedy(Heuristic):
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         deadline = run.deadline
-        best: _State | None = None
-        for limit in (2, None):
-            state = _State(problem, limit, frozenset()).descended(deadline)
-            if best is None or state.excess < best.excess:
-                best = state
-            if best.excess == 0 or deadline.expired:
-                break
-        assert best is not None
-        if best.excess == 0:
-            best = best.pruned(deadline)
-        return Schedule.of_computes(problem.graph, best.sequence, source=self.name)
+        best = _State(problem, 2, frozenset()).descended(deadline)
+        if best.excess and not deadline.expired:
+            best = min(best, _State(problem, None, frozenset()).descended(deadline), key=lambda state: state.excess)
+        return best.schedule(deadline)
 
 
 def mended(problem: Problem, recomputations: frozenset[tuple[int, int]], deadline: Deadline) -> Schedule:
@@ -77,10 +70,7 @@ def mended(problem: Problem, recomputations: frozenset[tuple[int, int]], deadlin
     >>> problem.simulate(schedule).cost, problem.simulate(schedule).peak
     (10, 5)
     """
-    state = _State(problem, None, recomputations).descended(deadline)
-    if state.excess == 0:
-        state = state.pruned(deadline)
-    return Schedule.of_computes(problem.graph, state.sequence, source="greedy")
+    return _State(problem, None, recomputations).descended(deadline).schedule(deadline)
 
 
 @dataclass(frozen=True)
@@ -241,14 +231,13 @@ class _State:
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def pruned(self, deadline: Deadline) -> _State:
-        """The same without recomputations that are not needed, the most expensive first."""
-        arrays = self.problem.graph.arrays
-        state = self
+    def schedule(self, deadline: Deadline) -> Schedule:
+        """Its schedule; where it fits, without recomputations that are not needed, the most expensive first."""
+        arrays, state = self.problem.graph.arrays, self
         for key in sorted(self.extra, key=lambda k: (-int(arrays.cost[arrays.order[k[1]]]), k)):
-            if deadline.expired:
+            if self.excess or deadline.expired:
                 break
             shorter = _State(self.problem, self.limit, state.extra - {key})
             if shorter.excess == 0:
                 state = shorter
-        return state
+        return Schedule.of_computes(self.problem.graph, state.sequence, source=Greedy.name)

@@ -186,7 +186,8 @@ class _Run:
         self._prepare()
         session, reasons = self.session, list[str]()
         candidates: list[Chosen] = []
-        names = self._installed(self.options.partitioners)
+        known, defaults = registry.partitioners(), HierarchicalOptions().partitioners
+        names = [name for name in self.options.partitioners if name in known or name not in defaults]
         for number, name in enumerate(names):
             if session.enough or self.clock.expired:
                 break
@@ -250,10 +251,6 @@ class _Run:
         for name in {*self.options.leaf_methods, *self.options.group_methods} & set(registry.heuristics()):
             if not self.session.enough:
                 registry.make("heuristics", name).prepared(self._share(PREPARE_SHARE))
-
-    def _installed(self, names: tuple[str, ...]) -> list[str]:
-        """Partitioners by name; those of the defaults that are not installed are passed over."""
-        return [n for n in names if n in registry.partitioners() or n not in HierarchicalOptions().partitioners]
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those that are registered; what is not is an error, but for the defaults, which may not be installed."""

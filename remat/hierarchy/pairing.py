@@ -17,8 +17,7 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.graphs.arrays import Bool, Int
-from remat.heuristics.checkpointing.step import TrainingStep
-from remat.hierarchy.partition.base import training_step
+from remat.heuristics.checkpointing.step import TrainingStep, training_step
 from remat.hierarchy.tree import NONE, Group, Hierarchy, components
 from remat.problem import Problem
 from remat.schedule.rules import OrderRule

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
 from remat.backends.processes.workers import WorkerPool
 from remat.backends.resources import available_cpus
@@ -128,11 +129,8 @@ class Recursion:
 
     def _levels(self) -> list[list[Group]]:
         """Groups below the root by height: the lowest first."""
-        levels: dict[int, list[Group]] = {}
-        for group in self.hierarchy.groups():
-            if group is not self.hierarchy.root:
-                levels.setdefault(group.height, []).append(group)
-        return [levels[height] for height in sorted(levels)]
+        inside = sorted(self.hierarchy.groups(), key=lambda group: group.height)[:-1]  # the root is the highest
+        return [list(level) for _, level in groupby(inside, key=lambda group: group.height)]
 
     def composites(self, group: Group, part: SubProblem | None) -> list[Composite]:
         """The groups in a group as composites, in the numbers of its sub-problem, or else of the graph."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat.errors import ProblemError
 from remat.heuristics.base import Heuristic
-from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.checkpointing.step import training_step
 from remat.problem import Problem
 from remat.registry import heuristics, load
 
@@ -28,9 +27,8 @@ def chain_starts(problem: Problem) -> list[str]:
     >>> chain_starts(Problem(unit_chain(9))), chain_starts(Problem(layered(9)))
     (['block-checkpointing', 'lower-sets', 'few-stages', 'rotor'], [])
     """
-    try:
-        step = TrainingStep.of(problem)
-    except ProblemError:
+    step = training_step(problem)
+    if step is None:
         return []
     num_ops = len(problem.graph.ops)
     few = {BLOCKS: True, LOWER: step.num_forward <= LOWER_OPS, FEW: num_ops <= FEW_OPS, ROTOR: num_ops <= ROTOR_OPS}

@@ -128,11 +128,10 @@ def test_drops_begin_with_a_start_where_that_is_better() -> None:
     assert found.cost < simulate(graph, start).cost
 
 
-@pytest.mark.parametrize("order", ["fixed", "free"])
-def test_answers_keep_every_rule_but_perhaps_the_budget(order: str) -> None:
+def test_answers_keep_every_rule_but_perhaps_the_budget() -> None:
     fits = 0
     for seed in SEEDS:
-        problem = problem_of(seed, order)
+        problem = problem_of(seed, "free" if seed % 2 else "fixed")
         schedule = Drops().run(problem, RUN)
         assert schedule is not None
         certificate = judged(problem, schedule)

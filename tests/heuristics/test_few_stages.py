@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 from helpers import judged
 
 from remat import solve
 from remat.backends.base import SolveOptions, Status
 from remat.deadline import Deadline
 from remat.graphs import GraphBuilder
-from remat.graphs.families import unit_chain
 from remat.graphs.graph import ComputeGraph
 from remat.heuristics.base import HeuristicRun
-from remat.heuristics.few_stages import FewStages, FewStagesOptions, schedule_of_held, stage_memory
+from remat.heuristics.few_stages import FewStages, FewStagesOptions
 from remat.problem import Problem
 from remat.schedule import OrderRule
 
@@ -53,14 +51,6 @@ def test_auto_proves_it() -> None:
     result = solve(Problem(layers(12), "80%"), stop=60, options=SolveOptions(threads=1))
     assert result.status is Status.OPTIMAL
     assert "few-stages" in [step.name for step in result.steps]
-
-
-def test_what_is_held_decides_the_rest() -> None:
-    problem = Problem(unit_chain(3), 4)
-    names = [tensor.name for tensor in problem.graph.tensors]
-    held = np.array([name == "f1" for name in names])
-    assert schedule_of_held(problem, [3], [held]).computes() == ["f0", "f1", "f2", "loss", "g2", "g1", "f0", "g0"]
-    assert stage_memory(problem, schedule_of_held(problem, [3], [held])).shape == (len(problem.graph.ops) + 1,)
 
 
 def test_a_start_is_kept_unless_something_is_cheaper() -> None:

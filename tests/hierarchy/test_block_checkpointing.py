@@ -50,19 +50,12 @@ def test_measured_is_certified(seed):
     assert recomputed > 100
 
 
-def test_chains():
-    """With k in a segment, all but the last of each segment are recomputed, but for the boundaries that are held."""
-    step = TrainingStep.of(Problem(unit_chain(12)))
-    measure, ends = Measure(step), np.arange(1, 13)
-    for k in (1, 2, 3, 4, 6, 12):
-        cost, _, sequence = measure.of(Plan(k, 12), ends)
-        assert cost == len(sequence)
-    few, _, _ = measure.of(Plan(3, 6), ends)
-    many, _, _ = measure.of(Plan(3, 12), ends)
-    assert few < many
-    twice, low, sequence = measure.of(Plan(6, 12, inner=2), ends)
-    assert np.bincount(sequence).max() == 3
-    assert low < measure.of(Plan(6, 12), ends)[1] and twice > many
+def test_segments_that_are_dropped_again_take_less_memory_and_more_time():
+    measure, ends = Measure(TrainingStep.of(Problem(unit_chain(12)))), np.arange(1, 13)
+    few, many, nested = (measure.of(plan, ends) for plan in (Plan(6, 6), Plan(6, 12), Plan(6, 12, inner=2)))
+    assert few[0] < many[0] < nested[0]
+    assert few[1] > many[1] > nested[1]
+    assert np.bincount(nested[2]).max() == 3
 
 
 def test_layers_of_a_transformer_are_recomputed_whole():

@@ -308,10 +308,10 @@ class _Search:
         state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, MET[number % 2])
         yield 0  # a look at the clock
         for turn in range(1 + reheats):
-            if turn > 0 and not self._worth(int(state.number[BEST])):
-                break
             if turn > 0:
                 cost = int(state.number[BEST])
+                if not self._worth(cost):
+                    break
                 state = self._state(state.best[state.best >= 0])
                 state.number[BEST] = cost
                 state.best[:] = state.held
@@ -378,13 +378,11 @@ class _Search:
 
     def _tell(self) -> None:
         """Hand on the best schedule where that is due: not too often, and not twice."""
-        if self.best is None or self.call.on_schedule is None:
-            return
-        if not self.untold or time.monotonic() < self.told + TELL:
-            return
-        self.untold = False
-        self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
-        self.told = time.monotonic()
+        due = self.untold and time.monotonic() >= self.told + TELL
+        if due and self.best is not None and self.call.on_schedule is not None:
+            self.untold = False
+            self.enough |= self.call.tell(useful_schedule(self.problem, self.best, Annealing.name))
+            self.told = time.monotonic()
 
     def _state(self, sequence: Int) -> SlotSchedule:
         """The sequence spread over the slots."""

@@ -167,3 +167,11 @@ class TrainingStep:
         """Bytes of the outputs of each forward op; shape (num_forward,)."""
         arrays = self.problem.graph.arrays
         return arrays.op_outputs.sums(arrays.size)[arrays.order[: self.num_forward]]
+
+
+def training_step(problem: Problem) -> TrainingStep | None:
+    """The problem as a training step; None for graphs without a backward pass."""
+    try:
+        return TrainingStep.of(problem)
+    except ProblemError:
+        return None

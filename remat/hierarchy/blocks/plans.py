@@ -74,8 +74,7 @@ class Plan:
 
 def first_backward_of(step: TrainingStep, ends: Int) -> Int:
     """Position of the first backward op that belongs to a forward op before each of `ends`; shape as `ends`."""
-    falling = step.mirror
-    return step.first_backward + np.searchsorted(-falling, -(ends - 1), side="left")
+    return step.first_backward + np.searchsorted(-step.mirror, -(ends - 1), side="left")
 
 
 def few(num_blocks: int, num_ops: int) -> bool:

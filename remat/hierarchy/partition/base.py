@@ -8,9 +8,8 @@ import numpy as np
 
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
-from remat.errors import ProblemError
 from remat.graphs.arrays import Int
-from remat.heuristics.checkpointing.step import TrainingStep
+from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 
@@ -73,14 +72,6 @@ class Partitioner(Algorithm):
         ops : int64 array
             What there is to group, in the reference order: the forward ops of a training graph, otherwise all ops.
         """
-
-
-def training_step(problem: Problem) -> TrainingStep | None:
-    """The problem as a training step; None for graphs without a backward pass."""
-    try:
-        return TrainingStep.of(problem)
-    except ProblemError:
-        return None
 
 
 def groupable(problem: Problem) -> Int:

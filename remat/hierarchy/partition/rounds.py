@@ -11,8 +11,8 @@ import numpy as np
 
 from remat.deadline import Deadline
 from remat.graphs.arrays import Bool, Csr, Int
+from remat.heuristics.checkpointing.step import training_step
 from remat.hierarchy.labels import long_lived
-from remat.hierarchy.partition.base import training_step
 from remat.hierarchy.tree import dependencies
 from remat.problem import Problem
 
