@@ -138,11 +138,6 @@ class Staircase:
     end: Int
     height: Int
 
-    @property
-    def moments(self) -> Int:
-        """Where steps begin or end, with repetitions."""
-        return np.concatenate([self.begin, self.end])
-
 
 @dataclass
 class Narrowing:

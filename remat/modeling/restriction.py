@@ -107,7 +107,8 @@ def restrict(model: Model, lower: Float, upper: Float, deadline: Deadline | None
             small.add_vars(block.name, len(mine), block.kind, bounds.lower[mine], bounds.upper[mine])
     number = np.full(model.num_vars, -1, dtype=np.int64)
     number[kept] = np.arange(len(kept))
-    moments = np.unique(np.concatenate([np.zeros(0, np.int64), *(s.moments for s in narrowing.staircases.values())]))
+    steps = [step for stairs in narrowing.staircases.values() for step in (stairs.begin, stairs.end)]
+    moments = np.unique(np.concatenate([np.zeros(0, np.int64), *steps]))
     clock = small.integers("moment", len(moments), moments, moments).index if len(moments) else moments
     for record in deadline.each(records, 1):
         new = record.renumbered(number)

@@ -74,7 +74,7 @@ def a_model(kind, seed):
     fixed = np.where(rng.random(3) < 0.25, rng.integers(0, 2, 3), -1)
     model.booleans("b", 3, fixed == 1, fixed != 0)
     low = rng.integers(-1, 2, 3)
-    integers = model.integers("x", 3, low, low + rng.integers(0, 4, 3)).index
+    integers = model.integers("x", 3, low, low + rng.integers(0, 3, 3)).index
     record = KINDS[kind](rng)
     model.add(record)
     if kind != "domain" and seed % 3 == 0:
@@ -97,7 +97,8 @@ def thin(rng, model, variables):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_solutions_are_those_of_the_records(kind):
-    assert sum(assert_equivalent(a_model(kind, seed)) > 0 for seed in range(12)) >= 3
+    seeds = range(8 if kind in {"linear", "clauses"} else 20)
+    assert sum(assert_equivalent(a_model(kind, seed)) > 0 for seed in seeds) >= 2
 
 
 @pytest.mark.parametrize("seed", range(5))
