@@ -81,13 +81,11 @@ def bounds(
     cost ≥ 23 (overhead 35.29 %) for any order, any number of computes; by the joint bound
     cost ≥ 26 (overhead 52.94 %) for fixed order, any number of computes; by the stage bound
     """
-    found: dict[str, Bound] = {}
-    for bound in bounds_in_turn(
+    found = bounds_in_turn(
         problem, deadline, threads=threads, memory_limit=memory_limit, relaxations=relaxations, enough=enough,
         isolate=isolate,
-    ):  # fmt: skip
-        found[bound.kind] = bound
-    return list(found.values())
+    )  # fmt: skip
+    return list({bound.kind: bound for bound in found}.values())
 
 
 def bounds_in_turn(

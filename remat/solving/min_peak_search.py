@@ -223,8 +223,8 @@ class MinPeakSearch:
             return
         first, most_rounds = FIRST_STEP.get(name, 0.5), ROUNDS.get(name, 1)
         with self.session.timed(name):
-            heuristic = given or self._ready(name)
-            if heuristic is None:
+            heuristic: Heuristic = given or load("heuristics", name)()
+            if given is None and not self._ready(heuristic):
                 return
             seconds = max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
             seconds = min(seconds, deadline.remaining / 4)
@@ -252,20 +252,17 @@ class MinPeakSearch:
                 return
             with self.session.timed(name):
                 heuristic = chain_start(name)
-                if not heuristic.prepared(self._share(PREPARE_SHARE)):
-                    self.session.note(f"{name} was not compiled in time")
+                if not self._ready(heuristic):
                     continue
                 with contextlib.suppress(ProblemError):
                     budget = self.peak if cheaper else self.bound
                     self._attempt(heuristic, budget, self._share(CHAIN_SHARE), self.call.seed)
 
-    def _ready(self, name: str) -> Heuristic | None:
-        """The heuristic, loaded and compiled; None if that takes too long."""
-        heuristic: Heuristic = load("heuristics", name)()
-        if not heuristic.prepared(self._share(PREPARE_SHARE)):
-            self.session.note(f"{name} was not compiled in time")
-            return None
-        return heuristic
+    def _ready(self, heuristic: Heuristic) -> bool:
+        """Load the compiled code of a heuristic; return False with a remark if that takes too long."""
+        ready = heuristic.prepared(self._share(PREPARE_SHARE))
+        self.session.note("" if ready else f"{heuristic.name} was not compiled in time")
+        return ready
 
     def _attempt(self, heuristic: Heuristic, budget: int, deadline: Deadline, seed: int) -> bool:
         """Let a heuristic look for a schedule within `budget`; whether it found one."""
@@ -298,17 +295,15 @@ class MinPeakSearch:
                     if self.best.certificate.cost <= self.session.cost_bound:
                         return
             self.ask_chains(cheaper=True)
-            if self.num_ops > EXHAUSTIVE_OPS and "drops" in heuristics():
-                drops = self._ready("drops")
-                if drops is not None:
-                    self._attempt(drops, self.peak, self._share(CHAIN_SHARE), self.call.seed)
-            if "annealing" in heuristics():
-                seconds = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
-                limited = math.isfinite(self.call.deadline.seconds)
-                deadline = self.call.deadline if limited else Deadline.after(seconds)
-                annealing = self._ready("annealing")
-                if annealing is not None:
-                    self._attempt(annealing, self.peak, deadline, self.call.seed)
+            if self.num_ops > EXHAUSTIVE_OPS:
+                self._cheapen_by("drops", CHAIN_SHARE, EXHAUSTIVE_SECONDS)
+            self._cheapen_by("annealing", 1.0, 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops))
+
+    def _cheapen_by(self, name: str, share: float, endless: float) -> None:
+        """Ask a heuristic for a cheaper schedule of the least peak known, in a share of the time left or so long."""
+        heuristic = load("heuristics", name)() if name in heuristics() else None
+        if heuristic is not None and self._ready(heuristic):
+            self._attempt(heuristic, self.peak, self.call.deadline.share(share, endless), self.call.seed)
 
     # -- a solver ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from small_graphs import FIXED_ORDER_TREE, KNOWN, LIBERIS_LANE, SMALLEST_GAIN
 
 from remat.bounds import cut_bound, structural_bound
 from remat.bounds.non_recomputable import _held, _held_in_order, held_bound
-from remat.graphs import GraphBuilder, layered
+from remat.graphs import ComputeGraph, GraphBuilder, layered
 from remat.graphs.arrays import Csr
 from remat.graphs.families import unit_chain
 from remat.ordering.best_first import Aim, explore
@@ -65,34 +65,29 @@ def test_known_graphs(known) -> None:
         assert staged.bound <= (ENDLESS if fixed is None else fixed)  # stages are one way of keeping the order
 
 
-def test_other_graphs_with_known_least_peaks() -> None:
-    assert least_peak(Problem(SMALLEST_GAIN, order="free")) == 3
-    assert least_peak(Problem(SMALLEST_GAIN, order="free", max_computes=1)) == 4
-    assert least_peak(Problem(FIXED_ORDER_TREE, order="free", max_computes=1)) == 7
-    assert least_peak(Problem(LIBERIS_LANE, order="free", max_computes=1)) == 4960
-    assert least_peak(Problem(LIBERIS_LANE, order="fixed", max_computes=1)) == 5216
-
-
 @pytest.mark.parametrize(
-    ("n", "width", "seed", "least"), [(12, 0.3, 0, 13_340), (30, 0.3, 1, 15_890), (60, 0.35, 2, 25_340)]
+    ("graph", "order", "limit", "least"),
+    [
+        (SMALLEST_GAIN, "free", None, 3),
+        (SMALLEST_GAIN, "free", 1, 4),
+        (FIXED_ORDER_TREE, "free", 1, 7),
+        (LIBERIS_LANE, "free", 1, 4960),
+        (LIBERIS_LANE, "fixed", 1, 5216),
+        *((unit_chain(n), "fixed", None, 3) for n in (3, 5)),
+        (layered(12, 0.3, 0), "free", None, 12_360),  # the structural bound is 9,990
+        (layered(12, 0.3, 0), "free", 1, 13_340),  # this and the next by an independent search over orders
+        (layered(30, 0.3, 1), "free", 1, 15_890),
+        (layered(60, 0.35, 2), "free", 1, 25_340),
+        *((graph, "fixed", 1, graph.reference_peak) for graph in (layered(30, 0.3, 1), layered(60, 0.35, 2))),
+    ],
 )
-def test_least_peak_of_all_orders(n: int, width: float, seed: int, least: int) -> None:
-    """The values of an independent best-first search over orders; with the fixed order it is the reference peak."""
-    graph = layered(n, width, seed)
-    assert least_peak(Problem(graph, order="free", max_computes=1)) == least
-    assert least_peak(Problem(graph, order="fixed", max_computes=1)) == graph.reference_peak
-
-
-def test_recomputation_helps_less_than_the_structural_bound_says() -> None:
-    graph = layered(12, 0.3, 0)
-    assert structural_bound(Problem(graph)).value == 9_990
-    assert least_peak(Problem(graph, order="free")) == 12_360
+def test_least_peaks_that_are_known(graph: ComputeGraph, order: str, limit: int | None, least: int) -> None:
+    assert least_peak(Problem(graph, order=order, max_computes=limit)) == least
 
 
 def test_training_chain_at_the_least_budget() -> None:
     """OPT(n, 3) = (n + 1)(n + 2) / 2."""
     for n in (3, 5):
-        assert least_peak(Problem(unit_chain(n))) == 3
         assert explore(Problem(unit_chain(n)), Aim.COST, limit=ENDLESS, peak=3).bound == (n + 1) * (n + 2) // 2
 
 

@@ -192,7 +192,7 @@ def test_bad_calls() -> None:
 
 def test_least_known_budget() -> None:
     problem = Problem(layered(30, 0.3, 1), 5, "free")
-    seen = least_known_budget(problem, 2)
+    seen = least_known_budget(problem, 0.5)
     certificate = validate(problem.graph, seen.schedule, replace(problem, budget=seen.certificate.peak).rules)
     assert certificate.accepted
     assert seen.certificate.peak < problem.reference_peak
