@@ -116,6 +116,7 @@ class Stages:
         patch.setattr(Auto, "_model", lambda _, name, options, other, deadline: step(name, deadline))
         self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto")
         self.auto = Auto(self.session, CpSat(), None)
+        self.auto.order.pending = False
 
     def run(self) -> str:
         """Return the steps in order."""
