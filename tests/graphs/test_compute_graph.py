@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graph_strategies import graphs
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import counted_least_peak
 from refusals import refused
@@ -64,6 +64,7 @@ def simulated_peak(graph: ComputeGraph) -> int:
     return peak
 
 
+@settings(max_examples=60)
 @given(graphs())
 def test_peak_and_bound_agree_with_a_plain_walk(graph):
     assert graph.reference_peak == simulated_peak(graph)
@@ -79,6 +80,7 @@ def test_peak_and_bound_agree_with_a_plain_walk(graph):
     assert graph.num_edges == len(pairs)
 
 
+@settings(max_examples=60)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_digests_and_copies(graph, rng):
     other = ComputeGraph(

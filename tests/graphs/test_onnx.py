@@ -362,6 +362,9 @@ def test_large_files_are_read_without_their_weights(tmp_path: Path, monkeypatch:
     path.write_bytes(data[:-1000])
     with pytest.raises(FormatError, match=r"heavy.onnx: byte 6: the file ends before the field of 720,\d+ bytes does"):
         read_graph(path)
+    for length in range(4, len(network()) - 1, 97):
+        with pytest.raises(FormatError):
+            without_weights(io.BytesIO(network()[:length]))
 
 
 # -- from the shell --------------------------------------------------------------------------------------------------
