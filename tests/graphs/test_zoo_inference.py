@@ -171,6 +171,7 @@ def test_versions_of_darts():
     fine, coarse = darts_cell(), darts_cell(coarse=True)
     assert fine.meta["params"] - coarse.meta["params"] == 2 * 48  # the normalisation of the next cell
     assert fine.base_cost == coarse.base_cost
+    assert [op for op, about in fine.meta["attrs"].items() if about.get("dilation") == [2, 2]] == ["cell/b3r/dw"]
 
 
 #: Multiply-adds and parameters as published. Those of DARTS include normalisations and the like (others without them
