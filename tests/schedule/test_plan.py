@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from schedule_oracle import as_schedule, random_graph, random_valid_steps, writers
+from shell import shell
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, Op, Tensor
@@ -241,22 +242,16 @@ def test_formats_and_what_they_cannot_say(tmp_path):
             write_schedule(schedule, out, name)
 
 
-def test_the_shell(tmp_path):
-    from remat.cli import main
-
+def test_frees_of_the_shell(tmp_path):
     graph, schedule = example()
-    paths = {name: str(tmp_path / name) for name in ("g.json", "s.json", "p.txt", "p.json", "q.json", "l.json")}
-    write_graph(graph, paths["g.json"])
-    write_schedule(schedule, paths["s.json"])
-
-    def convert(*words):
-        return main(["convert", *words, "--graph", paths["g.json"]])
-
-    assert convert(paths["s.json"], paths["p.txt"], "--to", "plan-text", "--frees", "early") == 0
-    assert (tmp_path / "p.txt").read_text().startswith("remat-plan 1")
-    assert convert(paths["s.json"], paths["p.json"], "--to", "plan", "--frees", "early") == 0
-    assert read_schedule(paths["p.json"], graph) == with_early_frees(graph, schedule)
-    assert convert(paths["p.json"], paths["q.json"], "--to", "plan", "--frees", "given") == 0
-    assert main(["validate", paths["g.json"], paths["q.json"]]) == 0
-    assert convert(paths["q.json"], paths["l.json"], "--to", "plain-list", "--frees", "implied") == 0
-    assert read_schedule(paths["l.json"]).computes() == schedule.computes()
+    early, given_, implied = (tmp_path / name for name in ("early.json", "given.json", "implied.json"))
+    write_graph(graph, tmp_path / "g.json")
+    write_schedule(schedule, tmp_path / "s.json")
+    for source, target, to, frees in (
+        (tmp_path / "s.json", early, "plan", "early"),
+        (early, given_, "plan", "given"),
+        (given_, implied, "plain-list", "implied"),
+    ):
+        assert shell("convert", source, target, "--graph", tmp_path / "g.json", "--to", to, "--frees", frees).code == 0
+    assert read_schedule(early, graph) == read_schedule(given_, graph) == with_early_frees(graph, schedule)
+    assert read_schedule(implied).computes() == schedule.computes()

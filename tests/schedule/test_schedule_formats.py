@@ -18,7 +18,7 @@ from remat.errors import FormatError, ScheduleError
 from remat.graphs import GraphBuilder
 from remat.schedule import Schedule, StepKind, read_schedule, simulate, validate, write_schedule
 from remat.schedule.formats.base import BUILT_IN, ScheduleFormat, schedule_formats
-from remat.schedule.formats.checkmate import schedule_from_matrices, schedule_from_registers
+from remat.schedule.formats.checkmate import schedule_from_matrices
 from remat.schedule.formats.plain_list import schedule_from_list
 from remat.schedule.formats.remat_json import schedule_from_document, schedule_to_text
 from remat.schedule.formats.rockmate import schedule_from_operations
@@ -155,23 +155,173 @@ def test_the_registry(tmp_path, monkeypatch):
         read(tmp_path, "MINE a b")
 
 
-# -- plain lists -------------------------------------------------------------------------------------------------
+# -- formats of other tools ----------------------------------------------------------------------------------------
 
 
 def test_plain_lists(tmp_path):
     assert words(read(tmp_path, "# comment\n a \n\nb c\r\na\n")) == "a b c a"
-    assert read(tmp_path, "a\nb c\n").computes() == ["a", "b c"]
     assert words(read(tmp_path, ' ["a", "b", "a"]')) == "a b a"
-    for content, kind in (
-        ("", "format.empty-list"), ("# nothing\n", "format.empty-list"), ("[]", "format.empty-list"),
-        ('["a", 1]', "format.list-entry"), ("a\tb", "schedule.step-name"),
-    ):  # fmt: skip
-        with refused(kind):
-            read(tmp_path, content)
-    with pytest.raises(FormatError, match="not UTF-8"):
-        read(tmp_path, b"\xff\xfe")
-    with pytest.raises(FormatError):
-        read(tmp_path, b"a\0b")
+    names = ["jit(f)/add.1", "model.layers[0].mlp", "a:b=c", "B_1", "L", "Conv2d (3x3)", "moduleA", "x->y", "graph"]
+    assert read(tmp_path, "\n".join(names)).computes() == names
+    assert read(tmp_path, json.dumps(["HloModule x", "Fn_0"])).computes() == ["HloModule x", "Fn_0"]
+
+
+R = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 1]])
+S = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
+
+
+def entry(array, stage, node, value):
+    """The matrix with another entry."""
+    changed = array.astype(object)
+    changed[stage, node] = value
+    return changed
+
+
+def matrices(computed=R, retained=S):
+    """Checkmate's matrices as a JSON document."""
+    return {"R": np.asarray(computed).tolist(), "S": np.asarray(retained).tolist()}
+
+
+def archive(**arrays):
+    """Checkmate's matrices as an archive."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def zipped(content, method=zipfile.ZIP_DEFLATED):
+    """An archive of two matrices that are these bytes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as made:
+        for name in "RS":
+            made.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+def bomb():
+    """A few hundred bytes that declare 10^12 entries."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (10**6, 10**6)})
+    return zipped(header.getvalue() + bytes(1000))
+
+
+def test_matrices(tmp_path, chain):
+    schedule = schedule_from_matrices(chain, R, S)
+    assert words(schedule) == "a b -a c -b a b -a -b d -c -d"
+    assert validate(chain, schedule).accepted
+    # What the matrices keep stays, though nobody reads it: dead retention is the schedule's own.
+    kept = entry(entry(S, 2, 0, 1), 3, 0, 1)
+    assert words(schedule_from_matrices(chain, R, kept)) == "a b c -b a b -a -b d -c -d"
+    # Graph outputs stay in the last stage.
+    assert words(schedule_from_matrices(chain.with_outputs(["d"]), R, S)).endswith("d -c")
+    # Integer programs count both the retained and the computed value; in memory there is one.
+    twice = simulate(chain, schedule_from_matrices(chain, entry(R, 1, 0, 1), entry(S, 1, 0, 1)))
+    assert (twice.memory[twice.is_compute].tolist()[:3], twice.redundant) == ([8, 8, 12], 1)
+    # Solvers are not exact.
+    assert schedule_from_matrices(chain, R - 9e-6 * R, S + 1e-6) == schedule
+    for file in (archive(R=R, S=S), archive(R=R.astype(bool), S=S.astype(float), U=R), json.dumps(matrices())):
+        assert read(tmp_path, file, chain) == schedule
+    with refused("format.needs-graph"):
+        read(tmp_path, archive(R=R, S=S))
+
+
+def test_the_matrices_follow_the_reference_order():
+    b = GraphBuilder("listed otherwise")
+    b.op("late", inputs=["early"], size=1)
+    b.op("early", size=1)
+    g = b.build()
+    assert g.op_names[0] == "late"
+    assert words(schedule_from_matrices(g, np.eye(2), np.array([[0, 0], [1, 0]]))) == "early late -early -late"
+
+
+def test_graphs_that_checkmate_does_not_know():
+    several, shared = GraphBuilder("two outputs"), GraphBuilder("buffer")
+    several.op("a", outputs={"x": 1, "y": 1})
+    shared.tensor("x", 1)
+    shared.op("a", outputs=["x"])
+    shared.op("b", outputs=["x"])
+    for graph, kind, culprit in (
+        (several.build(), "format.several-outputs", "a"),
+        (shared.build(), "format.several-producers", "x"),
+    ):
+        with refused(kind, culprit=culprit):
+            schedule_from_matrices(graph, R, S)
+
+
+REGISTERS = [
+    ["alloc", 0, 0, 8], ["compute", 0, 0, {}, 8], ["alloc", 1, 1, 4], ["compute", 1, 1, {"0": 0}, 4], ["free", 0, 0],
+    ["alloc", 0, 2, 2], ["compute", 2, 0, {"1": 1}, 2], ["alloc", 2, 3, 1], ["compute", 3, 2, {"2": 0}, 1],
+]  # fmt: skip
+
+
+def registers(number=0, operation=REGISTERS[0]):
+    """Checkmate's operations of registers as a JSON document, one of them replaced."""
+    return {"producer": "Checkmate", "ops": [*REGISTERS[:number], operation, *REGISTERS[number + 1 :]]}
+
+
+def test_registers(tmp_path, chain):
+    assert words(read(tmp_path, json.dumps(registers()), chain)) == "a b -a c d"
+
+
+SLOW, FAST, ON = ({"disabled": False, **more} for more in ({"fast_forward": False}, {"fast_forward": True}, {}))
+OFF = {"disabled": True}
+
+
+def test_rockmate(tmp_path):
+    b = GraphBuilder("rk")
+    b.op("F", outputs={"x data": 2, "x phantoms": 5})
+    b.op("loss", inputs=["x data"], size=1)
+    b.op("B", inputs=["loss", "x phantoms"], size=1)
+    g = b.build()
+    ops = [
+        ["compute", "F", FAST], ["delete", "x phantoms", ON], ["compute", "loss", SLOW | OFF],
+        ["delete", "x data", OFF], ["delete", "x data", ON], ["compute", "F", SLOW],
+        ["compute", "F", FAST], ["compute", "B", SLOW], ["compute", "B", SLOW | OFF],
+    ]  # fmt: skip
+    expected = "F -x phantoms loss -x data F F B"
+    assert words(schedule_from_operations(g, ops, loss_index=2)) == expected
+    assert words(read(tmp_path, json.dumps({"ops": ops, "loss_index": 2}), g)) == expected
+    assert "loss" not in words(schedule_from_operations(g, ops))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        *[(text, "format.empty-list") for text in ("", "# nothing\n", "[]")],
+        ('["a", 1]', "format.list-entry"),
+        ("a\tb", "schedule.step-name"),
+        *[(text, "schedule-file.unreadable") for text in (b"\xff\xfe", b"a\0b")],
+        *[(matrices(entry(R, 1, 2, x)), "format.matrix-entry") for x in (0.5, 2, -1, 0.999, -(2.0**63), "1", 10**400)],
+        *[(archive(R=entry(R, 1, 2, x).astype(float), S=S), "format.matrix-entry") for x in (np.nan, np.inf)],
+        (matrices(R[:, :3]), "format.matrix"),
+        (matrices(R[:0], S[:0]), "format.matrix"),
+        ({"R": [*R[:2].tolist(), [1], *R[3:].tolist()], "S": []}, "format.matrix"),
+        *[({"R": computed, "S": []}, "format.list") for computed in (1, R[0].tolist())],
+        (matrices(R, S[:3]), "format.stages"),
+        *[(matrices(R, entry(S, 3, node, 1)), "format.retained") for node in (0, 3)],
+        *[(archive(R=x, S=S), "format.matrix") for x in (entry(R, 0, 0, {}), np.zeros((4, 4, 4)), np.array([["a"]]))],
+        (archive(R=R), "format.archive"),
+        (zipped(b"", zipfile.ZIP_LZMA), "format.archive"),
+        (bomb(), "format.matrix"),
+        (registers(2, ["alloc", 0, 1, 4]), "format.register"),
+        (registers(2, ["alloc", 1, 0, 8]), "format.register"),
+        (registers(2, ["alloc", 1, 1, 5]), "format.register-bytes"),
+        (registers(2, ["alloc", 1, 9, 4]), "format.node"),
+        (registers(3, ["compute", 1, 0, {"0": 0}, 4]), "format.register"),
+        (registers(3, ["compute", 1, 1, {"0": 7}, 4]), "format.register"),
+        (registers(3, ["compute", 1, 1, {"0": 0}, 5]), "format.register-cost"),
+        (registers(4, ["free", 1, 0]), "format.register"),
+        *[(registers(4, operation), "schedule-file.operation") for operation in (["drop", 1, 0], ["free", "1", 0])],
+        ({"producer": "Checkmate", "ops": {}}, "schedule-file.operation"),
+        ({"ops": [["compute", "G", FAST]], "loss_index": 0}, "format.unknown-op"),
+        *[({"ops": ops, "loss_index": 0}, "schedule-file.operation") for ops in ([["compute", "F", ON]], [["delete"]])],
+        ({"ops": {}, "loss_index": 0}, "schedule-file.operation"),
+        ({"ops": [], "loss_index": "1"}, "schedule-file.operation"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused(tmp_path, chain, content, kind):
+    with refused(kind, culprit=str(tmp_path)):
+        read(tmp_path, json.dumps(content) if isinstance(content, dict) else content, chain)
 
 
 @pytest.mark.parametrize(
@@ -192,195 +342,6 @@ def test_plain_lists(tmp_path):
 def test_a_plain_list_is_not_any_text(tmp_path, text):
     with pytest.raises(FormatError, match="not a schedule in any known format"):
         read(tmp_path, text)
-
-
-def test_plain_lists_of_unusual_names(tmp_path):
-    names = ["jit(f)/add.1", "model.layers[0].mlp", "a:b=c", "B_1", "L", "Conv2d (3x3)", "moduleA", "x->y", "graph"]
-    assert read(tmp_path, "\n".join(names)).computes() == names
-    assert read(tmp_path, json.dumps(["HloModule x", "Fn_0"])).computes() == ["HloModule x", "Fn_0"]
-
-
-# -- Checkmate ---------------------------------------------------------------------------------------------------
-
-R = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 0, 1]])
-S = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
-
-
-def test_matrices(chain):
-    schedule = schedule_from_matrices(chain, R, S)
-    assert words(schedule) == "a b -a c -b a b -a -b d -c -d"
-    assert validate(chain, schedule).accepted
-    # What the matrices keep stays, though nobody reads it: dead retention is the schedule's own.
-    kept = S.copy()
-    kept[2, 0] = kept[3, 0] = 1
-    assert words(schedule_from_matrices(chain, R, kept)) == "a b c -b a b -a -b d -c -d"
-    # Graph outputs stay in the last stage.
-    assert words(schedule_from_matrices(chain.with_outputs(["d"]), R, S)).endswith("d -c")
-
-
-def test_computing_what_is_retained_is_charged_once(chain):
-    """The integer program counts both the retained and the computed value; in memory there is one."""
-    both = S.copy()
-    both[1, 0] = 1
-    again = R.copy()
-    again[1, 0] = 1  # stage 1 computes a, though it is retained into it
-    done = simulate(chain, schedule_from_matrices(chain, again, both))
-    assert done.memory[done.is_compute].tolist()[:3] == [8, 8, 12]
-    assert done.redundant == 1
-
-
-def test_the_matrices_follow_the_reference_order():
-    b = GraphBuilder("listed otherwise")
-    b.op("late", inputs=["early"], size=1)
-    b.op("early", size=1)
-    g = b.build()
-    assert g.op_names[0] == "late"
-    assert words(schedule_from_matrices(g, np.eye(2), np.array([[0, 0], [1, 0]]))) == "early late -early -late"
-
-
-def test_solver_noise_is_rounded_and_nothing_else(chain):
-    assert schedule_from_matrices(chain, R - 9e-6 * R, S + 1e-6) == schedule_from_matrices(chain, R, S)
-    for value in (0.5, 2, -1, 0.999, np.nan, np.inf, -(2.0**63)):
-        wrong = R.astype(float)
-        wrong[1, 2] = value
-        with refused("format.matrix-entry"):
-            schedule_from_matrices(chain, wrong, S)
-
-
-def test_matrices_that_do_not_fit(chain):
-    for computed, retained, kind in (
-        (R[:, :3], S, "format.matrix"),
-        (R[0], S, "format.matrix"),
-        (R[:0], S[:0], "format.matrix"),
-        (R, S[:3], "format.stages"),
-        (R, np.ones_like(S), "format.retained"),
-        (R, np.where(np.arange(4)[:, None] == 3, np.eye(4)[1] + np.eye(4)[2] + np.eye(4)[3], S), "format.retained"),
-    ):
-        with refused(kind):
-            schedule_from_matrices(chain, computed, retained)
-    b = GraphBuilder("two outputs")
-    b.op("a", outputs={"x": 1, "y": 1})
-    with refused("format.several-outputs", culprit="a"):
-        schedule_from_matrices(b.build(), np.eye(1), np.zeros((1, 1)))
-    b = GraphBuilder("buffer")
-    b.tensor("x", 1)
-    b.op("a", outputs=["x"])
-    b.op("b", outputs=["x"])
-    with refused("format.several-producers", culprit="x"):
-        schedule_from_matrices(b.build(), np.eye(2), np.zeros((2, 2)))
-
-
-def archive(**arrays):
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
-
-
-def test_matrix_files(tmp_path, chain):
-    expected = schedule_from_matrices(chain, R, S)
-    assert read(tmp_path, archive(R=R, S=S), chain) == expected
-    assert read(tmp_path, archive(R=R.astype(bool), S=S.astype(float), U=R), chain) == expected
-    assert read(tmp_path, json.dumps({"R": R.tolist(), "S": S.tolist()}), chain) == expected
-    with refused("format.needs-graph"):
-        read(tmp_path, archive(R=R, S=S))
-    ragged, words_in, huge = R.tolist(), R.tolist(), R.tolist()
-    ragged[2] = [1]
-    words_in[0][0] = "1"
-    huge[0][0] = 10**400
-    for computed, kind in (
-        (ragged, "format.matrix"),
-        (words_in, "format.matrix-entry"),
-        (huge, "format.matrix-entry"),
-        (1, "format.list"),
-        ([], "format.matrix"),
-    ):
-        with refused(kind):
-            read(tmp_path, json.dumps({"R": computed, "S": []}), chain)
-
-
-def test_archives_are_not_trusted(tmp_path, chain):
-    for computed in (np.array([[{}, 1]], dtype=object), np.zeros((4, 4, 4)), np.array([["a"]])):
-        with refused("format.matrix"):
-            read(tmp_path, archive(R=computed, S=S), chain)
-    with refused("format.archive"):
-        read(tmp_path, archive(R=R), chain)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as odd:
-        odd.writestr("R.npy", b"")
-    with refused("format.archive"):
-        read(tmp_path, file.getvalue(), chain)
-    # A bomb: a few hundred bytes that declare 10^12 entries are refused before anything is unpacked.
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (10**6, 10**6)})
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
-        for name in "RS":
-            bomb.writestr(f"{name}.npy", header.getvalue() + bytes(1000))
-    with refused("format.matrix"):
-        read(tmp_path, file.getvalue(), chain)
-
-
-REGISTERS = [
-    ["alloc", 0, 0, 8], ["compute", 0, 0, {}, 8], ["alloc", 1, 1, 4], ["compute", 1, 1, {"0": 0}, 4], ["free", 0, 0],
-    ["alloc", 0, 2, 2], ["compute", 2, 0, {"1": 1}, 2], ["alloc", 2, 3, 1], ["compute", 3, 2, {"2": 0}, 1],
-]  # fmt: skip
-
-
-def test_registers(chain):
-    assert words(schedule_from_registers(chain, REGISTERS)) == "a b -a c d"
-    for number, operation, kind in (
-        (2, ["alloc", 0, 1, 4], "format.register"),
-        (2, ["alloc", 1, 0, 8], "format.register"),
-        (2, ["alloc", 1, 1, 5], "format.register-bytes"),
-        (2, ["alloc", 1, 9, 4], "format.node"),
-        (3, ["compute", 1, 0, {"0": 0}, 4], "format.register"),
-        (3, ["compute", 1, 1, {"0": 7}, 4], "format.register"),
-        (3, ["compute", 1, 1, {"0": 0}, 5], "format.register-cost"),
-        (4, ["free", 1, 0], "format.register"),
-    ):
-        with refused(kind, culprit=f"ops[{number}]"):
-            schedule_from_registers(chain, [*REGISTERS[:number], operation, *REGISTERS[number + 1 :]])
-    for operation in (["drop", 1, 0], "free", ["free", "1", 0]):
-        with pytest.raises(FormatError, match=r"ops\[4\] is not an alloc, compute or free"):
-            schedule_from_registers(chain, [*REGISTERS[:4], operation, *REGISTERS[5:]])
-    with pytest.raises(FormatError, match="ops must be a list"):
-        schedule_from_registers(chain, {})
-
-
-# -- Rockmate ----------------------------------------------------------------------------------------------------
-
-
-def on(**switches):
-    return {"disabled": False, **switches}
-
-
-def test_rockmate(tmp_path):
-    b = GraphBuilder("rk")
-    b.op("F", outputs={"x data": 2, "x phantoms": 5})
-    b.op("loss", inputs=["x data"], size=1)
-    b.op("B", inputs=["loss", "x phantoms"], size=1)
-    g = b.build()
-    slow, fast = on(fast_forward=False), on(fast_forward=True)
-    ops = [
-        ["compute", "F", fast], ["delete", "x phantoms", on()], ["compute", "loss", slow | {"disabled": True}],
-        ["delete", "x data", {"disabled": True}], ["delete", "x data", on()], ["compute", "F", slow],
-        ["compute", "F", fast], ["compute", "B", slow], ["compute", "B", slow | {"disabled": True}],
-    ]  # fmt: skip
-    expected = "F -x phantoms loss -x data F F B"
-    assert words(schedule_from_operations(g, ops, loss_index=2)) == expected
-    assert words(read(tmp_path, json.dumps({"ops": ops, "loss_index": 2}), g)) == expected
-    assert "loss" not in words(schedule_from_operations(g, ops))
-    with refused("format.unknown-op", culprit="G"):
-        schedule_from_operations(g, [["compute", "G", fast]])
-    for wrong in (["compute", "F", on()], ["delete", "x data"]):
-        with pytest.raises(FormatError, match=r"ops\[0\] is not"):
-            schedule_from_operations(g, [wrong])
-    for document, message in (
-        ({"ops": {}, "loss_index": 1}, "ops must be a list"),
-        ({"ops": [], "loss_index": "1"}, "loss_index must be"),
-    ):
-        with pytest.raises(FormatError, match=message):
-            read(tmp_path, json.dumps(document), g)
 
 
 # -- anything ----------------------------------------------------------------------------------------------------

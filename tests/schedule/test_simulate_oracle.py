@@ -35,6 +35,9 @@ def assert_same(graph, schedule, random):
     assert sorted(((v.step, v.rule, v.op, v.tensor) for v in got.violations), key=key) == sorted(
         expected.faults, key=key
     )
+    for v in got.violations:
+        named = [repr(name) for name in (v.op, v.tensor) if name] + [f"step {v.step}"] * (v.step is not None)
+        assert all(word in v.message for word in named), v.message
     assert got.more_violations == 0
     names = graph.tensor_names
     intervals = zip(
@@ -47,6 +50,10 @@ def assert_same(graph, schedule, random):
     assert got.cost == sum(op.cost * computed.count(op.name) for op in graph.ops)
     at_computes = [m for m, (word, _) in zip(expected.memory, steps, strict=True) if word == "compute"]
     assert got.peak == max(at_computes, default=0)
+    if at_computes:
+        held = sum(size for _, size in got.live_at_peak) + (graph.constant_memory if counted else 0)
+        workspace = graph.ops[graph.op_index[got.peak_op]].workspace if got.peak_op else 0
+        assert (held + workspace, expected.memory[got.peak_step]) == (got.peak, got.peak)
     assert got.recomputations == sum(computed.count(o) - 1 for o in {*computed} & {*graph.op_names})
     return got
 
@@ -65,18 +72,6 @@ def test_valid_schedules(either, random):
     schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.7))
     got = assert_same(graph, schedule, random)
     assert got.violations == ()
-
-
-@calm
-@given(randoms)
-def test_memory_is_the_sum_of_what_is_held(random):
-    graph = random_graph(random)
-    done = simulate(graph, as_schedule(random, graph, random_steps(random, graph)))
-    sizes = graph.arrays.size
-    for step, memory in enumerate(done.memory.tolist()):
-        op = int(done.ops[step])
-        workspace = graph.ops[op].workspace if op >= 0 else 0
-        assert memory == int(sizes[done.intervals.live_at(step)].sum()) + workspace
 
 
 @calm

@@ -1,4 +1,4 @@
-"""A right schedule is broken in every way there is; each mutant is refused for the right reason at the right step."""
+"""The validator: rules by hand and by their definitions, the order of violations, and what certificates say."""
 
 import json
 from dataclasses import replace
@@ -37,20 +37,6 @@ def schedule(words, **header):
     return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in words], **header)
 
 
-def without(position):
-    return RIGHT[:position] + RIGHT[position + 1 :]
-
-
-def inserted(position, word):
-    return [*RIGHT[:position], word, *RIGHT[position:]]
-
-
-def swapped(i, j):
-    words = list(RIGHT)
-    words[i], words[j] = words[j], words[i]
-    return words
-
-
 def test_the_right_schedule_is_valid(graph):
     c = validate(graph, schedule(RIGHT), Rules(budget=PEAK, order=OrderRule.FIXED, max_computes=2))
     assert c.accepted, c
@@ -63,43 +49,9 @@ def test_the_right_schedule_is_valid(graph):
     assert (c.graph, c.graph_digest, c.schedule_digest) == ("train", graph.digest, schedule(RIGHT).digest)
 
 
-MUTANTS = {
-    "drop the only compute of an op": (without(3), (3, Rule.INPUT_NOT_LIVE, "g1", "l")),
-    "drop the last op": (without(10), (None, Rule.OP_NOT_COMPUTED, "up", None)),
-    "drop a recomputation": (without(6), (6, Rule.INPUT_NOT_LIVE, "g2", "a")),
-    "drop a contribution": (without(4), (9, Rule.INPUT_INCOMPLETE, "up", "g")),
-    "free early": (inserted(3, "-b"), (4, Rule.INPUT_NOT_LIVE, "loss", "b")),
-    "free an incomplete buffer": (inserted(5, "-g"), (11, Rule.INPUT_INCOMPLETE, "up", "g")),
-    "free twice": (inserted(6, "-b"), (6, Rule.FREE_NOT_LIVE, None, "b")),
-    "free what was never there": (inserted(0, "-w"), (0, Rule.FREE_NOT_LIVE, None, "w")),
-    "free a graph input": (inserted(2, "-x"), (2, Rule.FREE_GRAPH_INPUT, None, "x")),
-    "free a graph output": (inserted(11, "-w"), (None, Rule.OUTPUT_NOT_LIVE, None, "w")),
-    "swap dependent ops": (swapped(0, 1), (0, Rule.INPUT_NOT_LIVE, "f2", "a")),
-    "swap a read and its free": (swapped(4, 5), (5, Rule.INPUT_NOT_LIVE, "g1", "b")),
-    "swap a compute and a free of its output": (swapped(6, 8), (6, Rule.FREE_NOT_LIVE, None, "a")),
-    "recompute what must not be": (inserted(2, "f2"), (2, Rule.NOT_RECOMPUTABLE, "f2", None)),
-    "unknown op": (inserted(5, "f3"), (5, Rule.UNKNOWN_OP, "f3", None)),
-    "unknown tensor": (inserted(5, "-z"), (5, Rule.UNKNOWN_TENSOR, None, "z")),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutants_are_refused_at_the_right_step(graph, name):
-    words, expected = MUTANTS[name]
-    certificate = validate(graph, schedule(words))
-    v = certificate.first
-    assert certificate.verdict is Verdict.INVALID
-    assert not certificate.accepted
-    assert (v.step, v.rule, v.op, v.tensor) == expected
-    for part in (v.op, v.tensor):
-        assert part is None or repr(part) in v.message
-    assert v.step is None or f"step {v.step}" in v.message
-    assert (certificate.pruned_peak, certificate.overhead) == (None, None)
-
-
 EARLY = ["f1", "f2", "loss", "g2", "g1", "up"]
 AGAIN = ["f1", "f2", "loss", "g1", "f1", "loss", "g2", "up"]
-THREE = inserted(7, "f1")
+THREE = [*RIGHT[:7], "f1", *RIGHT[7:]]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +62,7 @@ THREE = inserted(7, "f1")
         (EARLY, {}, None, ""),
         (EARLY, {"order": OrderRule.FIXED}, (3, Rule.ORDER, "g2", None), "before op 'g1'"),
         (AGAIN, {"order": OrderRule.FIXED}, None, ""),  # a recomputation may come anywhere
-        (THREE, {"max_computes": 3}, None, ""),
         (THREE, {"max_computes": 2}, (7, Rule.COMPUTES_PER_OP, "f1", None), "at most 2 times"),
-        (THREE, {"max_computes": {"loss": 1}}, None, ""),
         (THREE, {"max_computes": {"f1": 1}}, (6, Rule.COMPUTES_PER_OP, "f1", None), "at most 1 times"),
         (RIGHT, {"keep": frozenset({"g"})}, (None, Rule.OUTPUT_NOT_LIVE, None, "g"),
          "at the end kept tensor 'g' is not live: it was freed at step 11"),
@@ -141,8 +91,9 @@ def test_limits_and_contributions_by_name(graph):
 
 
 def test_invalid_beats_over_budget(graph):
-    certificate = validate(graph, schedule(without(10)), Rules(budget=PEAK - 1))
+    certificate = validate(graph, schedule([*RIGHT[:10], "-g"]), Rules(budget=PEAK - 1))
     assert certificate.verdict is Verdict.INVALID
+    assert (certificate.pruned_peak, certificate.overhead) == (None, None)
     over = validate(graph, schedule(RIGHT), Rules(budget=PEAK - 1))
     assert (over.pruned_peak, over.overhead, over.budget) == (PEAK, 12.5, PEAK - 1)
     assert [v.rule for v in certificate.violations] == [Rule.BUDGET, Rule.OP_NOT_COMPUTED, Rule.OUTPUT_NOT_LIVE]
@@ -232,6 +183,22 @@ def some_case(random) -> tuple[ComputeGraph, list[tuple[str, str]]]:
 
 @settings(max_examples=300, deadline=None)
 @given(randoms)
+def test_every_violation_of_the_semantics_is_listed(random):
+    """Of a schedule that was right before it lost a step, and got another one twice."""
+    graph = random_graph(random)
+    steps = random_valid_steps(random, graph, frees=True)
+    steps.pop(random.randrange(len(steps)))
+    if steps:
+        steps.insert(random.randint(0, len(steps)), random.choice(steps))
+    certificate = validate(graph, as_schedule(random, graph, steps), max_violations=10**4)
+    faults = [(-1 if step is None else step, *rest) for step, *rest in naive(graph, steps).faults]
+    found = [(-1 if v.step is None else v.step, v.rule, v.op, v.tensor) for v in certificate.violations]
+    assert sorted(found, key=str) == sorted(faults, key=str)
+    assert certificate.verdict is (Verdict.INVALID if faults else Verdict.VALID)
+
+
+@settings(max_examples=300, deadline=None)
+@given(randoms)
 def test_rules_by_their_definitions(random):
     graph, steps = some_case(random)
     most = random.randint(1, 3)
@@ -265,20 +232,3 @@ def test_rules_by_their_definitions(random):
     computed = [name for word, name in steps if word == "compute"]
     allowed = {op.name: most if op.recomputable else 1 for op in graph.ops}
     assert len(beyond) == sum(max(0, computed.count(o) - allowed[o]) for o in graph.op_names)
-
-
-@settings(max_examples=300, deadline=None)
-@given(randoms)
-def test_a_dropped_step_is_found_wherever_it_matters(random):
-    """Leaving out a step gives either a schedule that is right as well, or the first step that misses something."""
-    graph = random_graph(random)
-    steps = random_valid_steps(random, graph, frees=True)
-    k = random.randrange(len(steps))
-    mutant = steps[:k] + steps[k + 1 :]
-    outcome = naive(graph, mutant)
-    certificate = validate(graph, as_schedule(random, graph, mutant))
-    assert certificate.accepted == (not outcome.faults)
-    if outcome.faults:
-        first = certificate.first
-        assert (first.step, first.rule) in {fault[:2] for fault in outcome.faults}
-        assert first.step == min((f[0] for f in outcome.faults if f[0] is not None), default=None)
