@@ -41,6 +41,7 @@ def test_a_formulation_has_the_default_backend():
     assert Contestant.of(Checkmate).label == "checkmate/cp-sat"
     assert Contestant.of(Checkmate, default=Highs).label == "checkmate/highs"
     assert Contestant.of(Checkmate, Highs()).source == "checkmate by highs"
+    assert Contestant.parse(" checkmate/minizinc:gecode ").backend == "minizinc:gecode"
     assert Contestant.parse("lns/highs").backend == "highs"  # a heuristic that solves models
 
 
@@ -74,15 +75,3 @@ def test_a_backend_by_its_class():
     assert (found.objective, found.backend) == (16, "highs")
     with refused("problem.no-backend", culprit="int"):
         solve(Problem(unit_chain(6), 5), Checkmate, int)
-
-
-def test_backends_that_do_not_go_with_a_method():
-    with refused("problem.needs-no-backend", culprit="quick"):
-        Contestant.of(Quick, Highs)
-    with refused("backend.unknown-name", culprit="hihgs"):
-        Contestant.of(Checkmate, "hihgs")
-
-
-def test_a_frontier_of_least_peaks_is_refused():
-    with refused("problem.frontier-of-peaks"):
-        frontier(Problem(unit_chain(6), objective="least-peak"), [5], ["greedy"])
