@@ -131,7 +131,7 @@ class Auto:
                 self._in_turns()
         finally:
             for name in self.waiting:
-                self.session.note(f"{name} was not compiled in time")
+                self.session.not_compiled(name)
 
     def _order(self) -> None:
         """Look for an order that fits without recomputation, or one to begin with."""

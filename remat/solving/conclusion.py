@@ -13,7 +13,7 @@ from remat.scope import EVERY_SCHEDULE, covers
 from remat.solving.incumbents import Incumbents
 from remat.solving.min_peak import least_known_budget
 from remat.solving.result import Result
-from remat.solving.session import Session
+from remat.solving.session import NOT_COMPILED, Session
 
 #: Seconds in which a low peak is looked for when a budget is refused, and where time is over.
 LEAST_SECONDS, LATE_SECONDS = 1.0, 0.2
@@ -55,6 +55,8 @@ def concluded(session: Session) -> Result:
         assert lowest is not None
         over, least = session.incumbents.least_peak, lowest
         session.notes.insert(0, f"{_why_none(session)}; {_suffices(session, least)}")
+    if status in (Status.OPTIMAL, Status.INFEASIBLE):
+        session.notes = [note for note in session.notes if not note.endswith(NOT_COMPILED)]
     session.timings["total"] = time.monotonic() - session.begun
     return Result(
         problem=session.problem,

@@ -207,7 +207,7 @@ class OrderMethod(Method):
         assert known is not None  # the reference order is one
         with session.timed("load"):  # compiled code; the first time on a machine it is compiled
             if not search.prepared(deadline, lambda: session.enter(f"{self.name}: {COMPILING}")):
-                session.note(f"{self.name} was not compiled in time")
+                session.not_compiled(self.name)
                 return
         with session.timed(self.name):
             found = session.ask_order(search, deadline, known.certificate.peak)

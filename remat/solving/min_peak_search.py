@@ -168,7 +168,7 @@ class MinPeakSearch:
         search = Portfolio()
         with self.session.timed("ordering"):
             if not search.prepared(deadline):
-                self.session.note(f"{search.name} was not compiled in time")
+                self.session.not_compiled(search.name)
                 self._order_slowly(deadline)
                 return
             found = self.session.ask_order(search, deadline, self.peak, lambda: self.proved)
@@ -261,7 +261,8 @@ class MinPeakSearch:
     def _ready(self, heuristic: Heuristic) -> bool:
         """Load the compiled code of a heuristic; return False with a remark if that takes too long."""
         ready = heuristic.prepared(self._share(PREPARE_SHARE))
-        self.session.note("" if ready else f"{heuristic.name} was not compiled in time")
+        if not ready:
+            self.session.not_compiled(heuristic.name)
         return ready
 
     def _attempt(self, heuristic: Heuristic, budget: int, deadline: Deadline, seed: int) -> bool:

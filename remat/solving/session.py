@@ -24,6 +24,9 @@ from remat.solving.progress import OnProgress, Progress, relative_gap
 from remat.solving.result import Point, Step, base_versions
 from remat.solving.stop import AnyOf, StoppingCriterion
 
+#: End of the remark on a method that was left out.
+NOT_COMPILED = " was not compiled in time"
+
 
 @dataclass
 class Session:
@@ -204,7 +207,7 @@ class Session:
 
         phase = self.phase
         if not heuristic.prepared(deadline, lambda: self.enter(f"{phase}: {COMPILING}")):
-            self.note(f"{heuristic.name} was not compiled in time")
+            self.not_compiled(heuristic.name)
             return
         if self.phase != phase:
             self.enter(phase)
@@ -337,6 +340,10 @@ class Session:
         """Remember a remark for the result, once."""
         if remark and remark not in self.notes:
             self.notes.append(remark)
+
+    def not_compiled(self, name: str) -> None:
+        """Remember that a method was left out; a proved result does not mention it."""
+        self.note(name + NOT_COMPILED)
 
     def enter(self, phase: str) -> None:
         """Begin a phase."""
