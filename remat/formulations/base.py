@@ -97,7 +97,8 @@ class Formulation(ABC):
 
     name: ClassVar[str]
     options_type: ClassVar[type | None] = None
-    """The dataclass of its options, the constructor's second argument; None where it has none."""
+    """The dataclass of its options, the second argument of its constructor, which calls ``super().__init__(problem)``;
+    None where it has none."""
     objectives: ClassVar[frozenset[Objective]] = frozenset({Objective.LEAST_COST})
     """What it can be asked for; :meth:`build` states the one of its problem."""
 

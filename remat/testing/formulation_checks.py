@@ -10,6 +10,7 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
+from remat.graphs import ComputeGraph
 from remat.modeling import Model, PlainLinear, lower, violations
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, validate
@@ -122,6 +123,35 @@ def refuses_what_it_cannot_express(make: MakeFormulation, effort: Effort = USUAL
         return
 
 
+def encodes_what_the_model_allows(make: MakeFormulation, effort: Effort = USUAL) -> None:
+    """A schedule that computes ops very often satisfies the model without its budget, or is refused."""
+    for case in _every(make, effort, families=(PLAIN, FREE_PLAIN, ONCE)):
+        graph = case.problem.graph
+        schedule = _keeping_nothing(graph)
+        formulation = make(dataclasses.replace(case.problem, budget=sum(tensor.size for tensor in graph.tensors)))
+        try:
+            values = formulation.encode(schedule)
+        except ProblemError:
+            continue
+        wrong = violations(formulation.build(), values)
+        require(not wrong, f"{case}: a schedule that is not refused breaks the model: {'; '.join(wrong[:1])}")
+
+
+def _keeping_nothing(graph: ComputeGraph) -> Schedule:
+    """Compute everything that an op needs right before it, all the way from the start."""
+    arrays = graph.arrays
+    steps: list[tuple[str, str]] = []
+
+    def compute(op: int) -> None:
+        for earlier in arrays.op_predecessors[op].tolist():
+            compute(earlier)
+        steps.append(("compute", graph.op_names[op]))
+
+    for op in arrays.order.tolist():
+        compute(op)
+    return Schedule.from_steps(steps)
+
+
 def _refused(formulation: Formulation, schedule: Schedule, what: str) -> None:
     try:
         formulation.encode(schedule)
@@ -166,5 +196,6 @@ FORMULATION_CHECKS: tuple[FormulationCheck, ...] = (
     encodes_optimal_schedules,
     encodes_schedules_over_budget,
     refuses_what_it_cannot_express,
+    encodes_what_the_model_allows,
     lowers_to_linear_rows,
 )

@@ -153,6 +153,18 @@ class Tight(Checkmate):
         return model
 
 
+class Sparing(Checkmate):
+    """Few recomputations are allowed, which `encode` does not know."""
+
+    def build(self):
+        model = super().build().copy("sparing")
+        computed = model.named.R
+        model.add(
+            Linear.rows("few", np.zeros(len(computed)), computed.index, 1, upper=[len(self.problem.graph.ops) + 2])
+        )
+        return model
+
+
 class Forgetful(Checkmate):
     def decode(self, values):
         return super().decode(np.zeros_like(values))
@@ -197,6 +209,7 @@ FORMULATION_FAULTS = [
     (Forgetful, "encodes_schedules_over_budget"),
     (Growing, "builds_the_same_model_again"),
     (Careless, "refuses_what_it_cannot_express"),
+    (Sparing, "encodes_what_the_model_allows"),
     (Boastful, "says_its_scope"),
     *((Refusing, check.__name__) for check in FORMULATION_CHECKS),  # nothing is left to look at
 ]
