@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat.cli import main
@@ -34,32 +37,52 @@ def shell(*words: object) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
-def program(*words: object, code: str = PROGRAM) -> list[str]:
+def ok(line: str, *more: object, code: int = 0) -> Ran:
+    """Run the words of `line` and `more` in this process, and require an exit code."""
+    ran = shell(*shlex.split(line), *more)
+    assert ran.code == code, ran
+    return ran
+
+
+def facts(line: str, *more: object, code: int = 0) -> Any:
+    """Run a command with ``--json``, require its exit code, and return what it prints."""
+    return json.loads(ok(line, *more, "--json", code=code).out)
+
+
+def program(line: str = "", code: str = PROGRAM) -> list[str]:
     """Command line of a process of its own."""
-    return [sys.executable, "-c", code, *map(str, words)]
+    return [sys.executable, "-c", code, *shlex.split(line)]
 
 
-def start(*words: object, code: str = PROGRAM, **options: Any) -> subprocess.Popen[str]:
-    """Start a command in a process of its own, whose streams are pipes."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(program(*words, code=code), stdout=pipe, stderr=pipe, text=True, **options)
+def start(line: str, code: str = PROGRAM, **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a process of its own, whose streams are pipes unless `options` say otherwise."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(program(line, code), text=True, **pipes | options)
 
 
-def interrupt(process: subprocess.Popen[str], when: Callable[[str], bool], seconds: float = 60) -> Ran:
-    """Send Ctrl-C after the first line of standard error for which `when` holds, and wait for the end."""
+def finish(process: subprocess.Popen[str], *signals: int, seconds: float = 60) -> Ran:
+    """Send signals, 0.4 seconds after each other, and wait for the end."""
     try:
-        assert process.stderr is not None
-        seen = ""
-        for line in process.stderr:
-            seen += line
-            if when(line):
-                break
-        else:
-            raise AssertionError(f"ended before that line: {seen}")
-        process.send_signal(signal.SIGINT)
+        for k, number in enumerate(signals):
+            time.sleep(0.4 if k else 0)
+            process.send_signal(number)
         out, err = process.communicate(timeout=seconds)
     finally:
         process.kill()
         process.wait()
     assert "Traceback" not in err
-    return Ran(process.returncode, out, seen + err)
+    return Ran(process.returncode, out, err)
+
+
+def interrupt(process: subprocess.Popen[str], when: Callable[[str], bool], seconds: float = 60) -> Ran:
+    """Send Ctrl-C after the first line of standard error for which `when` holds, and wait for the end."""
+    assert process.stderr is not None
+    seen = ""
+    for line in process.stderr:
+        seen += line
+        if when(line):
+            break
+    else:
+        raise AssertionError(f"ended before that line: {seen} {finish(process)}")
+    ran = finish(process, signal.SIGINT, seconds=seconds)
+    return replace(ran, err=seen + ran.err)

@@ -1,6 +1,5 @@
 """``remat capture``: a module that a function makes, as a graph file."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,10 +7,9 @@ import pytest
 pytest.importorskip("torch")
 
 from refusals import check_text
-from shell import shell
+from shell import facts, ok
 
 from remat import read_graph
-from remat.cli import main
 
 SOURCE = """
 import torch
@@ -52,29 +50,25 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
-def test_a_graph_is_written_and_its_facts_are_shown(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_is_written_and_its_facts_are_shown(module: str) -> None:
     """Weights of 80 GB need no memory."""
-    words = ["capture", f"{module}:step", "--costs", "flops", "--loss", "loss", "-o", "step.json", "--json"]
-    assert main(words) == 0
-    facts = json.loads(capsys.readouterr().out)
+    found = facts(f"capture {module}:step --costs flops --loss loss -o step.json")
     graph = read_graph("step.json")
-    assert facts["digest"] == graph.digest
-    assert facts["route"] == "joint"
+    assert found["digest"] == graph.digest
+    assert found["route"] == "joint"
     assert graph.constant_memory == 4 * (2 * (100_000 * 100_000 + 100_000) + 8 * 100_000)
     assert graph.meta["modules"]["addmm"] == "linear"
     assert {op.phase for op in graph.ops} == {"forward", "loss", "backward"}
 
 
-def test_a_forward_pass_alone_is_shown(module: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["capture", f"{module}:step", "--costs", "flops", "--mode", "inference"]) == 0
-    shown = capsys.readouterr().out
+def test_a_forward_pass_alone_is_shown(module: str) -> None:
+    shown = ok(f"capture {module}:step --costs flops --mode inference").out
     assert "route                 make_fx" in shown
     assert "not recomputable      0" in shown
 
 
 @pytest.mark.parametrize("factory", ["net", "nowhere_at_all:step", *(f"{{}}:{name}" for name in WRONG)])
 def test_wrong_factories_are_one_line(factory: str, module: str) -> None:
-    ran = shell("capture", factory.format(module))
-    assert ran.code == 2
+    ran = ok("capture", factory.format(module), code=2)
     assert ran.err.startswith("remat: error: ") and ran.err[:-1].isprintable()
     check_text("shell.capture", f"{factory} -> {ran.err[:-1]}", {module: "{}"})

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from shell import interrupt, start
+from shell import facts, interrupt, ok, shell, start
 
-from remat.cli import main
+import remat.backends.resources
+import remat.experiments.frontier
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.io import read_graph, write_graph
@@ -15,55 +16,53 @@ from remat.problem import Problem
 from remat.schedule.io import read_schedule
 from remat.schedule.validate import validate
 
-Capture = pytest.CaptureFixture[str]
 
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder, with the training chain of six ops at batch sizes 1 and 3, with 5 bytes of parameters."""
     monkeypatch.chdir(tmp_path)
     family = AffineGraph.scaled(unit_chain(6), 1)
     for batch in (1, 3):
         write_graph(family.at(batch), f"chain-{batch}.json")
     write_graph(unit_chain(6), "chain.json")
-    return tmp_path
+
+
+def table(name: str = "table.csv") -> list[dict[str, str]]:
+    with Path(name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 # -- frontier ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_frontier_in_files(folder: Path, capsys: Capture) -> None:
-    words = [
-        "frontier", "chain.json", "--budgets", "2:5:1B", "-b", "100%", "-m", "checkmate/highs,greedy", "--threads", "1",
-        "--state", "state", "-o", "table.csv", "-o", "table.json", "--plot", "picture.svg",
-    ]  # fmt: skip
-    assert main(words) == 0
-    said = capsys.readouterr()
+def test_a_frontier_in_files() -> None:
+    line = (
+        "frontier chain.json --budgets 2:5:1B -b 100% -m checkmate/highs,greedy --threads 1 "
+        "--state state -o table.csv -o table.json --plot picture.svg"
+    )
+    said = ok(line)
     assert "[1/10] checkmate/highs, budget 2B" in said.err
     lines = {line.split("%")[0].strip(): line for line in said.out.splitlines() if " % " in line}
     assert "115.4 % *" in lines["37.5"]
     assert "infeasible" in lines["25"]
-    with Path("table.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["cost"] for row in rows[:5]] == ["", "28", "18", "16", "13"]
+    assert [row["cost"] for row in table()[:5]] == ["", "28", "18", "16", "13"]
     assert len(json.loads(Path("table.json").read_text(encoding="utf-8"))["cells"]) == 10
     assert "budget (bytes)" in Path("picture.svg").read_text(encoding="utf-8")
-    assert main([*words, "-q"]) == 0
-    said = capsys.readouterr()
+    said = ok(f"{line} -q")
     assert said.err == ""
     assert "10 of 10 results are from the state folder" in said.out
 
 
-def test_a_frontier_without_schedules(folder: Path, capsys: Capture) -> None:
-    assert main(["frontier", "chain.json", "-b", "2", "-m", "greedy", "-q"]) == 1
-    assert "infeasible" in capsys.readouterr().out
+def test_without_any_schedule() -> None:
+    assert "infeasible" in ok("frontier chain.json -b 2 -m greedy -q", code=1).out
+    assert "at 1 no schedule exists" in ok("batch chain-1.json --memory 2 -m greedy -q", code=1).out
 
 
 @pytest.mark.slow
-def test_ctrl_c_with_workers_keeps_what_is_done(folder: Path) -> None:
+def test_ctrl_c_with_workers_keeps_what_is_done() -> None:
     """Greedy is done with U-Net in a moment, Checkmate's programme is not."""
-    words = ["frontier", "unet", "-b", "50%,90%", "-m", "checkmate/highs,greedy", "--threads", 1, "--workers", 2]
-    done = interrupt(start(*words, "--state", "state"), lambda line: line.startswith("[2/4] greedy"), 120)
+    line = "frontier unet -b 50%,90% -m checkmate/highs,greedy --threads 1 --workers 2 --state state"
+    done = interrupt(start(line), lambda line: line.startswith("[2/4] greedy"), 120)
     assert done.code == 130
     assert "interrupted: the table is not complete" in done.out
     assert sorted(path.name.rpartition("-")[0] for path in Path("state").glob("greedy*")) == ["greedy-370aed69"] * 2
@@ -73,15 +72,14 @@ def test_ctrl_c_with_workers_keeps_what_is_done(folder: Path) -> None:
 # -- batch -------------------------------------------------------------------------------------------------------------
 
 
-def test_batches_in_files(folder: Path, capsys: Capture) -> None:
-    words = ["batch", "chain-3.json", "--memory", "40", "-m", "greedy,checkmate/highs", "--threads", "1", "-t", "60"]
-    words += ["-o", "table.csv", "-o", "table.json", "--plot", "picture.svg", "--schedules", "."]
-    assert main(words) == 0
-    said = capsys.readouterr()
+def test_batches_in_files() -> None:
+    said = ok(
+        "batch chain-3.json --memory 40 -m greedy,checkmate/highs --threads 1 -t 60 "
+        "-o table.csv -o table.json --plot picture.svg --schedules ."
+    )
     assert "batch 14: infeasible by greedy" in said.err
     assert "40 bytes; without recomputation the batch is 5" in said.out
-    with Path("table.csv").open(encoding="utf-8") as file:
-        greedy, exact = csv.DictReader(file)
+    greedy, exact = table()
     assert (exact["batch"], exact["upper"], exact["proved"], exact["reason"]) == ("10", "10", "True", "too expensive")
     assert 5 < int(greedy["batch"]) <= 10
     assert len(json.loads(Path("table.json").read_text(encoding="utf-8"))[1]["tried"]) == int(exact["probes"])
@@ -93,27 +91,18 @@ def test_batches_in_files(folder: Path, capsys: Capture) -> None:
     assert certificate.cost <= 190
 
 
-def test_batches_of_two_files_are_those_of_one(folder: Path, capsys: Capture) -> None:
-    for more in (["chain-1.json", "--with", "chain-3.json"], ["chain.json", "--batch-size", "1"]):
-        assert main(["batch", *more, "--memory", "40", "-m", "greedy", "-q", "-o", "table.csv"]) == 0
-        with Path("table.csv").open(encoding="utf-8") as file:
-            (row,) = csv.DictReader(file)
-        assert (row["plain_batch"], row["upper"]) == ("5", "13")
-
-
-def test_no_batch_at_all(folder: Path, capsys: Capture) -> None:
-    assert main(["batch", "chain-1.json", "--memory", "2", "-m", "greedy", "-q"]) == 1
-    assert "at 1 no schedule exists" in capsys.readouterr().out
+@pytest.mark.parametrize("source", ["chain-1.json --with chain-3.json", "chain.json --batch-size 1"])
+def test_batches_of_two_files_are_those_of_one(source: str) -> None:
+    ok(f"batch {source} --memory 40 -m greedy -q -o table.csv")
+    (row,) = table()
+    assert (row["plain_batch"], row["upper"]) == ("5", "13")
 
 
 # -- what a configuration and a profile say ----------------------------------------------------------------------------
 
 
-def test_threads_are_shared_with_a_configuration_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_shared_with_a_configuration_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two workers used to solve with all processors where there was a configuration."""
-    import remat.backends.resources
-    import remat.experiments.frontier
-
     Path("run.toml").write_text('[problem]\ngraph = "chain.json"\n[solve]\nmethod = "greedy"\n', encoding="utf-8")
     asked = []
 
@@ -124,23 +113,19 @@ def test_threads_are_shared_with_a_configuration_too(folder: Path, monkeypatch: 
     monkeypatch.setattr(remat.backends.resources, "available_cpus", lambda: 8)
     monkeypatch.setattr(remat.experiments.frontier, "frontier", spy)
     for words in ((), ("--threads", "3")):
-        assert main(["frontier", "--config", "run.toml", "-b", "5", "--workers", "2", "-q", *words]) == 130
+        assert shell("frontier", "--config", "run.toml", "-b", "5", "--workers", "2", "-q", *words).code == 130
     assert asked == [4, 3]
 
 
-def test_costs_of_a_profile(folder: Path, capsys: Capture) -> None:
+def test_costs_of_a_profile() -> None:
     """Options that solve has, and that frontier, batch and minimize lacked."""
     ops = [op.name for op in read_graph("chain.json").ops]
     Path("costs.csv").write_text("op,us\n" + "".join(f"{op},7\n" for op in ops), encoding="utf-8")
     whole = 7 * len(ops)
-    words = ["--costs", "costs.csv", "-q"]
-    assert main(["frontier", "chain.json", "-b", "100%", "-m", "greedy", "-o", "table.json", *words]) == 0
+    ok("frontier chain.json -b 100% -m greedy -o table.json --costs costs.csv -q")
     assert json.loads(Path("table.json").read_text(encoding="utf-8"))["cells"][0]["cost"] == whole
-    capsys.readouterr()
-    more = ["--backend", "none", "-t", "20", "--json", "--max-computes", "1"]
-    assert main(["minimize", "chain.json", *more, *words]) == 0
-    assert json.loads(capsys.readouterr().out)["certificate"]["cost"] == whole
+    found = facts("minimize chain.json --backend none -t 20 --max-computes 1 --costs costs.csv -q")
+    assert found["certificate"]["cost"] == whole
     Path("out").mkdir()
-    words += ["--memory", "50", "-m", "greedy", "--schedules", "out"]
-    assert main(["batch", "chain.json", "--batch-size", "1", *words]) == 0
+    ok("batch chain.json --batch-size 1 --costs costs.csv -q --memory 50 -m greedy --schedules out")
     assert {op.cost % 7 for path in Path("out").glob("chain*.json") for op in read_graph(path).ops} <= {0}

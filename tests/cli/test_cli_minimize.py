@@ -1,63 +1,51 @@
-"""``remat minimize`` through the real entry point."""
+"""``remat minimize`` and ``remat order`` through the real entry point."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
-from shell import interrupt, shell, start
+from shell import facts, interrupt, ok, start
+from small_graphs import PUBLISHED_PEAKS
 
 from remat import layered
-from remat.cli import main
-from remat.graphs.families import unit_chain
+from remat.graphs import GraphBuilder
 from remat.graphs.io import read_graph, write_graph
 from remat.schedule import Rules, validate
 from remat.schedule.io import read_schedule
+from remat.solving import min_peak
 
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def chain(tmp_path: Path) -> str:
-    path = tmp_path / "chain.json"
-    write_graph(unit_chain(4), path)
-    return str(path)
+pytestmark = pytest.mark.usefixtures("folder")
+SEARCH = "minimize chain.json --backend none -t 60 -q"
 
 
-def test_what_is_printed_and_written(chain: str, tmp_path: Path, capsys: Capture) -> None:
-    out, picture = tmp_path / "lean.json", tmp_path / "lean.svg"
-    assert main(["minimize", chain, "--backend", "none", "-t", "60", "-q", "-o", str(out), "--plot", str(picture)]) == 0
-    shown = capsys.readouterr()
+def test_what_is_printed_and_written() -> None:
+    shown = ok(f"{SEARCH} -o lean.json --plot lean.svg")
     lines = shown.out.splitlines()
     assert lines[0] == "status    proved least (stopped: finished)"
     assert "peak      3 bytes (50 % of the reference peak)" in lines
     assert any("cost 15 (each op once 9) (no schedule within this peak is cheaper)" in line for line in lines)
     assert not shown.err
-    certificate = validate(read_graph(chain), read_schedule(out), Rules(budget=3))
+    certificate = validate(read_graph("chain.json"), read_schedule("lean.json"), Rules(budget=3))
     assert (certificate.accepted, certificate.cost) == (True, 15)
-    assert picture.read_bytes().startswith(b"<?xml")
+    assert Path("lean.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_json_and_rules(chain: str, capsys: Capture) -> None:
-    words = ["--order", "free", "--max-computes", "1", "--keep", "f0"]
-    assert main(["minimize", chain, "--backend", "none", "-t", "60", "-q", "--json", *words]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["proved"], facts["cost_proved"], facts["order"]) == (True, True, "free")
-    assert facts["certificate"]["rules"]["keep"] == ["f0"]
-    assert facts["certificate"]["rules"]["max_computes"] == 1
-    assert facts["peak"] == facts["bound"] == facts["certificate"]["rules"]["budget"] == 6
+def test_json_and_rules() -> None:
+    found = facts(f"{SEARCH} --order free --max-computes 1 --keep f0")
+    assert (found["proved"], found["cost_proved"], found["order"]) == (True, True, "free")
+    rules = found["certificate"]["rules"]
+    assert (rules["keep"], rules["max_computes"]) == (["f0"], 1)
+    assert found["peak"] == found["bound"] == rules["budget"] == 6
 
 
 @pytest.mark.slow
-def test_ctrl_c_writes_the_best(tmp_path: Path) -> None:
-    graph, out = tmp_path / "graph.json", tmp_path / "lean.json"
-    write_graph(layered(60, 0.35, 2), graph)
-    words = ["minimize", graph, "--order", "free", "--backend", "none", "-t", "300", "-o", out]
-    # the orders have been searched by then
-    done = interrupt(start(*words), lambda line: "  annealing " in line)
+def test_ctrl_c_writes_the_best() -> None:
+    write_graph(layered(60, 0.35, 2), "graph.json")
+    process = start("minimize graph.json --order free --backend none -t 300 -o lean.json")
+    done = interrupt(process, lambda line: "  annealing " in line)  # the orders have been searched by then
     assert done.code == 0, done.err
     assert "(stopped: interrupted)" in done.out
-    peak = validate(read_graph(graph), read_schedule(out)).peak
+    peak = validate(read_graph("graph.json"), read_schedule("lean.json")).peak
     assert peak <= 25_340
     assert f"peak      {peak:,} bytes" in done.out
 
@@ -72,42 +60,92 @@ class MySolver(Highs):
 """
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("solve chain.json -b 5 --method mine_here:Mine --json", '"method": "mine"'),
+        ("solve chain.json -b 3 -f checkmate --backend mine_here:MySolver --json", "my-solver"),
+        ("compare chain.json -b 5 -m mine_here:Mine -m checkmate/mine_here:MySolver", "my-solver"),
+        ("minimize chain.json --method mine_here:Mine --json", '"method": "mine"'),
+    ],
+)
 def test_a_class_on_the_command_line_may_lie_in_the_current_folder(
-    chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the program, the folder is not on the path before."""
-    (tmp_path / "mine_here.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    path = [folder for folder in sys.path if folder]
-    for words, told in (
-        (["solve", chain, "-b", "5", "--method", "mine_here:Mine", "--json"], '"method": "mine"'),
-        (["solve", chain, "-b", "3", "-f", "checkmate", "--backend", "mine_here:MySolver", "--json"], "my-solver"),
-        (["compare", chain, "-b", "5", "-m", "mine_here:Mine", "-m", "checkmate/mine_here:MySolver"], "my-solver"),
-        (["minimize", chain, "--method", "mine_here:Mine", "--json"], '"method": "mine"'),
-    ):
-        monkeypatch.setattr(sys, "path", list(path))
-        monkeypatch.delitem(sys.modules, "mine_here", raising=False)
-        done = shell(*words, "-q")
-        assert done.code == 0, done.err
-        assert told in done.out
+    Path("mine_here.py").write_text(MINE)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    monkeypatch.delitem(sys.modules, "mine_here", raising=False)
+    assert told in ok(line, "-q").out
 
 
-def test_limits_of_minimize(chain: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remat.solving import min_peak
-
-    asked = []
-    whole = min_peak.minimize
+def test_limits_of_minimize(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, whole = [], min_peak.minimize
     monkeypatch.setattr(
         min_peak, "minimize", lambda *args, **more: asked.append(more["options"]) or whole(*args, **more)
     )
-    words = ["--gap", "0.25", "--isolate", "--memory-limit", "3GiB", "--threads", "1"]
-    assert main(["minimize", chain, "-q", "-t", "60", *words]) == 0
+    words = "--gap 0.25 --isolate --memory-limit 3GiB --threads 1"
+    assert "least" in ok(f"minimize chain.json -q -t 60 {words}").out
     (options,) = asked
     assert (options.relative_gap, options.isolate, options.memory_bytes) == (0.25, True, 3 * 2**30)
-    assert "least" in capsys.readouterr().out
 
 
-def test_the_least_peak_is_an_objective_of_solve(chain: str, capsys: Capture) -> None:
-    assert main(["solve", chain, "--objective", "least-peak", "-q", "-t", "60", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["peak"], facts["proved"]) == (3, True)
+def test_the_least_peak_is_an_objective_of_solve() -> None:
+    found = facts("solve chain.json --objective least-peak -q -t 60")
+    assert (found["peak"], found["proved"]) == (3, True)
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def branches(folder: Path) -> None:
+    """Two branches, whose first halves the reference order computes first: peak 20 instead of 12."""
+    b = GraphBuilder("branches")
+    _ = b.op("a", size=2), b.op("b", inputs=["a"], size=9), b.op("c", inputs=["a"], size=9)
+    _ = b.op("d", inputs=["b"], size=1), b.op("e", inputs=["c"], size=1), b.op("f", inputs=["d", "e"], size=1)
+    write_graph(b.build(), "branches.json")
+
+
+@pytest.mark.usefixtures("branches")
+def test_what_order_prints_and_writes() -> None:
+    files = "-o lean.json --plot lean.svg --sample 50 --plot-samples samples.svg"
+    shown = ok(f"order branches.json --method serenity -q {files}")
+    lines = shown.out.splitlines()
+    assert lines[:5] == [
+        "graph     branches: 6 ops",
+        "before    20 bytes (reference order)",
+        "after     12 bytes (40 % less)",
+        "bound     12 bytes, serenity",
+        "status    proved least by serenity",
+    ]
+    assert lines[5].startswith("method    serenity")
+    assert lines[6].startswith("time ")
+    assert not shown.err
+    rules = Rules(budget=12, max_computes=1, order="free")
+    certificate = validate(read_graph("branches.json"), read_schedule("lean.json"), rules)
+    assert (certificate.accepted, certificate.peak) == (True, 12)
+    for picture, *words in (
+        ("lean.svg", "reference order: peak 20 bytes", "order by serenity: peak 12 bytes"),
+        ("samples.svg", "50 orders of 6, every order equally likely", "least peak: 12 bytes"),
+    ):
+        drawn = Path(picture).read_text(encoding="utf-8")
+        assert all(word in drawn for word in words)
+
+
+@pytest.mark.usefixtures("branches")
+def test_order_with_a_budget_json_and_auto() -> None:
+    found = facts("order branches.json -q --budget 60% --backend none")
+    assert (found["peak"], found["proved"], found["order"]) == (12, True, "free")
+    assert found["certificate"]["rules"]["max_computes"] == 1
+    words = "--method serenity --option divide=false --option step_seconds=0.5"
+    shown = ok(f"order branches.json -q --budget 11 {words}", code=1).out
+    assert "no schedule exists (by serenity); 12 bytes (60 %) are known to suffice" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "least"), PUBLISHED_PEAKS)
+def test_published_peaks_are_proved(shared: Path, name: str, least: int) -> None:
+    """Without a word on the method."""
+    found = facts("order", shared / "data" / "graphs" / f"{name}.json", "-q", "-t", "60")
+    assert (found["peak"], found["proved"], found["certificate"]["recomputations"]) == (least, True, 0)

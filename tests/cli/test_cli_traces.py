@@ -1,64 +1,94 @@
-"""``remat trace`` and ``remat layers`` through the real entry point."""
+"""``remat trace``, ``remat layers`` and ``remat traffic`` through the real entry point."""
 
 import json
 import pickle
 from pathlib import Path
 
 import pytest
+from shell import facts, ok
 
-from remat.cli import main
+from remat.graphs import ComputeGraph
 from remat.graphs.io import write_graph
+from remat.graphs.zoo import swiftnet_cell
 from remat.graphs.zoo.gpt import gpt
 from remat.schedule import Schedule, write_schedule
 
-Capture = pytest.CaptureFixture[str]
+
+def write(graph: ComputeGraph, order: list[str]) -> None:
+    write_graph(graph, "g.json")
+    write_schedule(Schedule.from_steps([("compute", name) for name in order]), "s.json")
 
 
 @pytest.fixture
-def step(tmp_path: Path) -> list[str]:
+def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three equal layers, and a schedule that computes an op of each of them again."""
+    monkeypatch.chdir(tmp_path)
     graph = gpt(layers=3, sequence=16, width=32, heads=2, vocabulary=50)
     order = list(graph.order or ())
     for layer in range(3):
         order.insert(order.index(f"grad_layers.{layer}.mlp.up"), f"layers.{layer}.mlp.gelu")
-    write_graph(graph, tmp_path / "g.json")
-    write_schedule(Schedule.from_steps([("compute", name) for name in order]), tmp_path / "s.json")
-    return [str(tmp_path / "g.json"), str(tmp_path / "s.json")]
+    write(graph, order)
 
 
-def test_both_traces_and_addresses_of_another_command(step: list[str], tmp_path: Path, capsys: Capture) -> None:
-    chrome, snapshot, placed, addresses = (str(tmp_path / n) for n in ("t.json", "t.pickle", "p.pickle", "a.json"))
-    assert main(["trace", *step, "--budget", "100%", "-o", chrome, "-o", snapshot]) == 0
-    shown = capsys.readouterr()
+@pytest.fixture
+def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SwiftNet's cell A without copies, and a schedule that keeps the wide ends of the cell for last."""
+    monkeypatch.chdir(tmp_path)
+    graph = swiftnet_cell(fold_concats=True)
+    order = list(graph.order or ())
+    order.insert(1, order.pop(order.index("cell_a/id")))
+    write(graph, order)
+
+
+@pytest.mark.usefixtures("step")
+def test_both_traces_and_addresses_of_another_command() -> None:
+    shown = ok("trace g.json s.json --budget 100% -o t.json -o t.pickle")
     assert shown.err == ""
-    assert [line.split()[0] for line in shown.out.splitlines()] == [chrome, snapshot]
-    facts = json.loads(Path(chrome).read_text())["otherData"]
-    assert facts["budget"] >= facts["peak"] > 0
-    assert main(["allocate", *step, "--method", "first-fit", "-q", "-o", addresses]) == 0
-    assert main(["trace", *step, "-o", placed, "--addresses", addresses]) == 0
-    offsets = {entry["offset"] for entry in json.loads(Path(addresses).read_text())["buffers"]}
-    for path in (snapshot, placed):
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["t.json", "t.pickle"]
+    found = json.loads(Path("t.json").read_text())["otherData"]
+    assert found["budget"] >= found["peak"] > 0
+    ok("allocate g.json s.json --method first-fit -q -o a.json")
+    ok("trace g.json s.json -o p.pickle --addresses a.json")
+    offsets = {entry["offset"] for entry in json.loads(Path("a.json").read_text())["buffers"]}
+    for path in ("t.pickle", "p.pickle"):
         held, most, where = 0, 0, set()
         for event in pickle.loads(Path(path).read_bytes())["device_traces"][0]:
             held += {"alloc": 1, "free_completed": -1}.get(event["action"], 0) * event["size"]
             most = max(most, held)
             where |= {event["addr"]} if event["action"] == "alloc" else set()
-        assert most == facts["peak"]
+        assert most == found["peak"]
     assert where == offsets
 
 
-def test_layers_on_the_terminal_and_in_files(step: list[str], tmp_path: Path, capsys: Capture) -> None:
-    table = tmp_path / "l.csv"
-    assert main(["layers", *step, "-o", str(table), "-o", str(tmp_path / "l.md")]) == 0
-    shown = capsys.readouterr().out
-    assert "layers.0-2 (3x)" in shown
-    assert "total" in shown
-    assert (tmp_path / "l.md").read_text().startswith("| layer | ops |")
-    assert main(["layers", *step, "--all", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert [row["layer"] for row in facts["rows"] if row["layer"].startswith("layers")] == [
-        "layers.0", "layers.1", "layers.2"
-    ]  # fmt: skip
-    assert table.read_text().splitlines()[-1].split(",")[5] == str(facts["total"]["recomputed"]) != "0"
-    assert main(["layers", step[0], "--by", "type"]) == 0  # of the reference order
-    assert "softmax_backward" in capsys.readouterr().out
+@pytest.mark.usefixtures("step")
+def test_layers_on_the_terminal_and_in_files() -> None:
+    shown = ok("layers g.json s.json -o l.csv -o l.md").out
+    assert "layers.0-2 (3x)" in shown and "total" in shown
+    assert Path("l.md").read_text().startswith("| layer | ops |")
+    found = facts("layers g.json s.json --all")
+    layers = [row["layer"] for row in found["rows"] if row["layer"].startswith("layers")]
+    assert layers == ["layers.0", "layers.1", "layers.2"]
+    assert Path("l.csv").read_text().splitlines()[-1].split(",")[5] == str(found["total"]["recomputed"]) != "0"
+    assert "softmax_backward" in ok("layers g.json --by type").out  # of the reference order
+
+
+@pytest.mark.usefixtures("cell")
+def test_traffic_as_table_files_and_picture() -> None:
+    shown = ok("traffic g.json s.json --on-chip 128KiB,192KiB --on-chip 262144 -o t.json -o t.csv --plot t.png")
+    lines = shown.out.splitlines()
+    assert lines[0].split() == ["on", "chip", "fetched", "written", "total", "reference", "order", "times", "less"]
+    assert [line.split()[0] for line in lines[1:4]] == ["131,072", "196,608", "262,144"]
+    assert lines[4] == "blocks of 512 bytes; graph inputs, compulsory: 0 bytes"
+    assert not shown.err
+    found = json.loads(Path("t.json").read_text())
+    assert found["graph"] == "swiftnet-a-folded-b1"
+    first = found["rows"][0]
+    assert (first["on_chip"], first["reference_total"], first["block"]) == (131_072, 317_440, 512)
+    assert first["total"] == first["fetched"] + first["written"]
+    assert first["times_less"] == first["reference_total"] / first["total"]
+    heads, *data = Path("t.csv").read_text().splitlines()
+    assert heads.split(",") == list(first)
+    assert len(data) == 3
+    assert Path("t.png").read_bytes().startswith(b"\x89PNG")
+    (row,) = facts("traffic g.json s.json --on-chip 200kB --block 4KiB")["rows"]
+    assert (row["on_chip"], row["block"]) == (200_000, 4096)

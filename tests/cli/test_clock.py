@@ -1,22 +1,13 @@
 """A time limit in the shell counts from the start of the process."""
 
 import math
-import subprocess
 import time
-from pathlib import Path
 
 import pytest
-from shell import program
+from shell import Ran, finish, start
 
 from remat.cli import clock
 from remat.deadline import Deadline
-
-
-def run(code: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A program with these arguments, to its end, in a process of its own."""
-    return subprocess.run(
-        program(*words, code=code), capture_output=True, text=True, check=False, timeout=60, cwd=folder
-    )
 
 
 def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +20,7 @@ def test_starting_counts_but_does_not_use_up_a_short_limit(monkeypatch: pytest.M
     assert clock.from_start(Deadline.after(None)).remaining == math.inf
 
 
-def test_a_command_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
+def test_a_command_counts_from_the_start_of_its_process() -> None:
     """`remat solve` asks for a deadline that began before its imports; stated here, as walls differ from run to run."""
     code = (
         "import sys, time; end = time.process_time() + 0.3\n"
@@ -38,11 +29,11 @@ def test_a_command_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
         "c.Config.run = lambda self, *_, clock, **__: sys.exit(f'{clock.elapsed >= 0.3} {clock.seconds}')\n"
         "sys.exit(remat.cli.main())"
     )
-    found = run(code, tmp_path, "solve", "resnet50", "-b", "80%", "-t", "30", "-q")
-    assert found.stderr == "True 30.0\n"
+    found = finish(start("solve resnet50 -b 80% -t 30 -q", code))
+    assert found.err == "True 30.0\n"
 
 
-def test_the_end_of_a_process_takes_no_objects_apart(tmp_path: Path) -> None:
+def test_the_end_of_a_process_takes_no_objects_apart() -> None:
     """What others have registered is done, and the exit code is that of the command."""
     code = (
         "import atexit, sys, remat.cli, remat.cli.shell\n"
@@ -51,5 +42,4 @@ def test_the_end_of_a_process_takes_no_objects_apart(tmp_path: Path) -> None:
         "remat.cli.shell.run = lambda words: 3 if atexit.register(print, 'registered') else 0\n"
         "sys.exit(remat.cli.main())"
     )
-    found = run(code, tmp_path)
-    assert (found.returncode, found.stdout, found.stderr) == (3, "registered\n", "")
+    assert finish(start("", code)) == Ran(3, "registered\n", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.table import Table
-from shell import program
+from shell import ok, program
 
 from remat.cli import main
 from remat.cli.console import DETAIL, NUMBER, TEXT, SafeConsole, print_columns
@@ -108,13 +108,12 @@ def test_nothing_raw_in_any_command(words: list[str], folder: Path, capsys: Capt
         assert "internal error" not in shown.err
 
 
-def test_what_is_escaped_is_still_told(folder: Path, capsys: Capture) -> None:
-    assert main(["show", "graph.json"]) == 0
-    shown = capsys.readouterr().out
+@pytest.mark.usefixtures("folder")
+def test_what_is_escaped_is_still_told() -> None:
+    shown = ok("show graph.json").out
     assert "[red]g[/red]" in shown and ESCAPED in shown
-    assert main(["show", NAMED]) == 0
-    assert main(["show", "unknown.json"]) == 2
-    assert ESCAPED in capsys.readouterr().err
+    ok("show", NAMED)
+    assert ESCAPED in ok("show unknown.json", code=2).err
 
 
 def test_tables_and_live_lines_are_printable_on_a_terminal() -> None:
@@ -156,24 +155,23 @@ def test_the_guard_goes_when_the_shell_ends(capsys: Capture) -> None:
     assert capsys.readouterr().out == "\x1b[0m\n"
 
 
-def test_what_no_one_has_foreseen_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+@pytest.mark.usefixtures("folder")
+def test_what_no_one_has_foreseen_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object) -> None:
         raise ZeroDivisionError(EVIL)
 
     monkeypatch.setattr("remat.cli.show.graph_facts", fail)
-    assert main(["show", "graph.json"]) == 2
-    shown = capsys.readouterr().err
+    shown = ok("show graph.json", code=2).err
     assert shown.startswith("remat: error: internal error, ZeroDivisionError: ")
     assert "remat.show_versions()" in shown
     assert "REMAT_TRACEBACK=1" in shown and shown.count("\n") == 1
     monkeypatch.setenv("REMAT_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
-        main(["show", "graph.json"])
+        ok("show graph.json")
     monkeypatch.delenv("REMAT_TRACEBACK")
     # An OSError of Python's own making, of a pipe that is closed or a time that is over, is no fault of a disk.
     monkeypatch.setattr("remat.cli.show.graph_facts", lambda *_: Deadline.after(0).check())
-    assert main(["show", "graph.json"]) == 2
-    assert capsys.readouterr().err.startswith("remat: error: internal error, OverdueError: no time is left")
+    assert ok("show graph.json", code=2).err.startswith("remat: error: internal error, OverdueError: no time is left")
 
 
 def test_long_printable_text_is_not_taken_apart() -> None:
@@ -186,7 +184,7 @@ def test_long_printable_text_is_not_taken_apart() -> None:
 def test_no_escape_sequence_at_exit(folder: Path) -> None:
     """numba imports colorama, which resets the colours of a terminal at exit, through whatever stream it met first."""
     ours, theirs = pty.openpty()
-    words = program("solve", "graph.json", "--budget", "100%", "--method", "annealing", "--quiet")
+    words = program("solve graph.json --budget 100% --method annealing --quiet")
     assert subprocess.run(words, check=False, stdout=theirs, stderr=subprocess.STDOUT).returncode == 0
     os.close(theirs)
     shown = os.read(ours, 100_000).decode()

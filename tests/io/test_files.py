@@ -178,7 +178,7 @@ def test_standard_streams_from_command_to_command(
     better = remat("improve", "g.json", "/dev/stdin", "-b", "100%", "-q", "-o", "/dev/stdout", given=schedule)
     assert better.startswith(b'{\n"format": "remat-schedule"')
     assert remat("convert", "-", "-", "--graph", "g.json", given=schedule) == schedule
-    done = subprocess.run(program("convert", "-", "-"), input=graph, capture_output=True, check=True, cwd=tmp_path)
+    done = subprocess.run(program("convert - -"), input=graph, capture_output=True, check=True, cwd=tmp_path)
     assert done.stdout == graph
 
 
