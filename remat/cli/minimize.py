@@ -49,13 +49,14 @@ def command(
     from remat.config import draw
     from remat.interruption import interrupts
     from remat.io.files import check_outputs
+    from remat.schedule.io import SUFFIXES as SCHEDULES
     from remat.schedule.plots import SUFFIXES
     from remat.solving.min_peak import minimize
     from remat.solving.stop import stopping
 
     output, options = given.output(), given.solve_options(seed=seed)
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
-    check_outputs((output.schedule, ()), (output.plot, SUFFIXES), inputs=(graph,))
+    check_outputs((output.schedule, SCHEDULES), (output.plot, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order=order)
     with interrupts():
         with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:

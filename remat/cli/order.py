@@ -71,13 +71,14 @@ def command(
     from remat.cli.saving import Keeper
     from remat.interruption import interrupts
     from remat.io.files import check_outputs
+    from remat.schedule.io import SUFFIXES as SCHEDULES
     from remat.schedule.plots import SUFFIXES
     from remat.solving.order import order
     from remat.solving.stop import stopping
 
     output, options = given.output(), given.solve_options(seed=seed)
     clock = from_start(stopping(time_limit, options)[0].deadline)  # reading counts
-    check_outputs((output.schedule, ()), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
+    check_outputs((output.schedule, SCHEDULES), (plot, SUFFIXES), (plot_samples, SUFFIXES), inputs=(graph,))
     problem = given.problem(graph, order="free", max_computes=1, objective="least-peak")
     with interrupts():
         with Reporter(output.quiet) as reporter, Keeper(output.schedule, reporter) as keeper:

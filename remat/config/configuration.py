@@ -22,6 +22,7 @@ from remat.graphs.profiles import load_profiled
 from remat.io.files import check_outputs, exists, is_standard_stream
 from remat.io.toml import read_toml
 from remat.problem import Problem
+from remat.schedule.io import SUFFIXES as SCHEDULES
 from remat.schedule.io import read_schedule, write_schedule
 from remat.solving.progress import OnProgress
 
@@ -233,7 +234,7 @@ class Config(Section):
         chosen, output = self.solve, self.output
         clock = clock or Deadline.after(chosen.time_limit)
         inputs = (self.problem.graph, self.problem.costs, chosen.warm_start)
-        check_outputs((output.schedule, ()), (output.plot, SUFFIXES), inputs=inputs)
+        check_outputs((output.schedule, SCHEDULES), (output.plot, SUFFIXES), inputs=inputs)
         problem = problem or self.make_problem()
         if warm_start is None and chosen.warm_start is not None:
             warm_start = read_schedule(chosen.warm_start, problem.graph)

@@ -285,7 +285,8 @@ def check_output(
         return
     allowed = tuple(suffixes)
     if allowed and Path(path).suffix.lower() not in allowed:
-        raise FormatError(f"{path}: the suffix must be one of {', '.join(allowed)}")
+        shown = [suffix for suffix in allowed if suffix]
+        raise FormatError(f"{path}: the suffix must be {'one of ' * (len(shown) > 1)}{', '.join(shown)}")
     if is_standard_stream(path):
         return
     mode = _mode(path)

@@ -12,6 +12,9 @@ from remat.io.text import expect
 from remat.schedule.formats.base import ScheduleFormat, schedule_formats
 from remat.schedule.schedule import Schedule
 
+#: Suffixes of the schedules that commands write: a model's or a picture's suffix would promise something else.
+SUFFIXES = (".json", "")
+
 
 def read_schedule(path: str | os.PathLike[str], graph: ComputeGraph | None = None) -> Schedule:
     """The schedule in a file, or in standard input for ``-``; its format is found from its content.

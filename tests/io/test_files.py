@@ -138,8 +138,6 @@ def test_no_two_outputs_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "words",
     [
-        ["solve", "g.json", "-b", "6", "-o", "x.png", "--plot", "x.png"],
-        ["minimize", "g.json", "-o", "x.png", "--plot", "./x.png"],
         ["compare", "g.json", "-b", "6", "-m", "greedy", "--json", "x", "--csv", "x"],
         ["frontier", "g.json", "-b", "6", "-m", "greedy", "-o", "x.csv", "-o", "x.csv"],
         ["batch", "g.json", "--memory", "6", "-m", "greedy", "-o", "x.csv", "-o", "./x.csv"],
