@@ -13,6 +13,7 @@ from torch.fx.operator_schemas import normalize_function
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph, Op, Tensor
+from remat.torch.capture.kernels import with_real_memory
 from remat.torch.capture.places import module_paths, source_line
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured, Traced
@@ -82,6 +83,7 @@ def lower(
     CaptureError
         Where a value depends on the data, or there is nothing to compute.
     """
+    traced = with_real_memory(traced)
     fx = traced.module.graph
     storages = _Storages()
     tangents: list[str] = []
