@@ -1,7 +1,7 @@
 """Methods on graphs and budgets: overheads side by side, with bounds, times and what was published.
 
     python benchmarks/bench_methods.py auto|published|rotor|search|large|hierarchy
-        [--graphs G,H] [--budgets 90,70] [--orders fixed,free] [--methods M,N] [--seconds S] [--seeds N] [--picture F]
+        [--graphs G,H] [--budgets 90,70] [--orders fixed,free] [--methods M,N] [--seconds S] [--seeds N]
 
 Each set asks one question (:data:`SETS`); options replace its parts. Graphs are those of :func:`common.graph`. A method
 is ``name`` or ``name/backend``; ``depth-N`` is H-ILP over groups of N levels alone. A line shows medians over the seeds
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import common
-from bench_regression import NOTHING, Runner, most
+from bench_regression import Runner, most
 from scoreboard.published import published
 
 from remat.graphs.io import write_graph
@@ -73,36 +73,17 @@ SETS = {
 }  # fmt: skip
 
 
-def draw(rows: list[tuple[str, str, dict[str, float]]], path: Path) -> None:
-    """Draw overhead against budget, a panel for each graph and order."""
-    from matplotlib.figure import Figure
-
-    names = list(dict.fromkeys(name for name, _, _ in rows))
-    figure = Figure(figsize=(4 * len(names), 3.5), layout="constrained")
-    for place, name in enumerate(names):
-        axes = figure.add_subplot(1, len(names), place + 1)
-        some = [(float(budget), cells) for graph, budget, cells in rows if graph == name]
-        for method in some[0][1]:
-            points = [(budget, cells[method]) for budget, cells in some if cells[method] < NOTHING]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker="o", label=method)
-        axes.set(title=name, xlabel="budget, % of the reference peak", ylabel="overhead, %")
-    figure.axes[0].legend(fontsize="small")
-    figure.savefig(path)
-
-
 def main() -> None:
     chosen = sys.argv.pop(1) if sys.argv[1:] and sys.argv[1] in SETS else "auto"
     matrix = SETS[chosen]
     given = common.parse(
         str(__doc__), graphs=matrix.graphs, budgets=matrix.budgets, methods=matrix.methods, orders=matrix.orders,
-        seconds=matrix.seconds, seeds=matrix.seeds, picture="",
+        seconds=matrix.seconds, seeds=matrix.seeds,
     )  # fmt: skip
     methods = given.methods.split(",")
     print(f"{chosen}: {given.seconds:g} s, {given.seeds} seeds, one thread, {os.cpu_count()} cores; overheads in %")
     table = common.Table("graph:-22", "order:-5", "budget:6", *(f"{name}:{max(11, len(name))}" for name in methods),
                          "bound:9", "first s:7", "late s:6", "MiB:6", "published:9")  # fmt: skip
-    rows = []
     runner = Runner(sys.executable, given.seconds, given.seeds)
     for name, graph in common.graphs(given.graphs):
         for order, budget in itertools.product(given.orders.split(","), given.budgets.split(",")):
@@ -111,18 +92,14 @@ def main() -> None:
                 path = Path(folder) / "graph.json"
                 write_graph(graph, path)
                 runs = {method: runner.overhead(path, method, **problem) for method in methods}
-            medians = {method: median for method, (median, _) in runs.items()}
-            rows.append((f"{name} {order}", budget, medians))
             every = [facts for _, found in runs.values() for facts in found]
             first, late = (most(runs[methods[0]][1], fact) for fact in ("first", "late"))
             figures = matrix.published.get((name, budget)) or ", ".join(map(str, published(name, order, int(budget))))
-            table.row(name, order, f"{budget} %", *(f"{median:.4g}" for median in medians.values()),
+            table.row(name, order, f"{budget} %", *(f"{median:.4g}" for median, _ in runs.values()),
                       common.percent(most(every, "bound") or None, graph.base_cost), f"{first:.1f}", f"{late:.1f}",
                       most(every, "memory"), figures)  # fmt: skip
             for line in dict.fromkeys(facts["error"] for facts in every if "error" in facts):
                 print(f"  {line}")
-    if given.picture:
-        draw(rows, Path(given.picture))
 
 
 if __name__ == "__main__":

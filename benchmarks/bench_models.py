@@ -6,7 +6,7 @@
 A problem is ``GRAPH@BUDGET``; ``chain`` is the ablation of Checkmate's appendix A: the 8-layer chain at budget 4, with
 frontier-advancing stages and without. Solvers run on one thread and start from the schedule of `greedy`. `limited` is
 `stages` that leaves out what costs more than that schedule, `needed` is that without recomputing ahead. `h-ilp` has
-the blocks of the graph as composites, whose options save different sets of their tensors, from all down to none.
+the blocks of the graph as composites, with options of the method `hierarchical` for so many budgets.
 """
 
 from __future__ import annotations
@@ -15,56 +15,32 @@ from collections.abc import Callable
 from typing import Any
 
 import common
-import numpy as np
 
 from remat import Problem, Schedule, validate
 from remat.backends.highs import Highs
+from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
-from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions, Option
+from remat.formulations.hierarchical import Composite, HIlp, HIlpOptions
 from remat.formulations.stages import Stages, StagesOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics import HeuristicRun
 from remat.heuristics.greedy import Greedy
+from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.partition.blocks import Blocks
-from remat.hierarchy.tree import Group
+from remat.hierarchy.subproblem import SubProblem, translated
 from remat.registry import make_backend
 
 
-def option(problem: Problem, group: Group, share: float) -> Option:
-    """Save the tensors of the group that are cheapest to hold for what they cost, up to a share of all bytes."""
-    arrays = problem.graph.arrays
-    maker = {t: op for op in group.forward.tolist() for t in arrays.op_outputs[op].tolist()}
-    read = {t for op in group.backward.tolist() for t in arrays.op_inputs[op].tolist() if t in maker}
-    left, saved = share * arrays.size[list(read)].sum(), set()
-    for t in sorted(read, key=lambda t: -arrays.cost[maker[t]] / max(1, arrays.size[t])):
-        if arrays.size[t] <= left:
-            saved.add(t)
-            left -= arrays.size[t]
-    steps: list[int] = []
-
-    def compute(op: int) -> None:
-        for t in arrays.op_inputs[op].tolist():
-            if t in maker and t not in saved:
-                compute(maker[t])
-        steps.append(op)
-        saved.update(arrays.op_outputs[op].tolist())
-
-    for op in group.backward.tolist():
-        compute(op)
-    return Option(group.forward, steps)
-
-
 def composites(problem: Problem, count: int) -> tuple[Composite, ...]:
-    """The blocks of the graph, each with at most `count` options and that of its forward part alone."""
+    """The blocks of the graph, each with the options that eviction finds for `count` budgets, and the plain ones."""
     found = []
     for group in Blocks().partition(problem).root.children:
-        shares = np.linspace(1, 0, count if len(group.backward) else 0)
-        options = {o.backward.tobytes(): o for o in (option(problem, group, share) for share in shares)}
-        if len(group.forward) > 1:
-            whole = [*options.values(), Option(group.forward)]
-            found.append(Composite(group.name, group.forward, group.backward, whole))
+        part = SubProblem.of(problem, group)
+        made = options_of(part, Budgets(count, count), Effort(("eviction",)), Deadline.after(10))
+        options = [translated(one.option, part.ops) for one in made]
+        found.append(Composite(group.name, group.forward, group.backward, options))
     return tuple(found)
 
 

@@ -6,17 +6,18 @@
         [--methods auto,hierarchical,block-checkpointing,rotor] [--seconds S] [--least-seconds S]
         [--seeds N] [--threads N] [--tolerance T]
 
-A graph is one of the zoo, ``gpt@L`` (L small layers, 30 L + 15 ops) or ``layered@N``; ``zoo`` stands for all training
-graphs of the zoo. Graphs are made here and read by both, so it does not matter whether they were there before. A budget
-is a share of the reference peak, or ``least``: 5 % above the least peak that either checkout finds in the time. Every
-run is a process of its own; the runs of one line follow each other, so on a busy machine compare within a line.
-Overheads are medians over the seeds; a dash: no schedule, or the method does not apply. Ends with exit code 1 if the
+Graphs are those of :func:`common.graph`; ``zoo`` stands for all training graphs of the zoo. They are made here and read
+by both, so it does not matter whether they were there before. A budget is a share of the reference peak, or ``least``:
+5 % above the least peak that either checkout finds in the time. Every run is a process of its own; the runs of one line
+follow each other, so on a busy machine compare within a line. Overheads in % are medians over the seeds; a dash: no
+schedule, or the method does not apply. Seconds and memory are the largest of a line. Ends with exit code 1 if the
 default is worse than before by more than the tolerance (percentage points of overhead, or 1 % of the overhead if that
 is more: searches draw random numbers and have a clock), or finds no schedule where it did before.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import statistics
@@ -32,6 +33,7 @@ from typing import Any
 GRAPHS = "transformer,gpt-medium,resnet101-ops,layered@1000,vgg16,fcn8,mlp-mixer,regnet-32,fno-1d,fno-3d,uno"
 METHODS = "auto,hierarchical,block-checkpointing,rotor"
 NOTHING = float("inf")
+BEFORE = "auto before"
 
 
 def contestant(name: str) -> tuple[Any, Any]:
@@ -114,11 +116,7 @@ def most(found: Iterable[dict[str, Any]], fact: str) -> Any:
 
 
 def worse(now: float, before: float, tolerance: float) -> bool:
-    """Whether an overhead in % is worse by more than `tolerance` points and 1 %; infinite ones are no schedules.
-
-    >>> worse(5.0, 4.95, 0.1), worse(5.0, 4.0, 0.1), worse(NOTHING, 40.0, 0.1), worse(NOTHING, NOTHING, 0.1)
-    (False, True, True, False)
-    """
+    """Whether an overhead in % is worse by more than `tolerance` points and 1 %; infinite ones are no schedules."""
     return before < NOTHING and now > before + max(tolerance, before / 100)
 
 
@@ -138,46 +136,36 @@ def main() -> int:
     from remat.registry import formulations, heuristics, methods
 
     known = {*methods(), *heuristics(), *formulations()}
-    chosen = [method for method in given.methods.split(",") if method in known]
     now = Runner(sys.executable, given.seconds, given.seeds, given.threads)
-    before = Runner(given.before, given.seconds, given.seeds, given.threads) if given.before else None
+    columns = {method: (now, method) for method in given.methods.split(",") if method in known}
+    if given.before:
+        columns = {BEFORE: (Runner(given.before, given.seconds, given.seeds, given.threads), "auto"), **columns}
+    table = common.Table("graph:-16", "budget:6", "of peak:9", *(f"{label}:{max(11, len(label))}" for label in columns),
+                         "first s:7", "late s:6", "MiB:6")  # fmt: skip
     losses, lines = [], 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name in given.graphs.replace("zoo", ",".join([*TRAINING, *TRAINING_STEPS])).split(","):
-            graph, path = common.graph(name), Path(folder) / "graph.json"
+    names = given.graphs.replace("zoo", ",".join([*TRAINING, *TRAINING_STEPS]))
+    for (name, graph), share in itertools.product(common.graphs(names), given.budgets.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            path, peak = Path(folder) / "graph.json", graph.reference_peak
             write_graph(graph, path)
-            print(f"{name}: {len(graph.ops):,} ops, peak {graph.reference_peak:,} bytes", flush=True)
-            for share in given.budgets.split(","):
-                if share == "least":
-                    sides = [side for side in (before, now) if side]
-                    runs = [
-                        side.ask(path, "auto", seconds=given.least_seconds, objective="least-peak") for side in sides
-                    ]
-                    peaks = [int(run.get("peak", graph.reference_peak)) for run in runs]
-                    budget = min(graph.reference_peak, 21 * min(peaks) // 20)
-                    least = "  ".join(f"{100 * peak / graph.reference_peak:.2f} %" for peak in peaks)
-                    print(f"  least peak ({'before, now' if before else 'now'}): {least}")
-                else:
-                    budget = int(float(share) / 100 * graph.reference_peak)
-                overheads, notes = {}, []
-                for label, side, method in [
-                    *([("auto before", before, "auto")] if before else []),
-                    *((method, now, method) for method in chosen),
-                ]:
-                    overheads[label], found = side.overhead(path, method, budget=budget)
-                    first, late, memory = (most(found, fact) for fact in ("first", "late", "memory"))
-                    notes.append(f"{label} first {first:.1f} s, late {late:.1f} s, {memory} MiB")
-                    notes += [f"{label}: {facts['error']}" for facts in found if "error" in facts][:1]
-                line = "  ".join(f"{label} {shown(overhead)}" for label, overhead in overheads.items())
-                print(f"  {share} ({100 * budget / graph.reference_peak:.1f} %): {line}", flush=True)
-                for note in notes:
-                    print(f"      {note}")
-                lines += 1
-                auto = overheads.get("auto")
-                if before and auto is not None and worse(auto, overheads["auto before"], given.tolerance):
-                    losses.append(f"{name} at {share}")
-                    print("      WORSE than before", flush=True)
-    if before:
+            budget = int(float(share) / 100 * peak) if share != "least" else peak
+            if share == "least":
+                sides = {side.python: side for side, _ in columns.values()}.values()
+                runs = [side.ask(path, "auto", seconds=given.least_seconds, objective="least-peak") for side in sides]
+                budget = min(peak, 21 * min(int(run.get("peak", peak)) for run in runs) // 20)
+            found = {label: side.overhead(path, method, budget=budget) for label, (side, method) in columns.items()}
+        overheads = {label: overhead for label, (overhead, _) in found.items()}
+        every = [facts for _, runs in found.values() for facts in runs]
+        first, late, memory = (most(every, fact) for fact in ("first", "late", "memory"))
+        table.row(name, share, f"{100 * budget / peak:.2f} %", *map(shown, overheads.values()), f"{first:.1f}",
+                  f"{late:.1f}", memory)  # fmt: skip
+        for error in dict.fromkeys(facts["error"] for facts in every if "error" in facts):
+            print(f"      {error}")
+        lines += 1
+        if {BEFORE, "auto"} <= overheads.keys() and worse(overheads["auto"], overheads[BEFORE], given.tolerance):
+            losses.append(f"{name} at {share}")
+            print("      WORSE than before", flush=True)
+    if given.before:
         print(f"worse than before on {len(losses)} of {lines} lines: {', '.join(losses) or 'none'}")
     return 1 if losses else 0
 

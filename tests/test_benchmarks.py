@@ -1,8 +1,8 @@
 """The benchmarks: what counts as worse than before, and that each script runs on something small."""
 
-import importlib.util
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,13 +39,8 @@ SMALL = {
     ],
 )
 def test_what_is_worse(monkeypatch: pytest.MonkeyPatch, now: float, before: float, verdict: bool) -> None:
-    spec = importlib.util.spec_from_file_location("bench_regression", FOLDER / "bench_regression.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_regression", module)  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    assert module.worse(now, before, 0.1) is verdict
+    monkeypatch.syspath_prepend(FOLDER)
+    assert import_module("bench_regression").worse(now, before, 0.1) is verdict
 
 
 def test_every_script_is_tried() -> None:
