@@ -57,18 +57,16 @@ def table(name: str, found: TradeOff) -> dict[str, Any]:
     """Print a model's table; its rows and sums."""
     graph = found.graph
     print(f"\n{name}: {len(graph.ops)} ops, reference peak {graph.reference_peak / 1e6:.1f} MB, in {graph.cost_unit}")
-    print("budget   torch MB  share    torch extra   ours at that peak   ratio  at least   by")
+    columns = common.Table("budget:6", "torch MB:10", "share %:8", "torch extra %:13", "ours at that peak %:19",
+                           "ratio:7", "at least:9", "by:-1")  # fmt: skip
     pairs = at_equal_peak(found, TORCH)
     rows = []
     for pair in pairs:
         theirs, ours = pair.peer, pair.ours
-        extra = "-" if ours is None else f"{ours.overhead:.2f} %"
-        ratio = "-" if pair.ratio is None else f"{pair.ratio:.2f}"
-        least = "-" if pair.least_ratio is None else f"{pair.least_ratio:.2f}"
-        print(
-            f"{theirs.knob:>6} {theirs.peak / 1e6:10.1f}  {100 * theirs.peak / graph.reference_peak:5.1f} %"
-            f"  {theirs.overhead:9.2f} %  {extra:>16}  {ratio:>6}  {least:>8}   {ours.schedule.source if ours else ''}"
-        )
+        numbers = (ours and ours.overhead, pair.ratio, pair.least_ratio)
+        columns.row(theirs.knob, f"{theirs.peak / 1e6:.1f}", f"{100 * theirs.peak / graph.reference_peak:.1f}",
+                    f"{theirs.overhead:.2f}", *("-" if number is None else f"{number:.2f}" for number in numbers),
+                    ours.schedule.source if ours else "")  # fmt: skip
         rows.append({**theirs.row(), "ours": None if ours is None else ours.row(), "ratio": pair.ratio,
                      "least_ratio": pair.least_ratio})  # fmt: skip
     lowest = min(pair.peer.peak for pair in pairs)

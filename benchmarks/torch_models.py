@@ -75,16 +75,7 @@ OWN = [name for name in MODELS if not name.startswith("hf-")]
 
 
 def build(name: str, size: str, **changed: int | None) -> Sample:
-    """Make a model of random weights (seed 0) and its sample arguments.
-
-    Parameters
-    ----------
-    name : str
-        Key of :data:`MODELS`.
-    size : {"small", "full"}
-    changed
-        Sizes that differ; None or 0, and those that the model does not have, change nothing.
-    """
+    """Make a model of random weights (seed 0) and its sample arguments; sizes that are 0 or not its own are ignored."""
     make, *sizes = MODELS[name]
     chosen = sizes[SIZES.index(size)]
     changes = {key: value for key, value in changed.items() if value and key in chosen}

@@ -8,7 +8,7 @@ from runpy import run_path
 import pytest
 from refusals import check_text, refused
 
-from remat import Schedule, validate
+from remat import Schedule
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
@@ -44,13 +44,9 @@ def test_every_record_is_certified(name: str) -> None:
     known = [record for cell in cells if (record := board.read(cell)) is not None]
     assert len(known) in (0, 10)
     for record in known:
-        records.certify(record, graph, str(board.path(record.cell)))
+        certificate = records.certify(record, graph, str(board.path(record.cell)))
         assert record.budget == graph.reference_peak * record.percent // 100
-        if record.found is not None:
-            schedule = records.to_schedule(graph, record.found.ops, name)
-            certificate = validate(graph, schedule, record.cell.problem(graph).rules)
-            assert certificate.accepted
-            assert (certificate.cost, certificate.peak) == (record.found.cost, record.found.peak)
+        assert (certificate is None) is (record.found is None)
 
 
 def test_the_table_says_what_the_records_say() -> None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.io.documents import Document, check_header, decoded
+from remat.io.documents import Document, decoded
 from remat.io.files import parse_json
 from remat.schedule import Certificate, Rule, Schedule, validate
 from scoreboard.suite import Cell
 
-FORMAT, VERSION = "remat-scoreboard", 1
 #: A schedule computes each op this often at most, on average: what is longer is not read.
 MOST_COMPUTES_PER_OP = 1000
 #: What a record says of its graph.
@@ -52,6 +51,8 @@ class Found(Document):
 class Record(Document):
     """Record of one cell: graph and problem, the best known bound, the best known schedule."""
 
+    format: Literal["remat-scoreboard"] = "remat-scoreboard"
+    version: Literal[1] = 1
     instance: str
     order: Order
     percent: Count
@@ -102,8 +103,7 @@ class Record(Document):
 
 def to_text(record: Record) -> str:
     """The one spelling of a record."""
-    content = {"format": FORMAT, "version": VERSION, **record.model_dump()}
-    return json.dumps(content, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+    return json.dumps(record.model_dump(), indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def from_text(text: str, name: str) -> Record:
@@ -114,10 +114,9 @@ def from_text(text: str, name: str) -> Record:
     FormatError
         Beginning with `name`, if it is not a record in its one spelling.
     """
-    content: Any = parse_json(text, name)
+    content = parse_json(text, name)
     try:
-        check_header(content, FORMAT, VERSION)
-        record = decoded(Record, {key: value for key, value in content.items() if key not in ("format", "version")})
+        record = decoded(Record, content)
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
     if to_text(record) != text:
