@@ -1,7 +1,6 @@
 """Buffers of schedules, addresses and their certificate, and the files that both are in."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from refusals import refused
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphBuilder
-from remat.graphs.io import load_graph
 from remat.schedule import Addresses, Buffers, Memory, Schedule, check_addresses, schedule_buffers, simulate
 from remat.schedule.address_files import read_addresses, write_addresses
 from remat.schedule.addresses import AddressRule
@@ -54,49 +52,28 @@ def test_a_schedule_that_does_not_run_has_no_buffers() -> None:
         schedule_buffers(fan(), Schedule.from_steps([("compute", "add p")]))
 
 
-@pytest.mark.shared
-def test_buffers_of_published_schedules_have_their_peaks(shared) -> None:
-    from remat.schedule.io import read_schedule
-
-    folder = shared / "data"
-    expected = json.loads((folder / "schedules/EXPECTED.json").read_text())["schedules"]
-    for name, facts in expected.items():
-        if facts["valid"] and name.startswith(("checkmate", "gpt2l")):
-            graph = load_graph(str(folder / f"graphs/{facts['graph']}.json"))
-            assert (
-                schedule_buffers(graph, read_schedule(folder / f"schedules/{name}.json", graph)).peak() == facts["peak"]
-            )
-
-
 def three() -> Buffers:
     return Buffers.of(["a", "b", "c"], lower=[0, 1, 2], upper=[2, 3, 3], size=[4, 2, 1])
 
 
 @pytest.mark.parametrize(
-    ("offset", "rule", "words"),
+    ("offset", "alignment", "rule", "words"),
     [
-        ([0, 3, 0], AddressRule.OVERLAP, "step 1: buffer 'b' at .3, 5. overlaps buffer 'a' at .0, 4."),
-        ([0, 4, -1], AddressRule.NEGATIVE, "buffer 'c' has offset -1, which is negative"),
-        (
-            [2, 0, 9],
-            AddressRule.CAPACITY,
-            "step 2: buffer 'c' at .9, 10. ends beyond the capacity of 'memory', 6 bytes",
-        ),
+        ([0, 3, 0], 1, AddressRule.OVERLAP, "step 1: buffer 'b' at [3, 5) overlaps buffer 'a' at [0, 4)"),
+        ([0, 4, -1], 1, AddressRule.NEGATIVE, "buffer 'c' has offset -1, which is negative"),
+        ([2, 0, 9], 1, AddressRule.CAPACITY,
+         "step 2: buffer 'c' at [9, 10) ends beyond the capacity of 'memory', 6 bytes"),
+        ([0, 4, 0], 8, AddressRule.ALIGNMENT, "buffer 'b' has offset 4, not a multiple of 8"),
     ],
-)
-def test_what_addresses_break_is_named(offset: list[int], rule: AddressRule, words: str) -> None:
-    found = check_addresses(Addresses.in_one_memory(three(), offset, capacity=6))
+)  # fmt: skip
+def test_what_addresses_break_is_named(offset: list[int], alignment: int, rule: AddressRule, words: str) -> None:
+    found = check_addresses(Addresses.in_one_memory(three(), offset, capacity=6, alignment=alignment))
     assert not found.accepted
-    assert found.first is not None
-    assert found.first.rule is rule
-    with pytest.raises(AssertionError, match=words):
-        raise AssertionError(str(found.first))
+    assert rule in [violation.rule for violation in found.violations]
+    assert words in [str(violation) for violation in found.violations]
 
 
-def test_alignment_counts_in_offsets_arena_and_peak() -> None:
-    odd = check_addresses(Addresses.in_one_memory(three(), [0, 4, 0], alignment=8))
-    assert odd.first is not None
-    assert odd.first.message == "buffer 'b' has offset 4, not a multiple of 8"
+def test_alignment_counts_in_arena_and_peak() -> None:
     right = check_addresses(Addresses.in_one_memory(three(), [0, 8, 0], alignment=8))
     assert (right.accepted, right.arena, right.peak, right.fragmentation) == (True, 16, 16, 0)
 
@@ -144,29 +121,47 @@ def test_the_check_agrees_with_all_pairs(rows: list[tuple[int, int, int, int]]) 
     assert found.arena == max(r[2] + r[3] for r in rows)
 
 
+def written(size: object = 1, offset: object = 0, memories: str = '[{"name": "m"}]') -> str:
+    """Addresses of one buffer as JSON."""
+    return (
+        f'{{"format": "remat-addresses", "version": 1, "memories": {memories}, "buffers": '
+        f'[{{"id": "a", "lower": 0, "upper": 1, "size": {size}, "offset": {offset}}}]}}'
+    )
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("name", "text"),
     [
-        "",
-        "id,lower,size\n",
-        "id,lower,upper,size,gaps\n",
-        "id,lower,upper,size\na,0,2\n",
-        "id,lower,upper,size\na,0,2,3\n\na,0,2,3\n",
-        "id,lower,upper,size\na,0,2,-3\n",
-        "id,lower,upper,size\na,0,2,1e3\n",
-        "id,lower,upper,size\na,0,2,９\n",
-        "id,lower,upper,size\na,0,2,99999999999999999999999\n",
-        "id,lower,upper,size\na,2,2,3\n",
-        "id,lower,upper,size\n,0,2,3\n",
-        'id,lower,upper,size\n"a,0,2,3\n',
-        "id,lower,upper,size\n" + "".join(f"{k},0,1,{2**60}\n" for k in range(3)),
+        *[("t.csv", text) for text in (
+            "",
+            "id,lower,size\n",
+            "id,lower,upper,size,gaps\n",
+            "id,lower,upper,size\na,0,2\n",
+            "id,lower,upper,size\na,0,2,3\n\na,0,2,3\n",
+            "id,lower,upper,size\na,0,2,-3\n",
+            "id,lower,upper,size\na,0,2,1e3\n",
+            "id,lower,upper,size\na,0,2,９\n",
+            "id,lower,upper,size\na,0,2,99999999999999999999999\n",
+            "id,lower,upper,size\na,2,2,3\n",
+            "id,lower,upper,size\n,0,2,3\n",
+            'id,lower,upper,size\n"a,0,2,3\n',
+            "id,lower,upper,size\n" + "".join(f"{k},0,1,{2**60}\n" for k in range(3)),
+        )],
+        *[("t.json", text) for text in (
+            '{"format": "remat-addresses", "version": 1, "memories": []}',
+            '{"format": "remat-addresses", "version": 2}',
+            '{"name": "OfflineMemoryAllocation", "version": 1, "subgraphs": 1, "offsets": [-7]}',
+            written(memories="[]"),
+            written(offset="1e400"),
+            written(size=99999999999999999999),
+        )],
     ],
-)
-def test_a_table_that_is_wrong_is_refused_by_row(tmp_path, text: str) -> None:
-    path = tmp_path / "t.csv"
+)  # fmt: skip
+def test_files_that_are_wrong_are_refused(tmp_path, name: str, text: str) -> None:
+    path = tmp_path / name
     path.write_text(text)
-    with refused("format.table", culprit=str(path)):
-        read_table(path)
+    with refused("format.table" if name == "t.csv" else "schedule-file.addresses", culprit=str(path)):
+        read_table(path) if name == "t.csv" else read_addresses(path)
 
 
 def test_tables_and_json_come_back(tmp_path) -> None:
@@ -177,16 +172,12 @@ def test_tables_and_json_come_back(tmp_path) -> None:
         assert back.buffers.names == ("a", "b", "c")
         assert [back.offset.tolist(), back.memory.tolist()] == [[0, 4, 8], [0, 0, 1]]
     assert (back.memories, back.alignment, back.source) == (where.memories, 4, "me")
-    buffers, none = read_table_of(tmp_path, table_text(three()))
+    (tmp_path / "bare.csv").write_text(table_text(three()))
+    buffers, none = read_table(tmp_path / "bare.csv")
     assert none is None
     assert buffers.size.tolist() == [4, 2, 1]
     with refused("format.no-offset"):
         read_addresses(tmp_path / "bare.csv")
-
-
-def read_table_of(folder, text: str):
-    (folder / "bare.csv").write_text(text)
-    return read_table(folder / "bare.csv")
 
 
 def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
@@ -217,23 +208,3 @@ def test_tflite_plans_come_back_and_say_what_they_cannot_say(tmp_path) -> None:
             Addresses.in_one_memory(twice, np.cumsum(twice.size)), tmp_path / "twice.bin", None, len(graph.tensors)
         )
     assert not (tmp_path / "twice.bin").exists()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"format": "remat-addresses", "version": 1, "memories": []}',
-        '{"format": "remat-addresses", "version": 2}',
-        '{"name": "OfflineMemoryAllocation", "version": 1, "subgraphs": 1, "offsets": [-7]}',
-        '{"format": "remat-addresses", "version": 1, "memories": [], "buffers": [{"id": "a", "lower": 0, "upper": 1, '
-        '"size": 1, "offset": 0}]}',
-        '{"format": "remat-addresses", "version": 1, "memories": [{"name": "m"}], "buffers": [{"id": "a", "lower": 0, '
-        '"upper": 1, "size": 1, "offset": 1e400}]}',
-        '{"format": "remat-addresses", "version": 1, "memories": [{"name": "m"}], "buffers": [{"id": "a", "lower": 0, '
-        '"upper": 1, "size": 99999999999999999999, "offset": 0}]}',
-    ],
-)
-def test_json_that_is_wrong_is_refused(tmp_path, text: str) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(FormatError, match=r"x\.json"):
-        read_addresses(tmp_path / "x.json")

@@ -174,18 +174,13 @@ def test_a_long_trace():
         ("problem.chip", {"on_chip": 511}),
         ("problem.bytes", {"on_chip": 8, "block": True}),
         ("problem.kept-tensor", {"on_chip": 8, "block": 1, "keep": ["z"]}),
+        ("schedule.not-valid", {"on_chip": 100, "block": 1, "schedule": computes("bdcea")}),
     ],
 )
 def test_what_is_refused(kind, arguments):
     graph = small_graph()
     with refused(kind):
-        off_chip_traffic(graph, computes(graph.order), **arguments)
-
-
-def test_a_broken_schedule_is_refused():
-    graph = small_graph()
-    with refused("schedule.not-valid", culprit="a"):
-        off_chip_traffic(graph, computes(["b", "d", "c", "e", "a"]), 100, block=1)
+        off_chip_traffic(graph, **{"schedule": computes(graph.order), **arguments})
 
 
 def test_the_picture(tmp_path):
