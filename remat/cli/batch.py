@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,6 +81,7 @@ def command(
 
     Exit code 0: some method has a schedule; 1: none has; 2: an error; 130: Ctrl-C.
     """
+    from remat.experiments.compare import table_csv
     from remat.experiments.max_batch import max_batch, read_memory
     from remat.schedule.plots import SUFFIXES
 
@@ -98,39 +100,40 @@ def command(
         )
         for name in names
     ]  # fmt: skip
-    chosen_ones = methods_of(methods, run)
     done: list[BatchResult] = []
 
     outputs = Outputs()
 
     def text_of(path: Path) -> str:
-        return _json(done) if path.suffix.lower() == ".json" else _csv(done)
+        if path.suffix.lower() != ".json":
+            return table_csv([{**answer.row(), "versions": {}} for answer in done])
+        return json_text(
+            [
+                {**answer.row(), "limits": dict(answer.limits), "tried": [probe.as_dict() for probe in answer.probes]}
+                for answer in done
+            ]
+        )
+
+    def on_probe(probe: Probe) -> None:
+        if not run.output.quiet:
+            line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
+            print(line, file=sys.stderr, flush=True)
 
     with interrupts():
-        for family in families:
-            for method in chosen_ones:
-
-                def on_probe(probe: Probe) -> None:
-                    if not run.output.quiet:
-                        line = f"  batch {probe.batch:,}: {probe.verdict} by {probe.method} ({probe.seconds:.1f} s)"
-                        print(line, file=sys.stderr, flush=True)
-
-                with Watched(run.output.quiet)(f"{family.name}, {method.label}") as on_progress:
-                    answer = max_batch(
-                        family, memory, method,
-                        order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
-                        count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
-                        options=run.solve_options(family.pattern),
-                        on_progress=on_progress, on_probe=on_probe,
-                    )  # fmt: skip
-                done.append(answer)
-                for path in tables or ():
-                    outputs.attempt_text(path, text_of(path))
-                if schedules is not None:
-                    _write_schedule(answer, schedules, outputs)
-                if answer.interrupted:
-                    break
-            if done[-1].interrupted:
+        for family, method in product(families, methods_of(methods, run)):
+            with Watched(run.output.quiet)(f"{family.name}, {method.label}") as on_progress:
+                answer = max_batch(
+                    family, memory, method,
+                    order=run.problem.order, max_computes=run.problem.max_computes, keep=run.problem.keep,
+                    count_constant_memory=count_constant_memory, stop=run.solve.time_limit,
+                    options=run.solve_options(family.pattern), on_progress=on_progress, on_probe=on_probe,
+                )  # fmt: skip
+            done.append(answer)
+            for path in tables or ():
+                outputs.attempt_text(path, text_of(path))
+            if schedules is not None:
+                _write_schedule(answer, schedules, outputs)
+            if answer.interrupted:
                 break
         writing()
         for path in tables or ():
@@ -186,20 +189,6 @@ def _batch_of(graph: ComputeGraph, name: str) -> int:
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise FormatError(f"{name}: its meta data do not say of which batch size it is (meta.batch)")
     return batch
-
-
-def _json(done: Sequence[BatchResult]) -> str:
-    content = [
-        {**answer.row(), "limits": dict(answer.limits), "tried": [probe.as_dict() for probe in answer.probes]}
-        for answer in done
-    ]
-    return json_text(content)
-
-
-def _csv(done: Sequence[BatchResult]) -> str:
-    from remat.experiments.compare import table_csv
-
-    return table_csv([{**answer.row(), "versions": {}} for answer in done])
 
 
 def _write_schedule(answer: BatchResult, folder: Path, outputs: Outputs) -> None:

@@ -207,25 +207,19 @@ def _cells(run: Run) -> list[str]:
     def overhead(cost: int | None) -> str:
         return "-" if cost is None else overhead_text(cost, base)
 
-    def seconds(time: float | None) -> str:
-        return "-" if time is None else f"{time:.2f} s"
+    def shown(number: float | None, form: str = "{:,}") -> str:
+        return "-" if number is None else form.format(number)
 
-    def count(number: int | None) -> str:
-        return "-" if number is None else f"{number:,}"
-
+    times = (run.seconds_to_best, *(answer.timings.get(part) for part in ("build", "preliminary", "total")))
     stop = "" if answer.stop in ("finished", "other") else f" ({answer.stop})"
     return [
         run.method.label,
         f"{answer.status}{stop}",
         overhead(answer.cost),
-        (count if answer.asks_peak else overhead)(None if answer.status == "infeasible" else answer.bound),
+        (shown if answer.asks_peak else overhead)(None if answer.status == "infeasible" else answer.bound),
         "-" if answer.gap is None else f"{100 * answer.gap:.3g} %",
-        count(answer.peak),
-        seconds(run.seconds_to_best),
-        seconds(answer.timings.get("build")),
-        seconds(answer.timings.get("preliminary")),
-        seconds(answer.timings.get("total")),
-        count(answer.variables),
-        count(answer.constraints),
+        shown(answer.peak),
+        *(shown(time, "{:.2f} s") for time in times),
+        *map(shown, (answer.variables, answer.constraints)),
         answer.source or "-",
     ]

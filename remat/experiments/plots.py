@@ -175,7 +175,7 @@ def _draw_frontier(axes: Axes, frontier: Frontier, number: int, label: str, scal
     width, size = max(3.6 - 0.8 * number, 1.0), max(10.5 - 2.0 * number, 4.0)
 
     def height(cost: int) -> float:
-        return _height(cost, base)
+        return cost_height(cost, base)
 
     found = [(cell.budget / scale, height(cell.cost), cell.status == "optimal")
              for cell in cells if cell.cost is not None]  # fmt: skip
@@ -209,7 +209,7 @@ def _draw_crosses(axes: Axes, frontier: Frontier, number: int, *, scale: int, he
                   markeredgewidth=thick, linestyle="none", transform=axes.get_xaxis_transform())  # fmt: skip
 
 
-def _height(cost: int, base: int) -> float:
+def cost_height(cost: int, base: int) -> float:
     """Overhead in %, or the cost where computing each op once costs nothing."""
     overhead = overhead_percent(cost, base)
     return float(cost) if overhead is None else overhead
@@ -251,7 +251,7 @@ class _Measure:
 
     def height(self, value: int) -> float:
         """Of an objective or a bound."""
-        return value / self.scale if self.scale else _height(value, self.base)
+        return value / self.scale if self.scale else cost_height(value, self.base)
 
 
 def _draw(axes: Axes, run: Run, number: int) -> None:

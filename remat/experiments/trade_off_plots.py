@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remat.experiments.plots import COLOURS, MARKERS
+from remat.experiments.plots import COLOURS, MARKERS, cost_height
 from remat.experiments.trade_off import Point, TradeOff
 from remat.io.sizes import size_text, size_unit
 from remat.schedule.plots import empty_figure, figure_saver, plain_text
@@ -30,7 +30,7 @@ def plot_trade_off(found: TradeOff) -> Figure:
     axes = figure.subplots()
     peaks = [point.peak for point in found.points if point.peak is not None]
     scale, unit = size_unit(max([graph.reference_peak, *peaks]))
-    front = [(point.peak or 0, _height(point, graph.base_cost)) for point in found.front()]
+    front = [(point.peak or 0, cost_height(point.cost or 0, graph.base_cost)) for point in found.front()]
     if front:
         right = max(graph.reference_peak, *(peak for peak, _ in front))
         axes.step([*(peak / scale for peak, _ in front), right / scale], [*(y for _, y in front), front[-1][1]],
@@ -57,7 +57,7 @@ def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale
     valid = [point for point in points if point.peak is not None]
     failed = len(points) - len(valid)
     label = plain_text(who) + (f" ({failed} without a valid schedule)" if failed else "")
-    places = [((point.peak or 0) / scale, _height(point, base)) for point in valid]
+    places = [((point.peak or 0) / scale, cost_height(point.cost or 0, base)) for point in valid]
     axes.plot([x for x, _ in places], [y for _, y in places], color=colour, marker=marker, markersize=5,
               linewidth=1.2 if len(places) > 1 else 0, label=label, zorder=2)  # fmt: skip
     if len(valid) < 2:
@@ -75,8 +75,3 @@ def _draw_maker(axes: Axes, number: int, who: str, points: list[Point], *, scale
 def _knob(knob: str) -> str:
     """What a maker was asked for; a large whole number is a budget in bytes."""
     return size_text(int(knob)) if len(knob) < 20 and knob.isdecimal() and int(knob) >= 1024 else knob
-
-
-def _height(point: Point, base: int) -> float:
-    """Overhead in %, or the cost where computing each op once costs nothing."""
-    return float(point.cost or 0) if not base else point.overhead or 0.0

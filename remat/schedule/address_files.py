@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,20 +194,14 @@ def write_addresses(
     wanted = format_for(path, to)
     if wanted == "tflite" and num_tensors is None:
         raise FormatError(f"{path}: a TFLite plan is for the tensors of a graph, and there is none")
-    writers: Mapping[str, Callable[[], str | bytes]] = {
-        "json": lambda: json_text(addresses),
-        "csv": lambda: table_text(addresses.buffers, addresses),
-        "tflite": lambda: _packed(tflite_offsets(addresses, num_tensors or 0)),
-    }
+    if wanted != "tflite":
+        write_atomic(path, json_text(addresses) if wanted == "json" else table_text(addresses.buffers, addresses))
+        return
     try:
-        content = writers[wanted]()
+        words = tflite_offsets(addresses, num_tensors or 0)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
-    write_atomic(path, content)
-
-
-def _packed(words: list[int]) -> bytes:
-    return struct.pack(f"<{len(words)}i", *words)
+    write_atomic(path, struct.pack(f"<{len(words)}i", *words))
 
 
 def read_addresses(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -189,14 +189,19 @@ def schedule_buffers(
     return Buffers(called, low, high, sizes, tensors, graph.name, graph.digest)
 
 
+def occurrences(values: Iterable[Hashable]) -> list[int]:
+    """How often each value has stood there up to its place, itself included."""
+    seen: dict[Hashable, int] = {}
+    result = []
+    for value in values:
+        seen[value] = seen.get(value, 0) + 1
+        result.append(seen[value])
+    return result
+
+
 def _instances(names: list[str]) -> list[str]:
     """The same with ``#2`` after the second of a name, and so on."""
-    times: dict[str, int] = {}
-    result = []
-    for name in names:
-        times[name] = times.get(name, 0) + 1
-        result.append(name if times[name] == 1 else f"{name}#{times[name]}")
-    return result
+    return [name if k == 1 else f"{name}#{k}" for name, k in zip(names, occurrences(names), strict=True)]
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:

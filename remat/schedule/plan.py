@@ -6,7 +6,7 @@ import heapq
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import count, zip_longest
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
@@ -122,18 +122,21 @@ class ExecutionPlan:
         %0 = allocate "a" 4; compute "a" () -> (%0); %1 = allocate "b" 2; compute "b" (%0) -> (%1)
         """
         written = running(graph, schedule, keep=keep)
-        places = _Registers()
+        given_back: list[int] = []  # a heap
+        fresh = count()
         held: dict[str, int] = {}
 
         def taken(tensor: str) -> Allocate:
-            held[tensor] = places.take()
+            held[tensor] = heapq.heappop(given_back) if given_back else next(fresh)
             return Allocate(held[tensor], tensor, graph.tensors[graph.tensor_index[tensor]].size)
 
         inputs = tuple(taken(name) for name in graph.inputs)
         statements: list[Statement] = []
         for kind, target in zip(written.kinds.tolist(), graph_positions(graph, written).tolist(), strict=True):
             if kind == StepKind.FREE:
-                statements.append(Deallocate(places.give_back(held.pop(graph.tensor_names[target]))))
+                register = held.pop(graph.tensor_names[target])
+                heapq.heappush(given_back, register)
+                statements.append(Deallocate(register))
                 continue
             op = graph.ops[target]
             statements += [taken(name) for name in op.outputs if name not in held]
@@ -200,21 +203,3 @@ def _renumbered(statement: Statement, numbers: Mapping[int, int]) -> Statement:
         )
         return replace(statement, reads=reads, writes=writes)
     return replace(statement, register=numbers.get(statement.register, -1))
-
-
-class _Registers:
-    """Numbers of registers; those that were given back go first, the smallest before the others."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._next = 0
-
-    def take(self) -> int:
-        if self._free:
-            return heapq.heappop(self._free)
-        self._next += 1
-        return self._next - 1
-
-    def give_back(self, register: int) -> int:
-        heapq.heappush(self._free, register)
-        return register

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from remat.graphs import ComputeGraph
 from remat.io.text import one_line
-from remat.schedule.buffers import Buffers, schedule_buffers
+from remat.schedule.buffers import Buffers, occurrences, schedule_buffers
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate_valid
 
@@ -131,12 +131,7 @@ class Timeline:
 
 def _numbers(values: Int) -> Int:
     """How often each value has stood in the array up to here, itself included; 0 for -1."""
-    seen: dict[int, int] = {}
-    result = []
-    for value in values.tolist():
-        seen[value] = seen.get(value, 0) + 1
-        result.append(seen[value] if value >= 0 else 0)
-    return np.array(result, dtype=np.int64)
+    return np.array(occurrences(values.tolist()), dtype=np.int64) * (values >= 0)
 
 
 def module_paths(graph: ComputeGraph) -> dict[str, str]:
