@@ -14,7 +14,7 @@ from refusals import check_text, refused
 from remat import registry
 from remat.backends.base import SolveOptions
 from remat.config import Config, example, make_options, schema
-from remat.errors import FormatError, ProblemError, RematError
+from remat.errors import BackendError, FormatError, ProblemError, RematError
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
@@ -393,6 +393,19 @@ def test_a_class_that_is_none(word: str) -> None:
     with pytest.raises(RematError) as caught:
         Config.from_mapping(problem, overrides={"solve": {"method": word}}).run()
     check_text("configuration.class", f"{word} -> {caught.value}")
+
+
+def test_solvers_of_levels_have_their_options_and_name_no_file() -> None:
+    text = {
+        "problem": {"graph": "vgg16"}, "solve": {"method": "hierarchical"},
+        "methods": {"hierarchical": {"leaf_backend": "highs", "group_backend": "minizinc:gecode"}},
+        "backends": {"highs": {"presolve": "on"}, "minizinc": {"a": 1}, "cp-sat": {"b": 2}},
+    }  # fmt: skip
+    options = Config.from_mapping(text).options_of("hierarchical")
+    assert options.solver_options == {"highs": {"presolve": "on"}, "minizinc:gecode": {"a": 1}}
+    for wrong in ({"leaf_backend": "pyomo:./cbc"}, {"solver_options": {"highs": {"log_file": "x"}}}):
+        with pytest.raises(BackendError, match=r"names? a file.* command line"):
+            Config.from_mapping({**text, "methods": {"hierarchical": wrong}})
 
 
 def test_the_objective(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from remat import registry
 from remat.backends.base import SolveOptions
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, shown, unknown
+from remat.config.levels import check_levels, with_tables
 from remat.config.method_options import make_options
 from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
 from remat.deadline import Deadline
@@ -160,7 +161,8 @@ class Config(Section):
             if not allow_solver_files:
                 check_solver_options(backend, given, f"{name}: ")
         for method, given in (config.formulations | config.heuristics | config.methods).items():
-            make_options(method, given, f"{name}: ", config._imported.get(method))
+            options = make_options(method, given, f"{name}: ", config._imported.get(method))
+            check_levels(options, f"{name}: ", allow_solver_files=allow_solver_files)
         return config
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -182,7 +184,9 @@ class Config(Section):
     def options_of(self, method: str) -> Any:
         """The options of a method, None where none are given."""
         given = (self.formulations | self.heuristics | self.methods).get(method)
-        return make_options(method, given, kind=self._imported.get(method)) if given else None
+        if not given:
+            return None
+        return with_tables(make_options(method, given, kind=self._imported.get(method)), self.solver_options_of)
 
     def solver_options_of(self, backend: str) -> dict[str, Any]:
         """What is passed to that solver untouched."""

@@ -83,7 +83,7 @@ def _least_cost(
                 break
             composites = more
         found = choice_of(
-            session.problem, composites, clock, method=effort.methods[0], seed=effort.seed + number, moves=moves,
+            session.problem, composites, clock, effort=effort.seeded(number), moves=moves,
             first=None if best is None else best.options,
         )  # fmt: skip
         if found is None:
@@ -116,7 +116,7 @@ def _least_peak(
     while step >= LAST_STEP and not (clock.expired or session.enough):
         limit = peak - max(1, int(step * (peak - problem.structural_peak)))
         asked = replace(problem, budget=limit, objective=Objective.LEAST_COST)
-        found = choice_of(asked, composites, clock, method=effort.methods[0], seed=effort.seed, moves=moves)
+        found = choice_of(asked, composites, clock, effort=effort, moves=moves)
         if found is not None and found.fits:
             worth = _take(session, found)
             peak = min(peak, worth[1])

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from pydantic import GetPydanticSchema
+
 from remat import registry
+from remat.backends.base import Backend
+from remat.backends.choice import BackendLike, as_backend
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation
 from remat.formulations.hierarchical import Composite
 from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.flat import NO_DEADLINE, least_peaks, polish, schedules
-from remat.hierarchy.options import Budgets, Effort
+from remat.hierarchy.options import Budgets, Effort, Solvers
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.tree import Group, Hierarchy
@@ -25,6 +30,8 @@ from remat.solving.method import FormulationMethod, Method, make_method
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.session import Session
 
+#: In a configuration, a name.
+Word = GetPydanticSchema(lambda _, handler: handler(str | None))
 #: Shares of the time left: partition, options of all groups, choices among them, each answer to the whole problem, and
 #: bounds.
 PARTITION_SHARE, OPTIONS_SHARE, CHOICES_SHARE, TOP_SHARE, BOUND_SHARE = 0.2, 0.3, 0.25, 0.3, 0.2
@@ -60,6 +67,11 @@ class HierarchicalOptions(Options):
         is kept. The first of `group_methods` also answers problems whose ops are groups with an option each.
     seconds : float
         Most seconds of each of them for each budget.
+    leaf_backend, group_backend : str, class, Backend or None
+        Solvers of the models of `leaf_methods` and `group_methods`; None: the backend of the whole. They get the seed,
+        gap and isolation of the whole, and one thread.
+    solver_options : mapping of str to mapping
+        Options of these solvers, by the full name of the backend; default: those of the whole, for its backend.
     top_methods : tuple of str
         Who answers the whole problem: heuristics before anything is grouped, those that apply; then formulations that
         know composites (``h-ilp``, ``h-intervals``), which are given the groups; then others, which look at the ops
@@ -87,6 +99,9 @@ class HierarchicalOptions(Options):
     leaf_methods: tuple[str, ...] = ("drops",)
     group_methods: tuple[str, ...] = ("drops", "h-ilp")
     seconds: Annotated[float, Range(above=0)] = 2.0
+    leaf_backend: Annotated[BackendLike | None, Word] = None
+    group_backend: Annotated[BackendLike | None, Word] = None
+    solver_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     top_methods: tuple[str, ...] = ("block-checkpointing", "drops", "few-stages", "rotor", "h-ilp")
     nodes: Positive = 80
     moves: Annotated[int, Range(0)] = 8
@@ -140,10 +155,15 @@ class Hierarchical(Method):
 
     def run(self, session: Session) -> None:
         run = _Run(session, self.options, self.executor)
-        if session.asks_peak:
-            run.least_peak()
-        else:
-            run.least_cost()
+        try:
+            if session.asks_peak:
+                run.least_peak()
+            else:
+                run.least_cost()
+        finally:
+            session.note(str(run.solvers))
+            for versions in run.solvers.versions.values():
+                session.versions |= versions
 
 
 class _Run:
@@ -152,6 +172,9 @@ class _Run:
     def __init__(self, session: Session, options: HierarchicalOptions, executor: Executor | None) -> None:
         self.session, self.options, self.executor = session, options, executor
         self.problem, self.clock = session.problem, session.call.deadline
+        self.solvers = Solvers()
+        self.leaf = self._effort(options.leaf_methods, options.leaf_backend)
+        self.upper = self._effort(options.group_methods, options.group_backend)
 
     def least_cost(self) -> None:
         """Steps 1 to 4."""
@@ -216,11 +239,8 @@ class _Run:
     def _options(self, hierarchy: Hierarchy, name: str, left: int) -> list[Composite]:
         """Step 2 for one partition, in its part of the time for those that are left."""
         session, options = self.session, self.options
-        knobs = Knobs(
-            Budgets(options.peaks, options.saved),
-            self._effort(options.leaf_methods), self._effort(options.group_methods), options.options,
-            options.total_options,
-        )  # fmt: skip
+        budgets = Budgets(options.peaks, options.saved)
+        knobs = Knobs(budgets, self.leaf, self.upper, options.options, options.total_options)
         with session.step(f"options ({name})"):
             recursion = Recursion(
                 hierarchy, knobs, self._share(OPTIONS_SHARE / left), self.executor, options.workers,
@@ -235,16 +255,26 @@ class _Run:
     def _choices(self, composites: list[Composite], left: int) -> Chosen:
         """An option of each group, chosen by trying; how good the best choice is, and the groups with more options."""
         late = self.clock.expired and self.session.best is not None  # else one choice is worth some tenths of a second
-        if late or not self._known(self.options.group_methods):
+        if late or not self.upper.methods:
             return Chosen(composites)
         with self.session.step("choices of options"):
             model = self._nodes(composites) <= self.options.nodes and bool(self._models())
             clock = self._share((FEW_SHARE if model else CHOICES_SHARE) / left)
-            upper, leaf = self._effort(self.options.group_methods), self._effort(self.options.leaf_methods)
-            return choose(self.session, composites, upper, leaf, moves=self.options.moves, clock=clock)
+            return choose(self.session, composites, self.upper, self.leaf, moves=self.options.moves, clock=clock)
 
-    def _effort(self, methods: tuple[str, ...]) -> Effort:
-        return Effort(self._known(methods), self.options.seconds, self.session.call.seed)
+    def _effort(self, methods: tuple[str, ...], backend: BackendLike | None) -> Effort:
+        """Methods of a level with their solver; the options of the call go to the solver that they are meant for."""
+        session = self.session
+        solver: Backend | None = session.solver if backend is None else as_backend(backend)
+        given: Mapping[str, Any] = {}
+        if solver is not None and not solver.ready().ready:
+            session.note(f"backend {solver.full_name!r} was left out: {solver.ready().reason}")
+            solver = None
+        if solver is not None:
+            own = session.call.solver if solver.full_name == session.backend else {}
+            given = self.options.solver_options.get(solver.full_name, own)
+        call = replace(session.call, deadline=Deadline(), threads=1, log=None, start="auto", solver=given)
+        return Effort(self._known(methods), self.options.seconds, solver, call, self.solvers)
 
     def _prepare(self) -> None:
         """Load what solves groups, if no start has done so: their seconds would be over before it is there."""

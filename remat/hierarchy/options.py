@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from remat.backends.base import SolveOptions
-from remat.backends.choice import as_backend
+from remat.backends.base import MOST, Backend, SolveOptions
 from remat.deadline import Deadline, OverdueError
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.formulations.hierarchical import Composite, CompositeProblem, Option
@@ -18,11 +17,14 @@ from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.simulate import simulate
 from remat.solving.method import MethodLike, make_method
+from remat.solving.result import base_versions
 from remat.solving.session import Session
 from remat.solving.warm_start import take_warm_start
 
 #: Changes of options that are tried for each group in a group, for each budget.
 GROUP_MOVES = 1
+#: Sub-problems run next to each other.
+ONE_THREAD = SolveOptions(threads=1)
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,39 @@ def plain_options(part: SubProblem) -> list[Option]:
     ]
 
 
+@dataclass
+class Solvers:
+    """Solvers of the models of groups.
+
+    Attributes
+    ----------
+    versions : dict of str to dict of str to str
+        Versions of packages and programs, by the full name of the backend that uses them.
+    faults : dict of str to str
+        First error of each backend that failed.
+    """
+
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: Solvers) -> None:
+        """Take over what another one has."""
+        for backend, versions in other.versions.items():
+            self.versions.setdefault(backend, {}).update(versions)
+        self.faults = other.faults | self.faults
+
+    def __str__(self) -> str:
+        shown = [
+            f"{backend} ({', '.join(map(' '.join, versions.items()))})" if versions else backend
+            for backend, versions in sorted(self.versions.items())
+        ]
+        failed = [f"{backend} failed on groups: {fault}" for backend, fault in sorted(self.faults.items())]
+        return "; ".join(([f"groups solved by {', '.join(shown)}"] if shown else []) + failed)
+
+
 @dataclass(frozen=True)
 class Effort:
-    """Who solves sub-problems, and how long.
+    """Methods and solver of sub-problems, and how long they take.
 
     Attributes
     ----------
@@ -245,15 +277,23 @@ class Effort:
         Those that do not apply to a sub-problem are left out.
     seconds : float
         For each method and budget.
-    seed : int
-    backend : str
-        For methods that solve models.
+    backend : Backend, optional
+        Solves models; without one, methods that solve models are left out.
+    call : SolveOptions
+        Seed, gap, isolation and solver options. Its deadline has no effect.
+    solvers : Solvers
+        Receives what the backend reports.
     """
 
     methods: tuple[MethodLike, ...] = ("drops",)
     seconds: float = 2.0
-    seed: int = 0
-    backend: str = "highs"
+    backend: Backend | None = None
+    call: SolveOptions = ONE_THREAD
+    solvers: Solvers = field(default_factory=Solvers, compare=False)
+
+    def seeded(self, number: int) -> Effort:
+        """Return the same with another seed for each `number`."""
+        return replace(self, call=replace(self.call, seed=(self.call.seed + number) % (MOST + 1)))
 
 
 def answered(
@@ -265,22 +305,32 @@ def answered(
     A formulation that knows composites is given them. A method that does not apply, or fails, finds nothing. With
     `over`, the schedule of least peak will do where none is within the budget.
     """
-    call = SolveOptions(deadline.earlier(effort.seconds), seed=effort.seed, threads=1)
+    call, solver = replace(effort.call, deadline=deadline.earlier(effort.seconds)), None
     try:
         answerer = make_method(method)
         kind = getattr(answerer, "kind", None)
         if composites and "composites" in getattr(getattr(kind, "options_type", None), "__dataclass_fields__", {}):
             assert kind is not None
             answerer = make_method(kind, kind.options_type(composites=tuple(composites)))
-        solver = as_backend(effort.backend) if answerer.needs_backend else None
+        if answerer.needs_backend:
+            if effort.backend is None:
+                return None
+            solver = effort.backend
         session = Session(problem, call, answerer.name, solver=solver, warm_start=start)
         if start is not None and not session.decided:
             take_warm_start(session.incumbents, start)
         if not session.enough:
             with contextlib.suppress(OverdueError):
                 answerer.run(session)
-    except (ProblemError, ModelError, BackendError):
+    except ProblemError:
         return None
+    except (ModelError, BackendError) as error:
+        if solver is not None:
+            effort.solvers.faults.setdefault(solver.full_name, str(error))
+        return None
+    if solver is not None and session.size is not None:
+        versions = {name: text for name, text in session.versions.items() if name not in base_versions()}
+        effort.solvers.add(Solvers({solver.full_name: versions}))
     best = session.incumbents.least_peak if over and session.best is None else session.best
     return None if best is None else best.schedule
 
@@ -313,10 +363,7 @@ def options_of(
         if composites and not deadline.expired:
             from remat.hierarchy.quotient import choice_of
 
-            choice = choice_of(
-                problem, composites, deadline.earlier(effort.seconds), method=effort.methods[0], seed=effort.seed,
-                moves=GROUP_MOVES,
-            )  # fmt: skip
+            choice = choice_of(problem, composites, deadline.earlier(effort.seconds), effort=effort, moves=GROUP_MOVES)
             best = _cheaper(problem, best, choice.schedule if choice is not None and choice.fits else None)
         for method in effort.methods:
             if deadline.expired:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,13 +21,14 @@ from remat.hierarchy.options import Effort, answered
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.solving.incumbents import Incumbents
-from remat.solving.method import MethodLike
 
 #: Shares of the bytes saved at most that the first choices go by, and of the budget that a group may take as it runs.
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 PEAKS = (1.0, 0.75, 0.5, 0.35)
 #: Choices tried from the best one on, for each composite, at most; share of those that change one composite, not two.
 MOVES, ONE = 8, 0.7
+#: Most seconds for each choice.
+SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +184,8 @@ class Choice:
 
 
 def choice_of(
-    problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, method: MethodLike = "drops",
-    seed: int = 0, moves: int = MOVES, first: Sequence[int] | None = None,
+    problem: Problem, composites: Sequence[Composite], deadline: Deadline, *, effort: Effort, moves: int = MOVES,
+    first: Sequence[int] | None = None,
 ) -> Choice | None:  # fmt: skip
     """The best choice of an option for each composite: the cheapest that fits, else the one of least peak.
 
@@ -197,9 +198,8 @@ def choice_of(
         With a budget.
     composites : sequence of Composite
     deadline : Deadline
-    method : str or class
-        Answers each quotient.
-    seed : int
+    effort : Effort
+        Its first method answers each quotient.
     moves : int
         Changes that are tried, for each composite.
     first : sequence of int, optional
@@ -209,14 +209,14 @@ def choice_of(
         quotient = Quotient(CompositeProblem(problem, tuple(composites)))
     except ProblemError:
         return None
-    effort, incumbents = Effort((method,), 2.0, seed), Incumbents(problem)
+    each, incumbents = replace(effort, seconds=SECONDS), Incumbents(problem)
     best: tuple[tuple[bool, int, int], Choice] | None = None
 
     def look(options: list[int]) -> None:
         """Try a choice; it is the best where no other one is better."""
         nonlocal best
         with contextlib.suppress(ProblemError, BackendError):
-            found = answered(quotient.problem(options), method, effort, deadline, over=True)
+            found = answered(quotient.problem(options), effort.methods[0], each, deadline, over=True)
             if found is not None:
                 seen = incumbents.see(quotient.schedule(found, options), "groups with options")
                 mine = rank(seen.fits, seen.certificate.cost, seen.certificate.peak)
@@ -234,7 +234,7 @@ def choice_of(
             if options not in tried and not (tried and deadline.expired):
                 tried.append(options)
                 look(options)
-    rng = random.Random(seed)
+    rng = random.Random(effort.call.seed)
     free = [number for number, some in enumerate(quotient.choices) if len(some) > 1]
     for _ in range(moves * len(free)):
         if best is None or deadline.expired:

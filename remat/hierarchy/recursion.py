@@ -28,7 +28,7 @@ from remat.hierarchy.options import (
 )
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem, numbers, translated
-from remat.hierarchy.tasks import Sequences, Task, run_elsewhere, run_here
+from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
 from remat.schedule import OrderRule
@@ -214,12 +214,13 @@ class Recursion:
     def _forms(self) -> Forms:
         return Forms(self.hierarchy.problem)
 
-    def _take(self, task: Task, found: list[Sequences]) -> None:
-        """Options from elsewhere, measured anew: what is no option of the group falls away."""
-        self._found[task.key] = undominated(measured(task.part, [Option(*sequences) for sequences in found]))
+    def _take(self, task: Task, found: Answer) -> None:
+        """Measure options from elsewhere: what is no option of the group falls away."""
+        self._found[task.key] = undominated(measured(task.part, [Option(*sequences) for sequences in found.options]))
+        task.effort.solvers.add(found.solvers)
         self.classes += 1
 
-    def _run(self, tasks: list[Task], deadline: Deadline) -> Generator[tuple[int, list[Sequences]]]:
+    def _run(self, tasks: list[Task], deadline: Deadline) -> Generator[tuple[int, Answer]]:
         """The answers of tasks, here or elsewhere."""
         workers = self.workers or available_cpus()
         if self.executor is not None and len(tasks) > 1:

@@ -40,7 +40,7 @@ def rooms(quotient: Quotient, choice: Choice) -> list[Room]:
     >>> from remat.hierarchy.quotient import choice_of
     >>> middle = Composite("middle", [1, 2], [6, 7], [Option([1, 2], [6, 7]), Option([1, 2], [1, 6, 7])])
     >>> problem = Problem(unit_chain(4), 8)
-    >>> best = choice_of(problem, [middle], Deadline.after(10), method="eviction")
+    >>> best = choice_of(problem, [middle], Deadline.after(10), effort=Effort(("eviction",)))
     >>> rooms(Quotient(CompositeProblem(problem, (middle,))), best)
     [Room(running=2, between=2)]
     """

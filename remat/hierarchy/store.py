@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from remat.errors import FormatError, ProblemError
-from remat.hierarchy.tasks import Sequences
+from remat.hierarchy.options import Solvers
+from remat.hierarchy.tasks import Answer
 from remat.io.documents import Document, check_header, decoded
 from remat.io.files import read_json, write_atomic
 
@@ -38,6 +38,8 @@ class OptionsDocument(Document):
     key: str
     """Hash of the sub-problem, of the options of the groups in it, and of who solved it."""
     options: list[OptionDocument]
+    solvers: dict[str, dict[str, str]] = {}
+    """Versions of packages and programs, by the backend that solved models."""
 
 
 class Store:
@@ -59,8 +61,8 @@ class Store:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = Store(folder)
     ...     before = store.read("a1", 3)
-    ...     store.write("a1", [([0, 1], None), ([0, 1], [0, 2])])
-    ...     before, store.read("a1", 3)
+    ...     store.write("a1", Answer([([0, 1], None), ([0, 1], [0, 2])]))
+    ...     before, store.read("a1", 3).options
     (None, [([0, 1], None), ([0, 1], [0, 2])])
     """
 
@@ -74,7 +76,7 @@ class Store:
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
 
-    def read(self, key: str, num_ops: int) -> list[Sequences] | None:
+    def read(self, key: str, num_ops: int) -> Answer | None:
         """The options of a sub-problem of `num_ops` ops; None where there are none.
 
         Raises
@@ -97,15 +99,16 @@ class Store:
                         raise FormatError(f"options[{number}] computes op {op}, and there are {num_ops}")
         except FormatError as error:
             raise FormatError(f"{path}: {error}", "bad-options") from None
-        return [(option.forward, option.backward) for option in found.options]
+        return Answer([(option.forward, option.backward) for option in found.options], Solvers(found.solvers))
 
-    def write(self, key: str, options: Sequence[Sequences]) -> None:
+    def write(self, key: str, answer: Answer) -> None:
         """Remember options; the file is written whole or not at all."""
         document = {
             "format": NAME,
             "version": VERSION,
             "key": key,
-            "options": [{"forward": forward, "backward": backward} for forward, backward in options],
+            "options": [{"forward": forward, "backward": backward} for forward, backward in answer.options],
+            "solvers": answer.solvers.versions,
         }
         with contextlib.suppress(FileExistsError):
             write_atomic(self._path(key), json.dumps(document, separators=(",", ":")) + "\n")

@@ -6,16 +6,17 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from remat.deadline import Deadline
 from remat.errors import RematError
 from remat.formulations.hierarchical import Composite
-from remat.hierarchy.options import Budgets, Effort, options_of
+from remat.hierarchy.options import Budgets, Effort, Solvers, options_of
 from remat.hierarchy.subproblem import SubProblem
 
 #: Seconds between two looks at the clock while others work.
@@ -23,6 +24,14 @@ LOOK = 0.2
 
 #: Forward and backward sequence of an option, in the numbers of the sub-problem's ops.
 Sequences = tuple[list[int], list[int] | None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Options of a group, and the solvers that made them."""
+
+    options: list[Sequences]
+    solvers: Solvers = field(default_factory=Solvers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +59,31 @@ class Task:
             [c.forward.tolist(), c.backward.tolist(), [[o.forward.tolist(), _listed(o.backward)] for o in c.options]]
             for c in self.composites
         ]
-        effort = self.effort
-        methods = [method if isinstance(method, str) else repr(method) for method in effort.methods]
-        how = [self.budgets.peaks, self.budgets.saved, methods, effort.seconds, effort.seed, effort.backend]
-        text = json.dumps([signature(self.part), below, how], separators=(",", ":"))
+        effort, call = self.effort, self.effort.call
+        how = [
+            self.budgets.peaks, self.budgets.saved, [described(method) for method in effort.methods], effort.seconds,
+            described(effort.backend), call.seed, call.relative_gap, dict(call.solver), call.isolate, call.memory_limit,
+        ]  # fmt: skip
+        text = json.dumps([signature(self.part), below, how], separators=(",", ":"), default=repr, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def described(part: Any) -> Any:
+    """Return a JSON value for a method or a backend: the same in every process.
+
+    Examples
+    --------
+    >>> from remat.backends.highs import Highs
+    >>> described("drops"), described(Highs), described(Highs())
+    ('drops', 'remat.backends.highs.backend:Highs', ['remat.backends.highs.backend:Highs', 'highs', 'None'])
+    """
+    if part is None or isinstance(part, str):
+        return part
+    if isinstance(part, type):
+        return f"{part.__module__}:{part.__qualname__}"
+    name = getattr(part, "full_name", part.name)
+    inner = [described(vars(part)[key]) for key in ("heuristic", "search", "kind") if key in vars(part)]
+    return [described(type(part)), name, repr(getattr(part, "options", None)), *inner]
 
 
 def _listed(ops: np.ndarray | None) -> list[int] | None:
@@ -96,13 +125,14 @@ def signature(part: SubProblem) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def run_task(task: Task, seconds: float) -> list[Sequences]:
+def run_task(task: Task, seconds: float) -> Answer:
     """The options of the task's group, within so many seconds; what a worker runs."""
-    found = options_of(task.part, task.budgets, task.effort, Deadline.after(seconds), task.composites)
-    return [(one.option.forward.tolist(), _listed(one.option.backward)) for one in found]
+    effort = replace(task.effort, solvers=Solvers())
+    found = options_of(task.part, task.budgets, effort, Deadline.after(seconds), task.composites)
+    return Answer([(one.option.forward.tolist(), _listed(one.option.backward)) for one in found], effort.solvers)
 
 
-def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, list[Sequences]]]:
+def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, Answer]]:
     """Run tasks one after the other in this process, each with its share of the time left; (number, options) of each.
 
     After the deadline those that are left give what needs no search.
@@ -113,7 +143,7 @@ def run_here(tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[int, l
 
 def run_elsewhere(
     tasks: Sequence[Task], deadline: Deadline, executor: Executor, workers: int, on_fault: Callable[[str], None]
-) -> Iterator[tuple[int, list[Sequences]]]:
+) -> Iterator[tuple[int, Answer]]:
     """Run tasks by an executor; (number, options) of each as they come.
 
     What an executor loses (a worker that was killed, a cluster that is gone) or does not give back by the deadline is
@@ -129,7 +159,7 @@ def run_elsewhere(
     rounds = -(-len(tasks) // max(1, workers))
     seconds = deadline.remaining / rounds
     left = dict(enumerate(tasks))
-    futures: dict[Future[list[Sequences]], int] = {}
+    futures: dict[Future[Answer], int] = {}
     try:
         for number, task in left.items():
             futures[executor.submit(run_task, task, seconds)] = number
@@ -140,7 +170,7 @@ def run_elsewhere(
                 found = future.result()
                 del left[futures[future]]
                 yield futures[future], found
-    except (BrokenExecutor, CancelledError, OSError, RuntimeError) as error:
+    except (CancelledError, Exception) as error:  # also what cannot be pickled; an error of the task comes again here
         if isinstance(error, RematError):
             raise
         on_fault(f"the executor failed ({type(error).__name__}); the rest was done in this process")

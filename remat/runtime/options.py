@@ -95,6 +95,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(type(value) is type(part) and value == part for part in parts)
     if origin is tuple:
         return isinstance(value, tuple | list) and all(_fits(each, parts[0]) for each in value)
+    if origin is type:
+        return isinstance(value, type) and issubclass(value, parts[0])
     if kind in (int, float):
         return isinstance(value, int | kind) and not isinstance(value, bool)
     return value is None if kind is None else isinstance(value, origin or kind)
@@ -110,5 +112,7 @@ def _words(kind: Any) -> str:
         return " or ".join(map(repr, parts))
     if origin is tuple:
         return f"several, each {_words(parts[0])}"
+    if origin is type:
+        return f"a class of {parts[0].__name__}"
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}
     return plain.get(kind, "a table" if (origin or kind) is Mapping else getattr(kind, "__name__", str(kind)))

@@ -19,7 +19,9 @@ from refusals import refused
 
 import remat.solving.bounding
 from remat import GraphBuilder, Problem, solve
-from remat.backends.base import StopReason
+from remat.backends.base import Backend, SolveOptions, StopReason
+from remat.backends.highs import Highs
+from remat.backends.pyomo import Pyomo
 from remat.bounds.base import Bound
 from remat.deadline import Deadline
 from remat.errors import BackendError, ModelError, ProblemError
@@ -32,6 +34,7 @@ from remat.hierarchy.options import Budgets, Effort, options_of
 from remat.hierarchy.recursion import Knobs, Recursion
 from remat.hierarchy.store import Store
 from remat.hierarchy.subproblem import SubProblem
+from remat.hierarchy.tasks import Answer, Task
 from remat.problem import Objective
 from remat.scope import EVERY_SCHEDULE
 from remat.solving.progress import Progress
@@ -57,10 +60,10 @@ def knobs(saved: int = 2) -> Knobs:
     return Knobs(Budgets(2, saved), Effort(EVICTION), Effort(EVICTION))
 
 
-def late(_: Any, seconds: float) -> list[Any]:
+def late(_: Any, seconds: float) -> Answer:
     """A task that does not look at the clock; without any time it finds nothing at once."""
     time.sleep(60 if seconds else 0)
-    return []
+    return Answer([])
 
 
 def listed(recursion: Recursion) -> list[Any]:
@@ -198,6 +201,64 @@ def test_options_are_stored_and_read_back(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("remat.hierarchy.tasks.options_of", options_of)
     listed(Recursion(three_levels(), knobs(3), workers=1, store=Store(tmp_path)))
     assert len(list(tmp_path.iterdir())) > len(files)  # other budgets are another question
+
+
+def asked_backends(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SolveOptions]]:
+    """The options of each call of a backend from now on, by its name."""
+    calls: dict[str, list[SolveOptions]] = {}
+
+    def counted(backend: Backend, options: SolveOptions) -> Backend:
+        calls.setdefault(backend.full_name, []).append(options)
+        return backend
+
+    monkeypatch.setattr("remat.solving.backend_call.placed", counted)
+    return calls
+
+
+MODELS = replace(
+    QUICK, partitioners=("min-cut",), leaf_methods=("checkmate",), group_methods=("checkmate",),
+    top_methods=("checkmate",), workers=1,
+)  # fmt: skip
+SOLVERS = {"cp-sat": "ortools", "highs": "highspy", "pyomo:highs": "pyomo"}
+
+
+@pytest.mark.parametrize("backend", SOLVERS)
+def test_the_backend_solves_the_models_of_every_level(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """HiGHS solved those of groups, whichever backend was asked, in one thread, without its options."""
+    calls = asked_backends(monkeypatch)
+    call = SolveOptions(seed=3, isolate=True, relative_gap=0.01, solver={"log_to_console": False})
+    call = call if backend == "highs" else replace(call, solver={})
+    result = solve(Problem(unit_chain(12), 6), Hierarchical(MODELS), backend, stop=6, options=call)
+    assert set(calls) == {backend} and len(calls[backend]) > 1
+    of_groups = calls[backend][:-1]
+    assert all(each.isolate and each.solver == call.solver and each.relative_gap == 0.01 for each in of_groups)
+    assert SOLVERS[backend] in result.versions and f"groups solved by {backend}" in result.message
+
+
+def test_each_level_can_have_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = asked_backends(monkeypatch)
+    options = replace(MODELS, leaf_backend="highs", group_backend=Pyomo("highs"))
+    result = solve(Problem(unit_chain(12), 6), Hierarchical(options), "cp-sat", stop=6)
+    assert set(calls) == set(SOLVERS) and set(SOLVERS.values()) <= set(result.versions)
+    assert "groups solved by highs (highspy " in result.message and "pyomo:highs (" in result.message
+    with refused("backend.unknown-name", culprit="higs"):
+        solve(Problem(unit_chain(12), 6), Hierarchical(replace(MODELS, leaf_backend="higs")))
+
+
+def test_solvers_of_groups_that_fail_are_named() -> None:
+    options = replace(MODELS, solver_options={"highs": {"no_such_option": 1}})
+    result = solve(Problem(unit_chain(12), 6), Hierarchical(options), "highs", stop=4)
+    assert "highs failed on groups: " in result.message and "no_such_option" in result.message
+
+
+def test_another_solver_is_another_question_to_the_store() -> None:
+    part = SubProblem.of(Problem(unit_chain(6)), Group("g", np.arange(1, 5), np.arange(8, 12)))
+    effort, calls = Effort(("checkmate",), backend=Highs()), {"solver": {"a": 1}, "isolate": True, "seed": 2}
+    efforts = [effort, *(replace(effort, call=replace(effort.call, **{k: v})) for k, v in calls.items())]
+    efforts += [replace(effort, backend=other) for other in (Pyomo("highs"), Pyomo("cbc"), None)]
+    keys = [Task(part, Budgets(), each).key for each in efforts]
+    assert len(set(keys)) == len(keys)
+    assert Task(part, Budgets(), replace(effort, backend=Highs())).key == keys[0]
 
 
 def test_a_stored_option_that_is_none_falls_away_and_a_broken_file_is_named(tmp_path: Path) -> None:

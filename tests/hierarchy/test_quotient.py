@@ -19,6 +19,8 @@ from remat.hierarchy.tree import Group
 from remat.schedule import Schedule
 from remat.schedule.validate import validate
 
+EVICTION = Effort(("eviction",))
+
 
 def composites(hierarchy: RandomHierarchy) -> list[Composite]:
     return [
@@ -69,7 +71,7 @@ def test_options_are_chosen_so_that_the_whole_fits() -> None:
         hierarchy = random_hierarchy(seed, 8, training=True)
         peak = hierarchy.graph.reference_peak
         problem = Problem(hierarchy.graph, max(hierarchy.graph.structural_bound.peak, peak - max(1, peak // 8)))
-        best = choice_of(problem, composites(hierarchy), Deadline.after(5), method="eviction", moves=1)
+        best = choice_of(problem, composites(hierarchy), Deadline.after(5), effort=EVICTION, moves=1)
         if best is not None and best.fits:
             assert judged(problem, best.schedule).accepted
             found += 1
@@ -83,12 +85,12 @@ def test_options_for_the_memory_that_is_left_are_better_than_those_there_were() 
     part = SubProblem.of(problem, group)
     plain = [Option(part.ops[o.forward], part.ops[o.backward]) for o in plain_options(part)[:2]]
     one = Composite("middle", group.forward, group.backward, plain)
-    clock, effort = Deadline.after(20), Effort(("eviction",))
-    before = choice_of(problem, [one], clock, method="eviction")
+    clock = Deadline.after(20)
+    before = choice_of(problem, [one], clock, effort=EVICTION)
     assert before is not None
-    more = refined(problem, [one], before, effort, clock)
+    more = refined(problem, [one], before, EVICTION, clock)
     assert more[0].options[:2] == one.options and len(more[0].options) > 2
-    after = choice_of(problem, more, clock, method="eviction", first=before.options)
+    after = choice_of(problem, more, clock, effort=EVICTION, first=before.options)
     assert after is not None and after.fits
     worth = [judged(problem, each.schedule) for each in (before, after)]
     assert (not worth[1].accepted, worth[1].cost) < (not worth[0].accepted, worth[0].cost)
