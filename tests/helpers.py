@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Iterable
 from functools import reduce
@@ -79,6 +80,17 @@ class Countdown(Deadline):
     @property
     def remaining(self) -> float:
         return float(next(self.looks, None) is not None)  # type: ignore[attr-defined]
+
+
+def usable(backend: Backend) -> Any:
+    """Return the backend; skip the test, with the reason, where it is not there, and fail where it must be."""
+    state = backend.ready()
+    if not state.ready:
+        reason = f"{backend.full_name} is {state.state}: {state.reason}"
+        if backend.variant not in {"glpk", "scip"} and (backend.name != "minizinc" or os.environ.get("REMAT_CI")):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return backend
 
 
 def runs(pid: int) -> bool:

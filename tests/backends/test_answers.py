@@ -1,20 +1,22 @@
-"""Answers to more tiny models than the conformance kit has, against enumeration, and what Ctrl-C leaves."""
+"""Answers to more tiny models than the conformance kit has, reasons to stop, wrong options, and what Ctrl-C leaves."""
 
 import os
 import signal
 import time
 
+import numpy as np
 import pytest
-from helpers import options
+from helpers import options, usable
+from refusals import refused
 
 from remat.backends.base import Status, StopReason
 from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
+from remat.backends.minizinc import MiniZinc
 from remat.backends.processes.isolated import Isolated
 from remat.backends.pyomo import Pyomo
 from remat.backends.pyomo.run import PyomoRun
-from remat.modeling import violations
-from remat.registry import make_backend
+from remat.modeling import Linear, Model, violations
 from remat.testing.backend_checks import knapsack
 from remat.testing.raw_models import KINDS, tiny_models
 
@@ -29,17 +31,18 @@ CASES = [
 ]
 
 
+def named(cases):
+    """Cases whose first part is a backend."""
+    words = [[type(case[0]).__name__, case[0].full_name, *(x for x in case if isinstance(x, str))] for case in cases]
+    return [pytest.param(*case, id="-".join(parts)) for case, parts in zip(cases, words, strict=True)]
+
+
 @pytest.mark.parametrize(
     ("backend", "kind", "number"),
-    [
-        pytest.param(backend, kind, number, id=f"{type(backend).__name__}-{backend.full_name}-{kind}")
-        for backend, kinds, number in CASES
-        for kind in kinds
-    ],
+    named([(backend, kind, number) for backend, kinds, number in CASES for kind in kinds]),
 )
 def test_tiny_models(backend, kind, number):
-    if not backend.ready().ready and backend.variant not in {"cbc", "highs"}:
-        pytest.skip(backend.ready().reason)
+    usable(backend)
     for tiny in tiny_models(kind, number):
         seen = []
         raw = backend.solve(tiny.model, options(60, relative_gap=0.0), on_incumbent=seen.append)
@@ -56,13 +59,92 @@ def test_tiny_models(backend, kind, number):
             assert raw.values.shape == (tiny.model.num_vars,)
 
 
+def lp():
+    """Maximise x + y: 2.5 at (2, 0.5)."""
+    model = Model("lp")
+    x = model.continuous("x", 2, 0, [2, np.inf])
+    model.add(Linear.rows("row", [0, 0], x.index, [1, 2], upper=[3]))
+    model.minimize(x.index, -1, 10.0)
+    return model
+
+
+def mixed():
+    """Rows over real and whole variables."""
+    model = Model("mixed")
+    both = np.concatenate([model.integers("x", 1, 0, 9).index, model.continuous("z", 1, 0.25).index])
+    model.add(
+        Linear.rows("row", [0, 0], both, [2, 4], upper=[15.5]),
+        Linear.rows("half", [0, 0], both, [1, -2], lower=1.5, upper=1.5),
+    )
+    model.minimize(both, [-1, -0.5])
+    return model
+
+
+def loose():
+    """Variables without rows and costs."""
+    model = Model("loose")
+    x = model.integers("x", 4, [-2, 1, 0, 3], [2, 5, 9, 3])
+    model.add(Linear.rows("row", [0, 0], x[:2], 1, lower=[2], upper=[2]))
+    model.minimize(x[:1], 1)
+    return model
+
+
+@pytest.mark.parametrize(
+    "backend", named([(Highs(),), *((PyomoRun(name),) for name in ("cbc", "highs", "glpk")), (MiniZinc("highs"),)])
+)
+def test_real_numbers_and_loose_variables(backend):
+    usable(backend)
+    for model, objective, values in ((lp(), 7.5, [2, 0.5]), (mixed(), -4.625, [4.0, 1.25]), (loose(), -2, None)):
+        raw = backend.solve(model, options(60, relative_gap=0.0))
+        assert raw.status is Status.OPTIMAL
+        assert raw.objective == raw.bound == pytest.approx(objective)
+        assert raw.values == pytest.approx(values) if values else violations(model, raw.values) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "limits", "stop"),
+    named([
+        (Highs(), {"relative_gap": 0.2}, StopReason.GAP),
+        (Highs(), {"solver": {"mip_max_nodes": 1}}, StopReason.OTHER),
+        (CpSat(), {"relative_gap": 0.5}, StopReason.GAP),
+        (CpSat(), {"solver": {"stop_after_first_solution": True}}, StopReason.OTHER),
+        (PyomoRun("cbc"), {"relative_gap": 0.2}, StopReason.GAP),
+        (PyomoRun("highs"), {"relative_gap": 0.2}, StopReason.GAP),
+        (PyomoRun("highs"), {"solver": {"mip_max_improving_sols": 1}}, StopReason.OTHER),
+    ]),
+)  # fmt: skip
+def test_reasons_to_stop(backend, limits, stop):
+    raw = backend.solve(knapsack(120), options(60, **limits))
+    assert (raw.status, raw.stop) == (Status.FEASIBLE, stop)
+    assert raw.bound < raw.objective
+    assert stop is not StopReason.GAP or raw.objective - raw.bound <= limits["relative_gap"] * abs(raw.objective)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "value", "kind"),
+    named([
+        (Highs(), "mip_presolve", 1, "no-option"),
+        (Highs(), "mip_max_nodes", "many", "option-value"),
+        (Highs(), "threads", "all", "option-value"),
+        (CpSat(), "nonsense", 1, "no-option"),
+        (Isolated(CpSat()), "nonsense", 1, "no-option"),
+        (MiniZinc("gecode"), "restart", "sometimes", "option-value"),
+        (MiniZinc("gecode"), "node", 1.5, "option-value"),
+        (MiniZinc("gecode"), "nogoods", "yes", "option-value"),
+        (MiniZinc("gecode"), "generic", 3, "option-value"),
+    ]),
+)  # fmt: skip
+def test_wrong_options_of_the_solver(backend, name, value, kind):
+    usable(backend)
+    with refused(f"backend.{kind}", culprit=name):
+        backend.solve(knapsack(6), options(solver={name: value}))
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-@pytest.mark.parametrize(("name", "size"), [("highs", 120), ("minizinc:gecode", 60)])
-def test_ctrl_c_keeps_the_best(name, size):
-    backend, told = make_backend(name), []
-    if not backend.ready().ready:
-        assert not os.environ.get("REMAT_CI"), backend.ready().reason
-        pytest.skip(f"{name} is {backend.ready().state}")
+@pytest.mark.parametrize(("backend", "size"), named([(Highs(), 120), (MiniZinc("gecode"), 60)]))
+def test_ctrl_c_keeps_the_best(backend, size):
+    usable(backend)
+    told = []
 
     def interrupt(incumbent):
         told.append(time.monotonic())

@@ -25,8 +25,8 @@ from remat.errors import BackendError
 pytestmark = pytest.mark.skipif(not children.possible(), reason="needs a fork server")
 
 
-def run(variant, seconds=60):
-    return Isolated(Sown(variant)).solve(small(), options(seconds))
+def run(variant, seconds=60, **other):
+    return Isolated(Sown(variant)).solve(small(), options(seconds, **other))
 
 
 def server():
@@ -64,7 +64,8 @@ def test_a_server_that_was_killed_is_replaced():
 def test_several_at_once():
     before = server()
     with ThreadPoolExecutor(8) as pool:
-        assert [raw.objective for raw in pool.map(run, ["exit"] * 8)] == [9.0] * 8
+        solves = [pool.submit(run, "exit", memory_limit=2**31) for _ in range(8)]
+        assert [solve.result().objective for solve in solves] == [9.0] * 8
     assert server() == before
 
 

@@ -19,17 +19,6 @@ from remat.testing.backend_checks import knapsack
 HARD = knapsack(120)
 
 
-def test_a_linear_programme():
-    model = Model("diet")
-    model.continuous("u", 2)
-    model.add(Linear.rows("need", [0, 0], [0, 1], [1, 2], lower=[3]))
-    model.minimize([0, 1], [2, 1], 10)
-    result = Highs().solve(model, options())
-    assert result.status is Status.OPTIMAL
-    assert result.values == pytest.approx([0, 1.5])
-    assert result.objective == result.bound == pytest.approx(11.5)
-
-
 def test_implied_variables_are_continuous_and_still_sharpen_the_bound():
     model = knapsack(120)
     u = model.implied("u", 1, 0, 5)
@@ -143,17 +132,6 @@ def test_a_model_that_is_not_taken_is_an_error(monkeypatch):
         Highs().solve(HARD, options(10))
 
 
-@pytest.mark.parametrize(
-    ("limits", "stop"),
-    [({"relative_gap": 0.2}, StopReason.GAP), ({"solver": {"mip_max_nodes": 1}}, StopReason.OTHER)],
-)
-def test_other_reasons_to_stop(limits, stop):
-    result = Highs().solve(HARD, options(60, **limits))
-    assert (result.status, result.stop) == (Status.FEASIBLE, stop)
-    assert result.bound < result.objective
-    assert stop is not StopReason.GAP or (result.objective - result.bound) / abs(result.objective) <= 0.2
-
-
 def test_threads_can_change_from_solve_to_solve():
     model = knapsack(6)
     first, *others = [Highs().solve(model, SolveOptions(threads=threads)).objective for threads in (2, 1, None, 2)]
@@ -184,12 +162,3 @@ def test_options_of_the_solver_are_passed_on():
     Highs().solve(knapsack(6), options(log=log.append, solver={"presolve": "off"}))
     assert not any("Presolve reductions" in line for line in log)
     assert any(line.startswith("Running HiGHS") for line in log)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "kind"), [("mip_presolve", 1, "no-option"), ("mip_max_nodes", "many", "option-value"),
-                                ("threads", "all", "option-value")],
-)  # fmt: skip
-def test_wrong_options_of_the_solver(name, value, kind):
-    with refused(f"backend.{kind}", culprit=name):
-        Highs().solve(knapsack(6), options(solver={name: value}))

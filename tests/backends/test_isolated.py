@@ -4,25 +4,21 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from fragile_backend import Fragile
-from helpers import options, wait_for_end
+from helpers import options
 from refusals import refused
+from shell import finish, start
 
 from remat.backends.base import Status, StopReason
-from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.backends.processes import isolated_worker, wire
-from remat.backends.processes.families import family
 from remat.backends.processes.isolated import Isolated
 from remat.errors import BackendError, ModelError
 from remat.modeling import Linear, Model, violations
@@ -122,8 +118,6 @@ def test_what_was_found_survives(variant, seconds, words):
 def test_errors_keep_their_kind():
     with pytest.raises(ModelError, match="record 'r' is too odd"):
         Isolated(Fragile("first_refuse")).solve(small(), options())
-    with refused("backend.no-option", culprit="nonsense"):
-        Isolated(CpSat()).solve(small(), options(solver={"nonsense": 1}))
 
 
 @pytest.mark.parametrize("variant", ["devour", "first_devour"])
@@ -160,12 +154,6 @@ def test_an_error_in_a_callback_ends_the_child():
 
     with pytest.raises(ZeroDivisionError):
         Isolated(Fragile("hang")).solve(small(), options(60), on_incumbent=fail)
-
-
-def test_from_another_thread_with_a_limit_that_suffices():
-    with ThreadPoolExecutor(2) as pool:
-        solves = [pool.submit(Isolated(Highs()).solve, small(), options(60, memory_limit=2**31)) for _ in range(2)]
-    assert [solve.result().objective for solve in solves] == [4, 4]
 
 
 def test_what_the_child_prints_does_no_harm(capfd):
@@ -210,15 +198,6 @@ PARENT = textwrap.dedent(
 )
 
 
-def parent(variant):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, variant], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout.readline() == "incumbent\n"
-    return process
-
-
 def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
     """The next message was read as the array of this one: a solution of 1e252, or none."""
     here, there = multiprocessing.Pipe()
@@ -239,27 +218,11 @@ def test_ctrl_c_in_the_middle_of_a_message_waits_for_its_end():
         assert (message.kind, message.arrays["values"].tolist()) == (kind, list(range(length)))
 
 
-def test_ctrl_c_passes_on():
-    with parent("wait") as process:
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30)[0] == "result feasible interrupted 9.0\n"
-
-
-def test_a_second_ctrl_c_kills_a_child_that_does_not_listen():
-    with parent("hang") as process:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=8)[0] == "result feasible interrupted 9.0\n"
-
-
-def test_the_child_ends_when_its_parent_is_killed():
-    with parent("hang") as process:
-        descendants = family(process.pid)[1:]
-        assert descendants
-        process.kill()
-        process.wait()
-        wait_for_end(descendants)
+@pytest.mark.parametrize(("variant", "times"), [("wait", 1), ("hang", 2)])
+def test_ctrl_c_passes_on_and_a_second_one_kills_a_child_that_does_not_listen(variant, times):
+    process = start(variant, PARENT, env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)})
+    assert process.stdout.readline() == "incumbent\n"
+    assert finish(process, *[signal.SIGINT] * times, seconds=30).out == "result feasible interrupted 9.0\n"
 
 
 def test_a_child_that_ends_before_it_says_anything_costs_no_hint():

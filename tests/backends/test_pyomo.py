@@ -8,6 +8,7 @@ import highspy
 import numpy as np
 import pytest
 from refusals import refused
+from test_answers import lp
 
 from remat.backends.base import AvailabilityState, Status, StopReason
 from remat.backends.highs import Highs
@@ -29,44 +30,8 @@ def server():
     Pyomo("cbc").solve(lp(), options(60))
 
 
-def backend(name):
-    """That solver; the test is skipped, with the reason, where it is not there. CBC and HiGHS always are."""
-    made = PyomoRun(name)
-    if not made.ready().ready and name not in {"cbc", "highs"}:
-        pytest.skip(f"{made.full_name}: {made.ready().reason}")
-    return made
-
-
 def options(seconds=None, **other):
     return helpers.options(seconds, **{"relative_gap": 0.0, **other})
-
-
-def lp():
-    """max x + y: 2.5 at (2, 0.5)."""
-    model = Model("lp")
-    x = model.continuous("x", 2, 0, [2, np.inf])
-    model.add(Linear.rows("row", [0, 0], x.index, [1, 2], upper=[3]))
-    model.minimize(x.index, -1, 10.0)
-    return model
-
-
-@pytest.mark.parametrize("name", ["cbc", "highs", "glpk"])
-def test_a_linear_programme(name):
-    raw = backend(name).solve(lp(), options(60))
-    assert raw.status is Status.OPTIMAL
-    assert raw.objective == pytest.approx(7.5)
-    assert raw.values == pytest.approx([2, 0.5])
-
-
-@pytest.mark.parametrize("name", ["cbc", "highs", "glpk"])
-def test_variables_without_rows_and_costs(name):
-    model = Model("loose")
-    x = model.integers("x", 4, [-2, 1, 0, 3], [2, 5, 9, 3])
-    model.add(Linear.rows("row", [0, 0], x[:2], 1, lower=[2], upper=[2]))
-    model.minimize(x[:1], 1)
-    raw = backend(name).solve(model, options(60))
-    assert (raw.status, raw.objective) == (Status.OPTIMAL, -2)
-    assert violations(model, raw.values) == []
 
 
 def test_rows_that_cbc_finds_to_be_implied():
@@ -76,7 +41,7 @@ def test_rows_that_cbc_finds_to_be_implied():
     model.add(Linear.rows("rows", [0, 0, 1, 2, 2], x.index[[0, 1, 1, 0, 1]], [1, -1, 8, 4, -4], lower=[0, -9, -9],
                           upper=[9, 6, 2]))  # fmt: skip
     model.minimize([], [], 6)
-    raw = backend("cbc").solve(model, options(60))
+    raw = PyomoRun("cbc").solve(model, options(60))
     assert (raw.status, raw.objective, raw.values.tolist()) == (Status.OPTIMAL, 6, [0, 0])
 
 
@@ -99,25 +64,11 @@ def test_the_deadline_keeps_the_best_of_cbc():
             assert any(re.search(r"(?i)mip ?start", line) for line in lines)
 
 
-@pytest.mark.parametrize("name", ["cbc", "highs"])
-def test_the_gap_is_a_reason_to_stop(name):
-    raw = PyomoRun(name).solve(knapsack(24), options(60, relative_gap=0.2))
-    assert raw.status in {Status.FEASIBLE, Status.OPTIMAL}
-    if raw.status is Status.FEASIBLE:
-        assert raw.stop is StopReason.GAP
-        assert raw.bound is None or raw.bound <= raw.objective
-    exact = PyomoRun(name).solve(knapsack(24), options(60))
-    assert exact.status is Status.OPTIMAL
-    assert raw.bound is None or raw.bound <= exact.objective <= raw.objective
-
-
 def test_options_reach_the_solver_untouched():
     lines = []
     PyomoRun("cbc").solve(knapsack(6), options(60, seed=7, solver={"maxNodes": 77}, log=lines.append))
     log = "\n".join(lines)
     assert "-maxNodes 77" in log and "-randomCbcSeed 7" in log and "-threads 1" in log
-    raw = PyomoRun("highs").solve(HARD, options(60, solver={"mip_max_improving_sols": 1}))
-    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.OTHER)
 
 
 def test_wrong_solutions_are_errors(monkeypatch):
