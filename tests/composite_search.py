@@ -1,7 +1,7 @@
-"""Composite schedules in plain Python: what they hold at each step, and the cheapest of them by exhaustive search.
+"""The cheapest composite schedule by exhaustive search in plain Python; without groups, the cheapest schedule of ops.
 
 Stated in the rules themselves (what is live, what may run, what may be freed); no code is shared with the formulations
-that put composites together, nor with the validator.
+that put composites together, with the validator, or with the exhaustive search of ``remat.testing``.
 """
 
 from __future__ import annotations
@@ -18,44 +18,6 @@ from hierarchies import RandomHierarchy, RandomOption
 from remat.graphs import ComputeGraph
 from remat.problem import Problem
 from remat.schedule import OrderRule
-
-
-def memory_of(graph: ComputeGraph, sequence: Sequence[int], kept: frozenset[str] = frozenset()) -> list[int]:
-    """Bytes held at each step of a compute sequence, frees implied.
-
-    A tensor that is read at step r is live from the last step by which all its writers run once more before r. What
-    is written is live at that step in any case. Graph outputs and `kept` are read at the end.
-
-    >>> from remat.graphs import GraphBuilder
-    >>> b = GraphBuilder("chain")
-    >>> names = [b.op("a", size=4), b.op("b", inputs=["a"], size=2), b.op("c", inputs=["b"], size=1)]
-    >>> memory_of(b.build(), [0, 1, 2])
-    [4, 6, 3]
-    """
-    size = {tensor.name: tensor.size for tensor in graph.tensors}
-    given = frozenset(graph.inputs)
-    writers: dict[str, list[int]] = {name: [] for name in size}
-    for number, op in enumerate(graph.ops):
-        for name in op.outputs:
-            writers[name].append(number)
-    steps: dict[int, list[int]] = {number: [] for number in range(len(graph.ops))}
-    for step, number in enumerate(sequence):
-        steps[number].append(step)
-    live: list[set[str]] = [set(graph.ops[number].outputs) for number in sequence]
-    reads = [(step, name) for step, number in enumerate(sequence) for name in graph.ops[number].inputs]
-    reads += [(len(sequence), name) for name in {*graph.outputs, *kept}]
-    for step, name in reads:
-        if name in given:
-            continue
-        latest = [max((s for s in steps[writer] if s < step), default=-1) for writer in writers[name]]
-        assert min(latest) >= 0, f"step {step} reads {name!r}, which is not complete"
-        for s in range(min(latest), min(step + 1, len(sequence))):
-            live[s].add(name)
-    base = sum(size[name] for name in given)
-    return [
-        base + sum(size[name] for name in live[step] - given) + graph.ops[number].workspace
-        for step, number in enumerate(sequence)
-    ]
 
 
 @dataclass(frozen=True)
@@ -139,8 +101,10 @@ class CompositeSearch:
     hierarchy : RandomHierarchy
         Of about six nodes at most: the search is exponential.
     problem : Problem
-        Of the same graph. With the fixed order, phases: phase t ends with the first run of node t, and every earlier
-        node may run once in it, in order.
+        Of the same graph.
+    staged : bool or None
+        Whether there are phases: phase t ends with the first run of node t, and every earlier node may run once in it,
+        in order. None: where the order is fixed.
     refill : bool
         Whether accumulation buffers that cross borders may be dropped and filled again.
     one_phantom : bool
@@ -152,13 +116,14 @@ class CompositeSearch:
 
     def __init__(
         self, hierarchy: RandomHierarchy, problem: Problem, *, refill: bool = False, one_phantom: bool = False,
-        copies: int | None = None,
+        copies: int | None = None, staged: bool | None = None,
     ) -> None:  # fmt: skip
         self.one_phantom = one_phantom
         self.graph, self.problem, self.refill = hierarchy.graph, problem, refill
         self.nodes = nodes_of(hierarchy)
         self.copies = copies
-        self.staged = problem.order is OrderRule.FIXED
+        self.fixed = problem.order is OrderRule.FIXED
+        self.staged = self.fixed if staged is None else staged
         graph = self.graph
         held = frozenset(graph.inputs)
         self.size = {tensor.name: tensor.size for tensor in graph.tensors}
@@ -219,7 +184,9 @@ class CompositeSearch:
                 yield 0, state._replace(phantoms=state.phantoms - {one})
         done = next((j for j, count in enumerate(state.runs) if not count), len(self.nodes))
         for j, node in enumerate(self.nodes):
-            if self.staged and (j > done or j <= state.slot or done == len(self.nodes)):
+            if self.fixed and j > done:
+                continue
+            if self.staged and (j <= state.slot or done == len(self.nodes)):
                 continue
             if self.copies is not None and state.runs[j] >= self.copies:
                 continue

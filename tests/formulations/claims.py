@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from composite_search import memory_of
 from helpers import answer, judged
 
 from remat.backends.base import Backend, Status
@@ -66,10 +65,11 @@ def checked(formulation: Any, values: np.ndarray, objective: float) -> tuple[lis
     steps, claimed = formulation.steps(values), claims_of(formulation, values)
     runs = [next(r for r in formulation.whole.runs(s.node) if r.option == s.option) for s in steps]
     sequence = [op for run in runs for op in run.ops.tolist()]
-    held = memory_of(problem.graph, sequence, problem.keep)
+    flat = Schedule.of_computes(problem.graph, sequence)
+    held = problem.simulate(flat).memory.tolist()
     under = [(step, real, said) for step, (real, said) in enumerate(zip(held, claimed, strict=True)) if real > said]
     assert not under, f"(step, held, claimed): {under}"
-    whole = judged(problem, Schedule.of_computes(problem.graph, sequence))
+    whole = judged(problem, flat)
     assert whole.cost == objective
     certificate = judged(problem, formulation.decode(values))
     for each in (whole, certificate):

@@ -1,8 +1,9 @@
 """The optima of the kit are those of a second exhaustive search, buffers that are dropped and refilled included."""
 
 import pytest
+from composite_search import CompositeSearch
 from helpers import some_slow
-from oracles import second_least_cost
+from hierarchies import RandomHierarchy
 
 from remat.graphs import GraphBuilder
 from remat.problem import Problem
@@ -12,16 +13,22 @@ from remat.testing import least_peak, optimum, random_budget, random_graph
 from remat.testing.exhaustive import FILLED_ONCE
 
 
-def agrees(graph, budget, order, limit=None):
+def second_least_cost(problem, limit=None, *, staged=False, refill=True):
+    """Least cost by the search over composite schedules, here of ops alone."""
+    search = CompositeSearch(RandomHierarchy(problem.graph, ()), problem, refill=refill, copies=limit, staged=staged)
+    return search.cheapest(most_states=10**6)
+
+
+def agrees(graph, budget, order, limit=None, *, staged=False, refill=True):
     """Whether both find the same; the schedule is what it is said to be."""
     problem = Problem(graph, budget, order, limit)
-    best = optimum(problem, Scope(OrderRule(order), staged=False))
+    best = optimum(problem, Scope(OrderRule(order), staged, notes=() if refill else (FILLED_ONCE,)))
     if best is not None:
         certificate = validate(graph, best.schedule, problem.rules)
         assert certificate.accepted, certificate.first
         assert certificate.cost == best.cost
         assert certificate.peak <= best.peak <= budget
-    return (best and best.cost) == second_least_cost(graph, budget, order, limit=limit)
+    return (best and best.cost) == second_least_cost(problem, limit, staged=staged, refill=refill)
 
 
 def refilled():
@@ -39,27 +46,29 @@ def refilled():
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_a_buffer_is_dropped_and_filled_again(order):
     """Within 10 to 15 bytes the contribution of `both` is thrown away before `wide` runs, and made anew: 2 more."""
-    graph = refilled()
-    assert optimum(Problem(graph, 9, order), Scope(OrderRule(order), staged=False)) is None
-    assert optimum(Problem(graph, 10, order), Scope(OrderRule(order), staged=False)).cost == 13
-    assert optimum(Problem(graph, 15, order), Scope(OrderRule(order), staged=False)).cost == 13
-    assert optimum(Problem(graph, 16, order), Scope(OrderRule(order), staged=False)).cost == 11
-    once = Scope(OrderRule(order), staged=False, notes=(FILLED_ONCE,))
-    assert optimum(Problem(graph, 15, order), once) is None
+    graph, scope = refilled(), Scope(OrderRule(order), staged=False)
+    found = [optimum(Problem(graph, budget, order), scope) for budget in (9, 10, 15, 16)]
+    assert [best and best.cost for best in found] == [None, 13, 13, 11]
+    assert optimum(Problem(graph, 15, order), Scope(OrderRule(order), staged=False, notes=(FILLED_ONCE,))) is None
 
 
 @pytest.mark.parametrize("seed", [142, *some_slow(range(0, 120, 2), 24)])
 def test_both_searches_agree_on_graphs_with_buffers(seed):
     graph = random_graph(seed, 5, buffers=True)
+    budget = random_budget(graph, seed)
     if len(graph.ops) <= 6:
         for order, limit in (("free", None), ("fixed", None), ("free", 2)):
-            assert agrees(graph, random_budget(graph, seed), order, limit), (order, limit)
+            assert agrees(graph, budget, order, limit), (order, limit)
+        assert agrees(graph, budget, "fixed", staged=True, refill=False)
+        assert agrees(graph, budget, "free", 2, refill=False)
 
 
 @pytest.mark.parametrize("seed", some_slow(range(100), 50))
 def test_both_searches_agree_on_other_graphs(seed):
     graph = random_graph(seed, 4)
-    assert agrees(graph, random_budget(graph, seed), ("free", "fixed")[seed % 2], (None, 2)[seed % 3 == 0])
+    budget = random_budget(graph, seed)
+    assert agrees(graph, budget, ("free", "fixed")[seed % 2], (None, 2)[seed % 3 == 0])
+    assert agrees(graph, budget, "fixed", staged=True)
 
 
 @pytest.mark.parametrize("seed", some_slow(range(40), 24))
@@ -67,6 +76,6 @@ def test_least_peaks_are_where_the_second_search_ends(seed):
     graph = random_graph(seed, 4, buffers=seed % 2 == 0)
     order = ("free", "fixed")[seed % 3 == 0]
     best = least_peak(Problem(graph, order=order), Scope(OrderRule(order), staged=False))
-    assert second_least_cost(graph, best.peak - 1, order) is None
-    assert second_least_cost(graph, best.peak, order) == best.cost
+    assert second_least_cost(Problem(graph, best.peak - 1, order)) is None
+    assert second_least_cost(Problem(graph, best.peak, order)) == best.cost
     assert validate(graph, best.schedule, Problem(graph, best.peak, order).rules).accepted
