@@ -8,7 +8,8 @@ import pytest
 from shell import facts, interrupt, ok, start
 
 from remat.schedule.buffer_tables import table_text
-from tests.allocation.test_allocators import jagged, tangled
+from remat.testing.allocator_checks import random_buffers
+from tests.allocation.test_allocators import tangled
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def test_a_schedule_in_two_memories_and_as_json(shared) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals as POSIX has them")
 def test_ctrl_c_keeps_the_best() -> None:
-    Path("t.csv").write_text(table_text(jagged(3, 500, 30)))
+    Path("t.csv").write_text(table_text(random_buffers(3, 500, 30, 500)))
     process = start("allocate t.csv -o o.csv")
     done = interrupt(process, lambda line: line.startswith("arena ") and not time.sleep(0.5))
     assert done.code == 0
