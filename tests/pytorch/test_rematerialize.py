@@ -247,6 +247,17 @@ def test_verification_finds_a_difference(state) -> None:
         verify(module, model, data(), {}, 10)
 
 
+def test_verification_compares_imaginary_parts() -> None:
+    module = nn.Linear(4, 4, dtype=torch.complex64)
+    x = torch.ones(2, 4, dtype=torch.complex64)
+    for wrong, words in (
+        (lambda y: y + 0.5j * y.real.detach(), "output 0"),
+        (lambda y: torch.complex(y.real, y.imag * 0.5 + y.imag.detach() * 0.5), "gradient of"),
+    ):
+        with pytest.raises(VerificationError, match=f"{words}.* differs from eager by"):
+            verify(module, lambda x, wrong=wrong: wrong(module(x)), (x,), {}, 10**9)
+
+
 @slow
 def test_workspaces_are_counted_where_asked() -> None:
     """The convolutions take memory for themselves, which the allocator gives out: it keeps to the peak all the same."""

@@ -175,7 +175,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
         ctx.kinds = [(each.shape, each.dtype, each.device) for each in outputs]
-        return outputs[0].new_zeros(())
+        return outputs[0].new_zeros((), dtype=torch.float32)  # a complex one would need a gradient
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor) -> Any:
@@ -186,7 +186,7 @@ def _tangent(shape: torch.Size, kind: torch.dtype, device: torch.device) -> torc
     """A gradient without symmetry (the sum of a softmax would have none), and the same each time."""
     size = shape.numel()
     return (
-        torch.linspace(-1, 1.5, size, dtype=kind, device=device).view(shape)
+        torch.linspace(-1, 1.5, size, dtype=kind, device=device).mul_(1 + 0.5j if kind.is_complex else 1).view(shape)
         if size > 1
         else torch.ones(shape, dtype=kind, device=device)
     )
@@ -208,7 +208,8 @@ def _differences(eager: _Outcome, ours: _Outcome) -> Iterator[tuple[str, float]]
                 f"{name} is of shape {tuple(b.shape)} and {b.dtype}, in eager {tuple(a.shape)} and {a.dtype}"
             )
         if not torch.equal(a, b):
-            x, y = a.double(), b.double()
+            kind = torch.complex128 if a.is_complex() else torch.float64
+            x, y = a.to(kind), b.to(kind)
             both = (x == y) | (x.isnan() & y.isnan())
             distance = (x - y).abs().masked_fill(both, 0.0).nan_to_num(nan=float("inf")).max().item()
             if distance:
