@@ -144,6 +144,17 @@ def test_it_is_used_like_the_original(state) -> None:
     model.load_state_dict(start)
 
 
+def test_a_mode_set_without_train_reaches_the_original(state) -> None:
+    """As Lightning restores it after validation."""
+    module, model = state
+    modes = {name: part.training for name, part in model.named_modules()}
+    model.eval()
+    for name, part in model.named_modules():
+        part.training = modes[name]
+    assert module.training and model.training
+    model(*data())["loss"].backward()
+
+
 def test_a_graph_is_kept_where_asked_and_gradients_of_gradients_are_refused(state) -> None:
     module, model = state
     loss = model(*data())["loss"]

@@ -154,7 +154,6 @@ class Rematerialized(nn.Module):
         for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             own[shared] = original.__dict__[shared]
         own["_plans"], own["_again"] = [plan], again
-        self.training = original.training
 
     # -- what is asked of it -----------------------------------------------------------------------------------------
 
@@ -222,10 +221,19 @@ class Rematerialized(nn.Module):
 
     # -- as the original -------------------------------------------------------------------------------------------
 
+    @property
+    def training(self) -> bool:
+        """That of the original, also where it is set without ``train()``."""
+        return self.original.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "original" in self.__dict__:  # nn.Module sets it before there is one
+            self.original.training = mode
+
     def train(self, mode: bool = True) -> Rematerialized:
         """Training mode: steps follow the schedule. Evaluation mode: calls are calls of the original."""
         self.original.train(mode)
-        self.training = mode
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Rematerialized:
