@@ -3,6 +3,7 @@
 import copy
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -204,6 +205,18 @@ def test_copies_have_their_own_parameters_and_nothing_is_pickled(state, tmp_path
         torch.save(model, tmp_path / "model.pt")
 
 
+def test_a_sequence_stays_one_and_shallow_copies_share_everything() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
+    model = rematerialize(module, x, "100%", costs="flops")
+    assert len(model) == 3 and model[0] is module[0] and list(model) == list(module) and len(model[:2]) == 2
+    other = copy.copy(model)
+    assert other.original is module and other.report is model.report and type(other) is type(model)
+    other(x).sum().backward()
+    assert module[0].weight.grad is not None
+    with pytest.raises(TypeError, match="has no len"):
+        len(rematerialize(module[0], x, "100%", costs="flops"))
+
+
 def test_a_schedule_can_be_given(state, tmp_path, monkeypatch) -> None:
     module, model = state
     model.save_schedule(tmp_path / "schedule.json")
@@ -267,6 +280,17 @@ def test_verification_compares_imaginary_parts() -> None:
     ):
         with pytest.raises(VerificationError, match=f"{words}.* differs from eager by"):
             verify(module, lambda x, wrong=wrong: wrong(module(x)), (x,), {}, 10**9)
+
+
+def test_threads_take_turns() -> None:
+    """Dropout in each: verification must not see the numbers that another thread draws."""
+
+    def made(width: int):
+        module = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(width, width), nn.Tanh(), nn.Dropout())))
+        return rematerialize(module, (torch.randn(64, width),), "80%", verify=True, costs="flops", **QUICK)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(each.report.verification.bitwise for each in pool.map(made, (16, 24, 32)))
 
 
 @slow

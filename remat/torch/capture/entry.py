@@ -17,11 +17,13 @@ from remat.torch.capture.recording import trace_make_fx
 from remat.torch.captured import Captured, Traced
 from remat.torch.costs import CostModel, cost_model, measured_workspaces
 from remat.torch.modes import kept_modes
+from remat.torch.turns import in_turn
 
 ROUTES = ("joint", "make_fx")
 MODES = ("training", "inference")
 
 
+@in_turn
 def capture(
     module: torch.nn.Module,
     args: Sequence[Any] = (),
@@ -37,7 +39,7 @@ def capture(
     """The training step, or the forward pass alone, of a module as a computation graph, tied to its fx nodes.
 
     Everything runs on fake tensors: nothing is computed, and neither weights nor activations need memory. The module
-    stays as it is.
+    stays as it is. Threads take turns.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from remat.errors import CaptureError, RematError, ScheduleError
 from remat.io.text import one_line
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.turns import in_turn
 
 #: What torch calls its solvers of the knapsack (``activation_memory_budget_solver``).
 SOLVERS = ("dp", "greedy", "ilp", "dp_knapsack_sliding_hirschberg", "dynamic_memory_budget_dp")
@@ -76,6 +77,7 @@ def default_partition_schedule(captured: Captured) -> Schedule:
     return _schedule(captured, *graphs, source="torch's default partition", meta={})
 
 
+@in_turn
 def _partition(captured: Captured, by: Callable[..., Any]) -> tuple[Any, Any]:
     facts = captured.partitioner_facts
     if captured.route != "joint" or captured.mode != "training":

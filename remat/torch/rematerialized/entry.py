@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,11 +25,12 @@ from remat.torch.captured import Captured
 from remat.torch.modes import kept_modes
 from remat.torch.partition import Split
 from remat.torch.rematerialized.arguments import Sample
-from remat.torch.rematerialized.module import Plan, Rematerialized
+from remat.torch.rematerialized.module import Plan, Rematerialized, RematerializedSequence
 from remat.torch.rematerialized.planning import Settings, check_setting, planned
 from remat.torch.rematerialized.program import Program
 from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.verify import verify as run_verification
+from remat.torch.turns import in_turn
 
 _log = logging.getLogger("remat.torch")
 
@@ -38,6 +39,7 @@ OTHER_SHAPES = ("error", "capture")
 FUSED = 64
 
 
+@in_turn
 def rematerialize(
     module: nn.Module,
     sample_args: Sequence[Any] | torch.Tensor,
@@ -62,7 +64,8 @@ def rematerialize(
     The forward and backward pass are captured with the sample (on fake tensors: no memory), a schedule is found and
     certified, and the module that comes back follows it. Its parameters are those of `module`, its outputs and
     gradients are bitwise the same where the kernels are deterministic, dropout included. What it found is logged
-    (logger ``remat.torch``) and in ``.report``.
+    (logger ``remat.torch``) and in ``.report``. Calls in several threads take turns; with `verify`, no other thread may
+    draw random numbers of torch meanwhile.
 
     Parameters
     ----------
@@ -140,7 +143,7 @@ def rematerialize(
     with _training(module):
         plan = _prepared(module, args, kwargs, settings, schedule)
     again = partial(_prepared, settings=settings) if other_shapes == "capture" else None
-    made = Rematerialized(module, plan, again)
+    made = (RematerializedSequence if isinstance(module, Sized) else Rematerialized)(module, plan, again)
     if verify:
         with _training(module), _training(made):
             _verify(made, plan, args, kwargs)
@@ -166,6 +169,7 @@ def _training(module: nn.Module) -> Any:
         yield
 
 
+@in_turn
 def _prepared(
     module: nn.Module,
     args: tuple[Any, ...],

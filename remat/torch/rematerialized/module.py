@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -259,6 +259,11 @@ class Rematerialized(nn.Module):
                 raise
             return getattr(self.__dict__["original"], name)
 
+    def __copy__(self) -> Rematerialized:
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Rematerialized:
         made = type(self).__new__(type(self))
         memo[id(self)] = made
@@ -276,6 +281,19 @@ class Rematerialized(nn.Module):
     def extra_repr(self) -> str:
         """The first line of the report."""
         return str(self.report).splitlines()[0]
+
+
+class RematerializedSequence(Rematerialized):
+    """Of a module with a length, such as ``nn.Sequential``: its parts are had by their positions."""
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.original))
+
+    def __getitem__(self, position: Any) -> Any:
+        return self.original[position]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(cast(Iterable[Any], self.original))
 
 
 def _tensor(module: nn.Module, name: str) -> torch.Tensor:

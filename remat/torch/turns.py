@@ -1,0 +1,23 @@
+"""One thread at a time: tracing, torch's settings and its random generators belong to the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+_LOCK = threading.RLock()
+
+
+def in_turn(function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
+    """Let calls in other threads, of all functions with this decorator, wait until a call returns."""
+
+    @wraps(function)
+    def locked(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+        with _LOCK:
+            return function(*args, **kwargs)
+
+    return locked
