@@ -11,18 +11,18 @@ from remat.graphs.zoo import fcn8, resnet50, vgg16
 FCN8 = {"90%": 10_278_354_943_616, "80%": 10_289_323_652_736, "65%": 10_441_523_854_976}
 
 
-@pytest.mark.parametrize("budget", FCN8)
-def test_fcn8_by_retention_intervals(budget):
-    """Two copies reach the optimum of class D, and never go below it."""
-    result = solve(Problem(fcn8(), budget), "retention-intervals", "cp-sat", stop=120, options=SolveOptions(threads=2))
-    assert result.status is Status.OPTIMAL
-    assert result.objective == FCN8[budget]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("budget", FCN8)
-def test_fcn8_by_checkmate_on_highs(budget):
-    result = solve(Problem(fcn8(), budget), "checkmate", "highs", stop=500, options=SolveOptions(threads=1))
+@pytest.mark.parametrize(
+    ("method", "backend", "budget"),
+    [
+        ("retention-intervals", "cp-sat", "90%"),
+        ("retention-intervals", "cp-sat", "80%"),
+        pytest.param("retention-intervals", "cp-sat", "65%", marks=pytest.mark.slow),
+        *[pytest.param("checkmate", "highs", budget, marks=pytest.mark.slow) for budget in FCN8],
+    ],
+)
+def test_fcn8(method, backend, budget):
+    """Two copies of retention intervals reach the optimum of class D, too, and never go below it."""
+    result = solve(Problem(fcn8(), budget), method, backend, stop=500, options=SolveOptions(threads=2))
     assert result.status is Status.OPTIMAL
     assert result.objective == result.bound == FCN8[budget]
 

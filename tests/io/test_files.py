@@ -135,25 +135,6 @@ def test_no_two_outputs_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         check_outputs(("link", ()), inputs=["a.json"])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["compare", "g.json", "-b", "6", "-m", "greedy", "--json", "x", "--csv", "x"],
-        ["frontier", "g.json", "-b", "6", "-m", "greedy", "-o", "x.csv", "-o", "x.csv"],
-        ["batch", "g.json", "--memory", "6", "-m", "greedy", "-o", "x.csv", "-o", "./x.csv"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_commands_refuse_two_outputs_of_one_name(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_graph(unit_chain(2), "g.json")
-    assert main(words) == 2
-    assert "stands for two outputs" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["g.json"]
-
-
 def test_standard_streams_from_command_to_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
