@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from remat.graphs import ComputeGraph, GraphBuilder
+from remat.testing import random_graph
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def random_hierarchy(
     rng = random.Random(seed)
     if training is None:
         training = rng.random() < 0.7
-    make = random_step if training else random_plain
-    graph, mirror = make(rng, f"{'step' if training else 'dag'}-{seed}", most_ops)
+    if training:
+        graph, mirror = random_step(rng, f"step-{seed}", most_ops)
+    else:
+        graph, mirror = random_graph(seed, most_ops, buffers=rng.random() < 0.25), {}
     order = graph.arrays.order.tolist()
     groups: list[RandomGroup] = []
     forward = [op for op in order if graph.ops[op].phase in ("", "forward")]
@@ -73,29 +76,6 @@ def random_hierarchy(
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
-
-
-def random_plain(rng: random.Random, name: str, most_ops: int) -> tuple[ComputeGraph, dict[int, int]]:
-    """A plain graph; sizes may be 0 (dependencies that cost no memory). The mirror is empty."""
-    builder = GraphBuilder(name)
-    tensors = [builder.input("given", rng.randint(0, 4))] if rng.random() < 0.3 else []
-    count = rng.randint(min(4, most_ops), most_ops)
-    shared = builder.tensor("sum", rng.randint(1, 6)) if rng.random() < 0.25 else None
-    adders = set(rng.sample(range(count - 1), min(count - 1, rng.randint(2, 3)))) if shared else set()
-    for j in range(count):
-        pool = [*tensors, *([shared] if shared and all(a < j for a in adders) else [])]
-        recent = pool[-4:]
-        reads = rng.sample(recent, min(len(recent), rng.choice([1, 1, 2, 2, 3]))) if j else []
-        outputs = [builder.tensor(f"t{j}", _size(rng))]
-        if rng.random() < 0.3:
-            outputs.append(builder.tensor(f"u{j}", _size(rng)))
-        tensors += outputs
-        builder.op(f"op{j}", inputs=reads, outputs=[*outputs, *([shared] if shared and j in adders else [])],
-                   cost=rng.choice([0, 1, 2, 3, 5]), workspace=_workspace(rng),
-                   recomputable=rng.random() < 0.9)  # fmt: skip
-    if rng.random() < 0.5:
-        builder.output(rng.choice([t for t in tensors if t != "given"]))
-    return builder.build(), {}
 
 
 def random_step(rng: random.Random, name: str, most_ops: int) -> tuple[ComputeGraph, dict[int, int]]:

@@ -177,22 +177,6 @@ def test_solvers_take_the_start(seed, name, backend):
             assert said(backend, first.model, extended) == extended[-1]
 
 
-@pytest.mark.parametrize("backend", WORDS)
-@pytest.mark.parametrize(
-    ("maker", "taker"), [("checkmate", "retention-intervals"), ("retention-intervals", "checkmate")]
-)
-def test_schedules_of_one_formulation_start_the_other(maker, taker, backend):
-    graph = unit_chain(6)
-    problem = Problem(graph, 5)
-    made = FORMULATIONS[maker](problem)
-    raw = make_backend("cp-sat").solve(made.build(), SolveOptions(deadline=Deadline.after(60), threads=1))
-    schedule = made.decode(raw.values)
-    assert validate(graph, schedule, problem.rules).recomputations > 0
-    formulation = FORMULATIONS[taker](problem)
-    values = formulation.encode(schedule)
-    assert said(backend, formulation.build(), values) == main_terms(formulation, values) == raw.objective - 13
-
-
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name",
