@@ -11,7 +11,6 @@ from remat.backends.base import Backend, Status
 from remat.formulations.hierarchical import HIlp
 from remat.formulations.hierarchical.intervals_tables import Segments
 from remat.formulations.hierarchical.layout import NodeRow
-from remat.formulations.hierarchical.memory import corrections
 from remat.formulations.hierarchical.plan import known, plan_in
 from remat.modeling import ALWAYS, violations
 from remat.schedule import Certificate, Schedule
@@ -25,15 +24,16 @@ def claims_of(formulation: Any, values: np.ndarray) -> list[int]:
 
 def _of_program(h: HIlp, values: np.ndarray) -> list[np.ndarray]:
     """Evaluate U and the corrections of each sub-step, as rows of memory state them."""
-    at, plan, worth, (_, x, levels) = h.tables, plan_in(h, values), known(values), h.statement
+    program, worth = h.statement, known(values)
+    at, plan = program.at, plan_in(program, values)
     found = []
     for k, choice, phase in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
-        run, slot = at.runs[choice], h.phases.slot[phase, [k]]
-        held = values[x.U.index[slot]] * at.unit + at.held - run.saved + run.memory
+        run, slot = at.runs[choice], program.phases.slot[phase, [k]]
+        held = values[program.x.U.index[slot]] * at.unit + at.held - run.saved + run.memory
         for step in range(len(run.ops)):
             hidden = run.absent_tensor[(run.absent_from <= step) & (step < run.absent_until)]
             row = NodeRow(run.memory, at.number[run.tensor[run.last < step]], at.number[hidden])
-            held[step] += sum(worth(there)[0] * size for there, size in corrections(h, levels, k, slot, row))
+            held[step] += sum(worth(there)[0] * size for there, size in program.corrections(k, slot, row))
         found.append(held)
     return found
 

@@ -9,19 +9,16 @@ from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
-from remat.formulations.hierarchical.choices import Levels, Phases
+from remat.formulations.hierarchical.choices import Phases
 from remat.formulations.hierarchical.composite import CompositeProblem
-from remat.formulations.hierarchical.dependencies import add_data, add_limits, computes
 from remat.formulations.hierarchical.expand import Step
 from remat.formulations.hierarchical.expand import expand as expand_steps
 from remat.formulations.hierarchical.layout import HIlpOptions, Tables
-from remat.formulations.hierarchical.memory import add_memory, stated
 from remat.formulations.hierarchical.plan import Plan, steps_in, values_of
+from remat.formulations.hierarchical.program import Program, stated
 from remat.formulations.hierarchical.recognition import encoded
 from remat.formulations.sequence import most_computes
-from remat.modeling import Linear, Model, Vars
-from remat.modeling.model import Named
-from remat.modeling.rows import NONE, ONE, column, first_of, rows_from, sum_rows
+from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule
@@ -156,146 +153,24 @@ class HIlp(Formulation):
         )
 
     def build(self) -> Model:
-        return self.statement[0]
-
-    # -- variables ---------------------------------------------------------------------------------------------------
+        return self.statement.model
 
     @cached_property
-    def statement(self) -> tuple[Model, Named, Levels]:
-        """The model, its variables, and where it says what is there."""
-        model, at, phases = Model(self.name), self.tables, self.phases
-        slot, choice = phases.run_choice
-        R = model.booleans("R", len(slot))
-        P = model.booleans("P", int(phases.kept.max(initial=-1)) + 1)
-        S = model.booleans("S", int(phases.contribution_kept.max(initial=-1)) + 1)
-        K = model.booleans("K", int(phases.contribution.max(initial=-1)) + 1)
-        Sp = model.booleans("Sp", int(phases.phantom_kept.max(initial=-1)) + 1)
-        Q = model.implied("Q", int(phases.phantom[0].max(initial=-1)) + 1, 0, 1)
-        self.deadline.check()
-        p, sp = column(P, phases.kept), column(Sp, phases.phantom_kept)
-        phantom = self._phantom_levels(Q, sp)
-        t, read, last, *_ = phases.reads
-        tail = np.where(last, p[t + 1, at.read_data[read]], NONE)
-        live, following = self._chain(model, R, tail)
-        first = np.where(phases.fixed, ONE, p[1:])
-        head = first_of(last)
-        first[t[head], at.read_data[read[head]]] = live[head]
-        before, after = self._making(model, p, first)
-        over = self._over(model, R, after)
-        levels = Levels(p, first, live, following, before, after, over, phantom, sp)
-        self.deadline.check()
-        self._runs(model, R)
-        self._phantoms(model, R, levels)
-        add_data(model, R, (S, K), self, levels)
-        self.deadline.check()
-        add_memory(model, R, self, levels)
-        add_limits(model, R, self)
-        priced = np.flatnonzero(at.cost[choice] > 0)
-        sure = int(at.cost[at.first[phases.run_node[phases.sure]]].sum())
-        model.minimize(R.index[priced], at.cost[choice[priced]], sure)
-        return model, model.named, levels
-
-    def _phantom_levels(self, Q: Vars, sp: Int) -> Int:
-        number, kind = self.phases.phantom
-        return np.where(kind == 0, column(Q, number), np.where(kind == 1, sp[1:], sp[:-1]))
-
-    def _chain(self, model: Model, R: Vars, tail: Int) -> tuple[Int, Int]:
-        """(a1): L of each read and what follows it."""
-        at, phases = self.tables, self.phases
-        t, read, last, *_ = phases.reads
-        data = at.read_data[read]
-        place, term = phases.read_terms
-        term = column(R, term)
-        alone = (at.read_count[read] == 1) & last & (tail == NONE)
-        fixed = phases.fixed[t, data]
-        own = ~fixed & ~alone
-        L = model.implied("L", int(own.sum()), 0, 1)
-        live = np.full(len(t), ONE, dtype=np.int64)
-        live[own] = L.index
-        mine = ~fixed & alone
-        live[place[mine[place]]] = term[mine[place]]
-        following = np.where(last, tail, np.roll(live, -1))
-        number = np.cumsum(own) - 1
-        chosen, more = own[place], own & (following != NONE)
-        model.add(
-            rows_from("(a1) there for a reader", (number[place[chosen]], term[chosen], 1),
-                      (np.arange(len(L)), L.index, -1), num_rows=len(L), upper=0),
-            sum_rows("(a1) there before", following[more], live[more]),
-        )  # fmt: skip
-        return live, following
-
-    def _making(self, model: Model, p: Int, first: Int) -> tuple[Int, Int]:
-        """What is there before and after each maker; (a2)."""
-        at, phases = self.tables, self.phases
-        t, make, last, *_ = phases.makes
-        data = at.make_data[make]
-        own = ~last
-        B = model.implied("B", int(own.sum()), 0, 1)
-        after = first[t, data]
-        after[own] = B.index
-        before = p[t, data]
-        on = np.flatnonzero(~first_of(last))
-        before[on] = after[on - 1]
-        return before, after
-
-    def _over(self, model: Model, R: Vars, after: Int) -> Int:
-        """(a3) where a recomputation may make what nobody wants."""
-        at, phases = self.tables, self.phases
-        t, make, *_ = phases.makes
-        node, data = at.make_node[make], at.make_data[make]
-        mine = np.flatnonzero((t > node) & ~(at.single[node] & (at.makers[data] == 1)) & (after != ONE))
-        over = model.implied("over", len(mine), 0, 1)
-        columns = np.full(len(t), NONE, dtype=np.int64)
-        columns[mine] = over.index
-        place, term = computes(phases, R, t[mine], node[mine])
-        row = np.arange(len(mine), dtype=np.int64)
-        model.add(
-            rows_from("(a3) made and not wanted", (place, term, 1), (row, after[mine], -1), (row, over.index, -1),
-                      num_rows=len(mine), upper=0)
-        )  # fmt: skip
-        return columns
-
-    # -- constraints -------------------------------------------------------------------------------------------------
-
-    def _runs(self, model: Model, R: Vars) -> None:
-        """(5)."""
-        at, phases = self.tables, self.phases
-        several = np.flatnonzero(at.num[phases.run_node] > 1)
-        t, node = phases.run_phase[several], phases.run_node[several]
-        place, term = computes(self.phases, R, t, node)
-        least = np.where(t == node, 1, -np.inf)
-        model.add(rows_from("(5) one option", (place, term, 1), num_rows=len(several), lower=least, upper=1))
-
-    def _phantoms(self, model: Model, R: Vars, levels: Levels) -> None:
-        """(6) to (9)."""
-        at, phases = self.tables, self.phases
-        t, phantom = np.nonzero(np.arange(at.T)[:, None] >= at.node[at.phantom_forward])
-        q, into, onward = levels.phantom[t, phantom], levels.Sp[t, phantom], levels.Sp[t + 1, phantom]
-        ahead, back = (
-            column(R, phases.run_column(t, choice[phantom])) for choice in (at.phantom_forward, at.phantom_backward)
-        )
-        for name, low in (("(8) kept", onward), ("(8) saved", ahead), ("(9) there for the backward part", back)):
-            use = (low != NONE) & (low != q)
-            model.add(sum_rows(name, low[use], q[use]))
-        use = (q != NONE) & (q != into)
-        model.add(sum_rows("(7) made by the forward part", q[use], into[use], ahead[use]))
-        layer = t * max(1, len(at.layer_forward)) + at.phantom_layer[phantom]
-        there = q != NONE
-        keys, row = np.unique(layer[there], return_inverse=True)
-        several = np.bincount(row, minlength=len(keys)) > 1
-        number = np.cumsum(several) - 1
-        mine = several[row]
-        model.add(rows_from("(6) one phantom", (number[row[mine]], q[there][mine], 1), num_rows=several.sum(), upper=1))
+    def statement(self) -> Program:
+        """The model, and where it says what is there."""
+        return Program(self.name, self.phases, self.deadline)
 
     # -- translation -------------------------------------------------------------------------------------------------
 
     def encode(self, schedule: Schedule) -> Values:
         """Where its runs can be read in two ways, the values that claim less."""
-        return encoded(self.whole, schedule, lambda runs: values_of(self, Plan.of(self, runs)), self._claimed)
+        return encoded(
+            self.whole, schedule, lambda runs: values_of(self.statement, Plan.of(self.tables, runs)), self._claimed
+        )
 
     def _claimed(self, values: Values) -> tuple[float, float]:
         """Return the units by which memory exceeds the budget, and the cost."""
-        model, x, _ = self.statement
+        model, x = self.statement.model, self.statement.x
         held = [values[x.U.index] - model.upper[x.U.index]]
         for record in model.records:
             if isinstance(record, Linear) and record.name == "(10) budget":
@@ -308,4 +183,4 @@ class HIlp(Formulation):
 
     def steps(self, values: Values) -> list[Step]:
         """The nodes computed, with their options, and what is there throughout each."""
-        return steps_in(self, values)
+        return steps_in(self.statement, values)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
-from remat.formulations.hierarchical.choices import Levels
 from remat.formulations.hierarchical.composite import NOTHING
 from remat.formulations.hierarchical.expand import Step
+from remat.formulations.hierarchical.layout import Tables
+from remat.formulations.hierarchical.program import Program
 from remat.formulations.hierarchical.recognition import FoundRun
 from remat.formulations.staging import run_stages
 from remat.modeling.rows import NONE, ONE, column, largest_onward, running_values, sums_without
-
-if TYPE_CHECKING:
-    from remat.formulations.hierarchical.formulation import HIlp
 
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -43,7 +40,7 @@ class Plan:
     left_out: Sequence[Int]
 
     @classmethod
-    def of(cls, h: HIlp, runs: Sequence[FoundRun]) -> Plan:
+    def of(cls, at: Tables, runs: Sequence[FoundRun]) -> Plan:
         """Runs of nodes with the phase of each step: phase t ends with the first compute of node t.
 
         Raises
@@ -51,15 +48,15 @@ class Plan:
         ProblemError
             Naming the node, if first computes leave the order of nodes, or a phase runs one twice or out of order.
         """
-        names = [each.name for each in h.whole.nodes]
-        number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(h.tables.node, h.tables.runs, strict=True))}
+        names = [each.name for each in at.whole.nodes]
+        number = {(int(k), run.option): c for c, (k, run) in enumerate(zip(at.node, at.runs, strict=True))}
         node = np.array([each.node for each in runs], dtype=np.int64)
         choice = np.array([number[each.node, each.option] for each in runs], dtype=np.int64)
         phase = run_stages(node, len(names), lambda k: repr(names[k]), node) - 1
         return cls(node, choice, phase, [each.left_out for each in runs])
 
 
-def values_of(h: HIlp, plan: Plan) -> Values:
+def values_of(program: Program, plan: Plan) -> Values:
     """Values of the model that stand for a plan, with as little kept as can be.
 
     Raises
@@ -67,24 +64,22 @@ def values_of(h: HIlp, plan: Plan) -> Values:
     ProblemError
         If the model lacks what the plan keeps or computes.
     """
-    model, x, _ = h.statement
-    phases = h.phases
+    model, x, phases = program.model, program.x, program.phases
     values = np.zeros(model.num_vars)
     strange = np.flatnonzero(~phases.may[plan.phase, plan.node])
     if len(strange):
-        name = h.whole.nodes[int(plan.node[strange[0]])].name
+        name = program.at.whole.nodes[int(plan.node[strange[0]])].name
         raise ProblemError(f"the schedule computes {name!r} in a phase in which that is of no use")
     term = column(x.R, phases.run_column(plan.phase, plan.choice))
     values[term[term >= 0]] = 1
-    _keep(h, plan, values)
-    _fill(h, values)
+    _keep(program, plan, values)
+    _fill(program, values)
     return values
 
 
-def _keep(h: HIlp, plan: Plan, values: Values) -> None:
+def _keep(program: Program, plan: Plan, values: Values) -> None:
     """P, S, K and Sp by a scan from the end: who needs what until when."""
-    _, x, _ = h.statement
-    at, phases = h.tables, h.phases
+    x, at, phases = program.x, program.at, program.phases
     tables = {
         "P": column(x.P, phases.kept),
         "S": column(x.S, phases.contribution_kept),
@@ -94,7 +89,7 @@ def _keep(h: HIlp, plan: Plan, values: Values) -> None:
     def keep(what: str, number: int, phase: int, until: int) -> None:
         columns = tables[what][phase + 1 : min(until, at.T - 1) + 1, number]
         if (columns == NONE).any():
-            name = h.whole.nodes[int(plan.node[step])].name
+            name = program.at.whole.nodes[int(plan.node[step])].name
             raise ProblemError(f"the schedule keeps what {name!r} makes for longer than is of use")
         values[columns[columns >= 0]] = 1
 
@@ -112,7 +107,7 @@ def _keep(h: HIlp, plan: Plan, values: Values) -> None:
         k, choice, phase = int(plan.node[step]), int(plan.choice[step]), int(plan.phase[step])
         run = at.runs[choice]
         needs = at.number[run.tensor[run.needs]].tolist()
-        there = _held(h, plan, step, until)
+        there = _held(program, plan, step, until)
         made = [d for d in at.number[run.tensor[run.makes]].tolist() if d not in there]
         for d in needs:  # of a buffer that it contributes to as well: read after that
             if d in makers:
@@ -140,29 +135,29 @@ def _keep(h: HIlp, plan: Plan, values: Values) -> None:
             keep("Sp", number, phase, max(wanted.pop(number, least), least))
 
 
-def _held(h: HIlp, plan: Plan, step: int, until: dict[int, int]) -> set[int]:
+def _held(program: Program, plan: Plan, step: int, until: dict[int, int]) -> set[int]:
     """Data that are there throughout a step that therefore leaves out making them; `until` is when they are read."""
-    at, arrays = h.tables, h.whole.arrays
+    at, arrays = program.at, program.at.whole.arrays
     phase, left_out = int(plan.phase[step]), plan.left_out[step]
     ops = np.setdiff1d(at.runs[int(plan.choice[step])].ops, left_out)
     found = set()
     for op in left_out.tolist():
         for d in at.number[arrays.op_outputs[op]].tolist():
             if d >= 0 and d not in until and any(int(at.tensor[d]) in arrays.op_inputs[other] for other in ops):
-                until[d] = phase + (h.phases.kept[phase + 1, d] != NONE)  # as what is there throughout goes on after it
+                until[d] = phase + (
+                    program.phases.kept[phase + 1, d] != NONE
+                )  # as what is there throughout goes on after it
             if d in until:
                 found.add(d)
     return found
 
 
-def _fill(h: HIlp, values: Values) -> None:
+def _fill(program: Program, values: Values) -> None:
     """The values of Q, L, B, over and U that go with the others: the least."""
-    model, x, levels = h.statement
-    phases = h.phases
+    x, at, phases, levels = program.x, program.at, program.phases, program.levels
     worth = known(values)
     number, _ = phases.phantom
     t, j = np.nonzero(number != NONE)
-    at = h.tables
     held = worth(levels.Sp[t + 1, j])
     for choice in (at.phantom_forward, at.phantom_backward):
         held = np.maximum(held, worth(column(x.R, phases.run_column(t, choice[j]))))
@@ -177,9 +172,9 @@ def _fill(h: HIlp, values: Values) -> None:
     for m in np.flatnonzero(~last).tolist():
         given = column(x.K, phases.contribution[t[m : m + 1], phases.part_of[make[m : m + 1]]])
         values[levels.after[m]] = max(worth(levels.before[m : m + 1])[0], worth(given)[0])
-    _, spare = sums_without(model, "(a3) made and not wanted", x.over, values)
+    _, spare = sums_without(program.model, "(a3) made and not wanted", x.over, values)
     values[x.over.index] = np.maximum(0, spare)
-    values[x.U.index] = running_values(model, "(u) memory", x.U, values, phases.run_phase)
+    values[x.U.index] = running_values(program.model, "(u) memory", x.U, values, phases.run_phase)
 
 
 def known(values: Values) -> Callable[[Int], Values]:
@@ -196,10 +191,9 @@ def known(values: Values) -> Callable[[Int], Values]:
 # -- from values to schedules ----------------------------------------------------------------------------------------
 
 
-def plan_in(h: HIlp, values: Values) -> Plan:
+def plan_in(program: Program, values: Values) -> Plan:
     """The plan that values stand for, without recomputations of single outputs that are not there afterwards."""
-    _, x, levels = h.statement
-    at, phases = h.tables, h.phases
+    x, at, phases, levels = program.x, program.at, program.phases, program.levels
     slot, choice = (part[values[x.R.index] > 0.5] for part in phases.run_choice)
     sure = np.flatnonzero(phases.sure)
     slots = np.concatenate([slot, sure])
@@ -216,22 +210,21 @@ def plan_in(h: HIlp, values: Values) -> Plan:
     return Plan(node[of_use], choices[of_use], phase[of_use], [NOTHING] * int(of_use.sum()))
 
 
-def steps_in(h: HIlp, values: Values) -> list[Step]:
+def steps_in(program: Program, values: Values) -> list[Step]:
     """The steps that values stand for, with what is there throughout each of them."""
-    at, plan = h.tables, plan_in(h, values)
+    at, plan = program.at, plan_in(program, values)
     steps = []
     for k, choice, phase in zip(plan.node.tolist(), plan.choice.tolist(), plan.phase.tolist(), strict=True):
-        alone = h.whole.nodes[k].composite < 0
-        live = NOTHING if alone else _live(h, values, phase, k, choice)
+        alone = program.at.whole.nodes[k].composite < 0
+        live = NOTHING if alone else _live(program, values, phase, k, choice)
         steps.append(Step(k, at.runs[choice].option, live))
     return steps
 
 
-def _live(h: HIlp, values: Values, phase: int, k: int, choice: int) -> Int:
+def _live(program: Program, values: Values, phase: int, k: int, choice: int) -> Int:
     """Of what the run writes, the tensors that are there and complete from before node k until after it."""
-    at, phases, worth = h.tables, h.phases, known(values)
-    _, x, levels = h.statement
-    arrays = h.whole.arrays
+    x, at, phases, levels = program.x, program.at, program.phases, program.levels
+    arrays, worth = at.whole.arrays, known(values)
     written = np.unique(np.concatenate([arrays.op_outputs[op] for op in at.runs[choice].ops.tolist()]))
     found = []
     for d in at.number[written][at.number[written] >= 0].tolist():
@@ -242,15 +235,15 @@ def _live(h: HIlp, values: Values, phase: int, k: int, choice: int) -> Int:
         else:
             columns = levels.P[phase, [d] if k <= at.maker[d] else []]
         since = (k, k + 1) if k > at.last_maker[d] else (k + 1,)
-        columns = np.append(columns, [_level(h, levels, phase, node, d) for node in since])
+        columns = np.append(columns, [_level(program, phase, node, d) for node in since])
         if (worth(columns) > 0.5).all():
             found.append(int(at.tensor[d]))
     return np.array(found, dtype=np.int64)
 
 
-def _level(h: HIlp, levels: Levels, phase: int, k: int, d: int) -> int:
+def _level(program: Program, phase: int, k: int, d: int) -> int:
     """Column that says whether datum d is there when node k, after its makers, begins."""
-    at, phases = h.tables, h.phases
+    at, phases, levels = program.at, program.phases, program.levels
     first, end = np.searchsorted(at.read_data, [d, d + 1])
     readers = first + np.flatnonzero(phases.may[phase, at.read_node[first:end]])
     later = readers[at.read_node[readers] >= k]
