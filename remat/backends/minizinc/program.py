@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -127,14 +127,14 @@ class RecordProgram:
         self.is_real = real
         self.number = np.empty(model.num_vars, dtype=np.int64)
         self.number[np.concatenate([self.boolean, self.integer, self.real])] = np.arange(1, model.num_vars + 1)
-        self.rows = {name: _Rows() for name in ("at_most", "equal", "real_at_most", "real_equal")}
-        self.clauses = _Ragged()
-        self.uses = _Ragged()
-        self.use: dict[str, list[Int]] = {name: [] for name in ("start", "end", "demand", "presence")}
-        self.capacity: list[tuple[int, int]] = []
-        self.levels = _Ragged()
-        self.level: dict[str, list[Int]] = {name: [] for name in ("time", "offset", "change", "active")}
-        self.different = _Ragged()
+        rows = ("at_most", "equal", "real_at_most", "real_equal")
+        self.lists = {
+            **{name: _Lists("variable", "coefficient", "bound", "where") for name in rows},
+            "clause": _Lists("literal"),
+            "use": _Lists("start", "end", "demand", "presence", "capacity", "capacity_variable"),
+            "level": _Lists("time", "offset", "change", "active"),
+            "different": _Lists("variable"),
+        }
         self.domains: dict[int, set[int]] = {}
         for record in self._clock.each(model.records, 1):
             self._translate(record)
@@ -142,7 +142,9 @@ class RecordProgram:
     def program(self, hint: Float | None) -> Program:
         """The whole, with `hint` as a start."""
         unit, cost = self._cost()
-        data: dict[str, Any] = {**self._variables(), **self._records(), **cost, **self._hint(hint)}
+        data: dict[str, Any] = {**self._variables(), **cost, **self._hint(hint)}
+        for name, lists in self.lists.items():
+            data |= lists.data(name)
         text = HERE / ("whole_cost.mzn" if unit else "real_cost.mzn")
         return Program(text, data, self.values, unit or 1, self.model.objective.constant)
 
@@ -170,12 +172,12 @@ class RecordProgram:
             else:
                 self._allow(variable, listed)
         if impossible:  # an empty set of values is an error to some versions, an empty clause to none
-            self.clauses.add(np.zeros(0, dtype=np.int64))
+            self._clause()
             values = [each or {0} for each in values]
         fixed = self.boolean[lower[self.boolean] > 0.5]
         never = self.boolean[upper[self.boolean] < 0.5]
         for literal in (*self.number[fixed].tolist(), *(-self.number[never]).tolist()):
-            self.clauses.add(np.array([literal], dtype=np.int64))
+            self._clause(literal)
         below, above = (np.flatnonzero(np.isfinite(bound[self.real])) for bound in (lower, upper))
         return {
             "booleans": len(self.boolean),
@@ -193,7 +195,10 @@ class RecordProgram:
         number = int(self.number[boolean])
         for value, literal in ((0, number), (1, -number)):
             if value not in listed:
-                self.clauses.add(np.array([literal], dtype=np.int64))
+                self._clause(literal)
+
+    def _clause(self, *literals: int) -> None:
+        self.lists["clause"].add(len(literals), literal=np.array(literals, dtype=np.int64))
 
     def _cost(self) -> tuple[float, dict[str, Any]]:
         """Unit of the cost (0 for a real one) and its terms."""
@@ -225,18 +230,18 @@ class RecordProgram:
         if isinstance(record, Linear):
             self._linear(record)
         elif isinstance(record, Clauses):
-            self.clauses.extend(record.indptr, self._literals(record.literals))
+            self.lists["clause"].add(np.diff(record.indptr), literal=self._literals(record.literals))
         elif isinstance(record, Domain):
             self._domain(record)
         elif isinstance(record, Cumulative):
             self._cumulative(record)
         elif isinstance(record, Reservoir):
-            self.levels.extend(record.indptr, self._numbers(record, record.time))
-            for name, values in (("offset", record.offset), ("change", record.change)):
-                self.level[name].append(values)
-            self.level["active"].append(self._literals(record.active))
+            self.lists["level"].add(
+                np.diff(record.indptr), time=self._numbers(record, record.time), offset=record.offset,
+                change=record.change, active=self._literals(record.active),
+            )  # fmt: skip
         elif isinstance(record, AllDifferent):
-            self.different.add(self._numbers(record, record.variable))
+            self.lists["different"].add(len(record.variable), variable=self._numbers(record, record.variable))
         else:
             raise ModelError(f"MiniZinc does not take record {record.name!r} of kind {type(record).__name__}")
 
@@ -268,14 +273,13 @@ class RecordProgram:
                 if not prefix:
                     weights = _whole(weights, f"a coefficient of {record.name!r}")
                     limits = _whole(np.floor(limits + 1e-9), f"a bound of {record.name!r}")
-                rows = self.rows[prefix + name]
-                rows.terms.add_lists(np.bincount(row[inside], minlength=count)[kept], self.number[column[inside]])
-                rows.coefficient.append(weights)
-                rows.bound.append(limits)
-                rows.where.append(where[kept])
+                self.lists[prefix + name].add(
+                    np.bincount(row[inside], minlength=count)[kept], variable=self.number[column[inside]],
+                    coefficient=weights, bound=limits, where=where[kept],
+                )  # fmt: skip
         impossible = np.isposinf(record.lower) | np.isneginf(record.upper)
         for literal in where[impossible].tolist():
-            self.clauses.add(np.array([-literal] if literal else [], dtype=np.int64))
+            self._clause(*([-literal] if literal else []))
 
     def _domain(self, record: Domain) -> None:
         self._numbers(record, record.variable)
@@ -283,28 +287,12 @@ class RecordProgram:
             self.domains[variable] = set(record.values[record.indptr[k] : record.indptr[k + 1]].tolist())
 
     def _cumulative(self, record: Cumulative) -> None:
-        self.uses.add(self._numbers(record, record.start))
-        self.use["end"].append(self._numbers(record, record.end))
-        self.use["demand"].append(record.demand)
-        self.use["presence"].append(self._literals(record.presence))
-        variable = 0
-        if record.capacity_variable is not None:
-            variable = int(self._numbers(record, np.array([record.capacity_variable]))[0])
-        self.capacity.append((record.capacity, variable))
-
-    def _records(self) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for name, rows in self.rows.items():
-            data |= rows.data(name)
-        data["clause_first"], data["clause_literal"] = self.clauses.data()
-        data["use_first"], data["use_start"] = self.uses.data()
-        data |= {f"use_{name}": _joined(self.use[name]) for name in ("end", "demand", "presence")}
-        data["use_capacity"] = [capacity for capacity, _ in self.capacity]
-        data["use_capacity_variable"] = [variable for _, variable in self.capacity]
-        data["level_first"], data["level_time"] = self.levels.data()
-        data |= {f"level_{name}": _joined(self.level[name]) for name in ("offset", "change", "active")}
-        data["different_first"], data["different_variable"] = self.different.data()
-        return data
+        variable = record.capacity_variable
+        self.lists["use"].add(
+            len(record.start), start=self._numbers(record, record.start), end=self._numbers(record, record.end),
+            demand=record.demand, presence=self._literals(record.presence), capacity=[record.capacity],
+            capacity_variable=[0] if variable is None else self._numbers(record, np.array([variable])),
+        )  # fmt: skip
 
     def _numbers(self, record: Record, variables: Int) -> Int:
         if self.is_real[variables].any():
@@ -319,46 +307,23 @@ class RecordProgram:
         return np.where(known, np.where(literals < 0, -number, number), 0)
 
 
-@dataclass
-class _Ragged:
-    """Lists of different lengths, one after the other."""
+class _Lists:
+    """Lists of different lengths, one after the other, in columns of a value for each member or each list."""
 
-    lengths: list[Int] = field(default_factory=list)
-    members: list[Int] = field(default_factory=list)
+    def __init__(self, *columns: str) -> None:
+        self.lengths: list[Any] = []
+        self.columns: dict[str, list[Any]] = {column: [] for column in columns}
 
-    def add(self, members: Int) -> None:
-        self.extend(np.array([0, len(members)]), members)
-
-    def extend(self, indptr: Int, members: Int) -> None:
-        self.add_lists(np.diff(indptr), members)
-
-    def add_lists(self, lengths: Int, members: Int) -> None:
-        self.lengths.append(lengths)
-        self.members.append(members)
-
-    def data(self) -> tuple[Int, Int]:
-        """Where each list begins, from 1, with the end of the last one; all members."""
-        return np.concatenate([[0], np.cumsum(_joined(self.lengths))]) + 1, _joined(self.members)
-
-
-@dataclass
-class _Rows:
-    """Linear rows of one kind."""
-
-    terms: _Ragged = field(default_factory=_Ragged)
-    coefficient: list[Any] = field(default_factory=list)
-    bound: list[Any] = field(default_factory=list)
-    where: list[Int] = field(default_factory=list)
+    def add(self, lengths: Int | int, **columns: Any) -> None:
+        """Append lists of these lengths (one, for a number) with all their columns."""
+        self.lengths.append(np.atleast_1d(lengths))
+        for column, values in columns.items():
+            self.columns[column].append(values)
 
     def data(self, name: str) -> dict[str, Any]:
-        first, variable = self.terms.data()
-        return {
-            f"{name}_first": first,
-            f"{name}_variable": variable,
-            f"{name}_coefficient": _joined(self.coefficient),
-            f"{name}_bound": _joined(self.bound),
-            f"{name}_where": _joined(self.where),
-        }
+        """The columns, and where each list begins, from 1, with the end of the last one."""
+        first = np.concatenate([[0], np.cumsum(_joined(self.lengths))]) + 1
+        return {f"{name}_first": first, **{f"{name}_{key}": _joined(parts) for key, parts in self.columns.items()}}
 
 
 def _joined(parts: list[Any]) -> Any:
