@@ -217,6 +217,20 @@ def test_a_sequence_stays_one_and_shallow_copies_share_everything() -> None:
         len(rematerialize(module[0], x, "100%", costs="flops"))
 
 
+def test_other_shapes_keep_the_budget_of_the_sample_in_bytes() -> None:
+    module = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(16, 16), nn.Tanh())))
+    model = rematerialize(module, torch.randn(64, 16), "95%", other_shapes="capture", costs="flops", **QUICK)
+    budget = model.report.budget
+    for rows in (66, 16):
+        model(torch.randn(rows, 16)).sum().backward()
+    longer, shorter = (plan.report for plan in model._plans[1:])
+    assert longer.budget == shorter.budget == budget and longer.predicted_peak <= budget < longer.reference_peak
+    assert longer.result.source == "the warm start"
+    assert shorter.recomputations == 0 and shorter.reference_peak <= budget
+    with pytest.raises(ProblemError, match=f"budget {budget:,} bytes"):
+        model(torch.randn(640, 16))
+
+
 def test_a_schedule_can_be_given(state, tmp_path, monkeypatch) -> None:
     module, model = state
     model.save_schedule(tmp_path / "schedule.json")

@@ -100,7 +100,8 @@ def rematerialize(
         touches is put back.
     other_shapes : {"error", "capture"}
         What a call does that is not like the sample: raise an error that names the argument, or capture and solve
-        again, once for each kind of call.
+        again, once for each kind of call. All kinds keep the sample's budget in bytes, and one that fits without
+        recomputation is not solved.
 
     Returns
     -------
@@ -142,7 +143,10 @@ def rematerialize(
     kwargs = dict(sample_kwargs or {})
     with _training(module):
         plan = _prepared(module, args, kwargs, settings, schedule)
-    again = partial(_prepared, settings=settings) if other_shapes == "capture" else None
+    settings = dataclasses.replace(settings, budget=plan.report.budget)  # a share is one of the sample's peak
+    again = (
+        partial(_prepared, settings=settings, known=plan.program.split.schedule) if other_shapes == "capture" else None
+    )
     made = (RematerializedSequence if isinstance(module, Sized) else Rematerialized)(module, plan, again)
     if verify:
         with _training(module), _training(made):
@@ -176,12 +180,13 @@ def _prepared(
     kwargs: Mapping[str, Any],
     settings: Settings,
     schedule: Schedule | str | os.PathLike[str] | None = None,
+    known: Schedule | None = None,
 ) -> Plan:
-    """Capture, solve (or take the schedule), certify, split."""
+    """Capture, solve (or take the schedule; start from one known of the same ops), certify, split."""
     begun = time.monotonic()
     unset = check_python_state(module, args, kwargs)
     captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
-    parts, report = planned(captured, settings, schedule, capture_seconds=time.monotonic() - begun)
+    parts, report = planned(captured, settings, schedule, known, capture_seconds=time.monotonic() - begun)
     report = dataclasses.replace(report, fallback=fallback, unset=unset)
     return Plan(module, Sample(module.forward, args, kwargs), _program(parts, settings.engine), report)
 

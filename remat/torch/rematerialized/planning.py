@@ -74,6 +74,7 @@ def planned(
     captured: Captured,
     settings: Settings,
     schedule: Schedule | str | os.PathLike[str] | None,
+    known: Schedule | None = None,
     *,
     capture_seconds: float,
 ) -> tuple[Split, Report]:
@@ -95,6 +96,9 @@ def planned(
         if settings.method == "auto":
             start = torch_start(captured, problem, seconds["capture"], limit)
             seconds["start"] = time.monotonic() - begun
+        if start is None and known is not None and set(known.computes()) == set(captured.graph.op_names):
+            known = dataclasses.replace(known, graph=captured.graph.name, graph_digest=captured.graph.digest)
+            start = known if validate(captured.graph, known, problem.rules).accepted else None
         result = solve(
             problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
             on_progress=settings.on_progress,
