@@ -217,6 +217,26 @@ def test_a_sequence_stays_one_and_shallow_copies_share_everything() -> None:
         len(rematerialize(module[0], x, "100%", costs="flops"))
 
 
+def test_what_keeps_a_module_from_being_captured_or_compared_is_named(tmp_path) -> None:
+    class Reentrant(nn.Linear):
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=True)
+
+    x = torch.randn(2, 8)
+    with refused("verification.no-gradient", culprit="eager"), pytest.warns(UserWarning, match="requires_grad"):
+        rematerialize(Reentrant(8, 8), x, "100%", verify=True, costs="flops")
+    with pytest.raises(ProblemError, match="outputs and gradients together need"):
+        rematerialize(nn.Linear(8, 8), x, 100, costs="flops")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        sharded = torch.distributed.fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh)
+        with refused("capture.sharded", culprit="weight"):
+            rematerialize(sharded, x, "100%", costs="flops")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_other_shapes_keep_the_budget_of_the_sample_in_bytes() -> None:
     module = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(16, 16), nn.Tanh())))
     model = rematerialize(module, torch.randn(64, 16), "95%", other_shapes="capture", costs="flops", **QUICK)

@@ -98,7 +98,7 @@ class FakeWorld:
         Raises
         ------
         CaptureError
-            If `args` is no tuple, or a tensor is on the meta device or of another fake mode.
+            If `args` is no tuple, or a tensor is on the meta device, of another fake mode or sharded.
         """
         if not isinstance(args, tuple | list):
             raise CaptureError(
@@ -115,6 +115,12 @@ class FakeWorld:
                     f"{what} is on the meta device, whose kernels are no machine's; make the module under "
                     "remat.torch.fake_tensors() instead, which needs no memory either",
                     "meta-device",
+                )
+            if type(tensor).__name__ == "DTensor":
+                raise CaptureError(
+                    f"{what} is a DTensor: capture the module before it is sharded (fully_shard, parallelize_module), "
+                    "and shard the rematerialized one",
+                    "sharded",
                 )
             if isinstance(tensor, FakeTensor):
                 if mode is not None and tensor.fake_mode is not mode:

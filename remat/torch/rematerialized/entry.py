@@ -63,7 +63,8 @@ def rematerialize(
 
     The forward and backward pass are captured with the sample (on fake tensors: no memory), a schedule is found and
     certified, and the module that comes back follows it. Its parameters are those of `module`, its outputs and
-    gradients are bitwise the same where the kernels are deterministic, dropout included. What it found is logged
+    gradients are bitwise the same where the kernels are deterministic, dropout included
+    (``docs/pytorch/rematerialize`` lists where they round otherwise). What it found is logged
     (logger ``remat.torch``) and in ``.report``. Calls in several threads take turns; with `verify`, no other thread may
     draw random numbers of torch meanwhile.
 
@@ -180,6 +181,7 @@ def _prepared(
     kwargs: Mapping[str, Any],
     settings: Settings,
     schedule: Schedule | str | os.PathLike[str] | None = None,
+    *,
     known: Schedule | None = None,
 ) -> Plan:
     """Capture, solve (or take the schedule; start from one known of the same ops), certify, split."""

@@ -106,7 +106,8 @@ def planned(
         )  # fmt: skip
         seconds["solve"] = time.monotonic() - begun
         if result.schedule is None:
-            raise ProblemError(f"no schedule of {captured.graph.name!r}: {result.message}")
+            message = result.message.replace("the tensors alive at the end need", "outputs and gradients together need")
+            raise ProblemError(f"no schedule of {captured.graph.name!r}: {message}")
         found = result.schedule
     else:
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)

@@ -156,6 +156,13 @@ def _step(
             outputs = [each for each in pytree.tree_leaves(returned) if isinstance(each, torch.Tensor)]
             del returned
             roots = [each for each in outputs if each.requires_grad]
+            if not roots:
+                raise VerificationError(
+                    f"no output of {'eager' if call is original else 'the step'} requires a gradient to "
+                    "compare (checkpoint(..., use_reentrant=True) loses it where no argument requires one: use "
+                    "use_reentrant=False)",
+                    "no-gradient",
+                )
             _Loss.apply(*roots).backward()
         found = {f"output {number}": each.detach() for number, each in enumerate(outputs)}
         found |= {f"gradient of {name!r}": each.grad for name, each in targets.items() if each.grad is not None}
