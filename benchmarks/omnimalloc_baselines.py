@@ -12,7 +12,7 @@ import numpy as np
 
 from remat.allocation import Allocation, AllocationProblem, Allocator
 from remat.backends.base import DEFAULT_OPTIONS
-from remat.backends.resources import available_cpus
+from remat.runtime.resources import available_cpus
 
 #: `minimalloc` needs Google's package of that name besides, which no registry has.
 BASELINES = ("minimalloc", "omnimalloc-best-fit", "omnimalloc-greedy", "supermalloc", "telamalloc")

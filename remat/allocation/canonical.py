@@ -15,10 +15,10 @@ from remat.allocation.base import Allocation, Allocator, OnAddresses
 from remat.allocation.fits import quick
 from remat.allocation.problem import AllocationProblem
 from remat.backends.base import DEFAULT_OPTIONS, SolveOptions
-from remat.backends.resources import available_cpus
 from remat.compiled import KernelSet
 from remat.errors import ProblemError
 from remat.runtime.options import Options
+from remat.runtime.resources import available_cpus
 from remat.schedule.addresses import Addresses
 
 Int = NDArray[np.int64]

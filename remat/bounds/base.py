@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.backends.highs import Highs
-from remat.backends.resources import available_memory
 from remat.modeling import Linear, Model
 from remat.modeling.size import ModelSize
 from remat.problem import Problem
+from remat.runtime.resources import available_memory
 from remat.schedule.certificate import overhead_percent
 from remat.scope import Scope
 

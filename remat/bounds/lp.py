@@ -9,12 +9,12 @@ from typing import Any
 
 from remat.backends.base import SolveOptions
 from remat.backends.highs import Highs
-from remat.backends.resources import available_memory
 from remat.bounds.base import Bound
 from remat.deadline import Deadline, OverdueError
 from remat.formulations.base import Formulation
 from remat.problem import Problem
 from remat.registry import load
+from remat.runtime.resources import available_memory
 from remat.scope import EVERY_SCHEDULE
 
 

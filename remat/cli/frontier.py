@@ -69,8 +69,8 @@ def command(
     Exit code 0: some method found a schedule; 1: none did; 2: an error; 130: Ctrl-C.
     """
     from remat.backends.processes.workers import WorkerPool
-    from remat.backends.resources import available_cpus
     from remat.experiments.frontier import frontier
+    from remat.runtime.resources import available_cpus
     from remat.schedule.plots import SUFFIXES
 
     run = given.run(graph)

@@ -61,7 +61,7 @@ def _reader(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
 
 
 def _threads(word: str) -> int:
-    from remat.backends.resources import available_cpus
+    from remat.runtime.resources import available_cpus
 
     try:
         return available_cpus() if word == "all" else int(word)
@@ -75,9 +75,11 @@ def _limit(word: str) -> float:
     return limit
 
 
-def time_option(text: str) -> Any:
+def time_option(text: str, *names: str) -> Any:
     """Option of a time limit with its help."""
-    return typer.Option("--time-limit", "-t", metavar="TIME", parser=_reader(_limit), help=f"{text} (90, 90s, 5m, 2h).")
+    return typer.Option(
+        *names or ("--time-limit", "-t"), metavar="TIME", parser=_reader(_limit), help=f"{text} (90, 90s, 5m, 2h)."
+    )
 
 
 Threads = Annotated[

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -38,14 +38,25 @@ from remat.cli import (
     warm_up,
 )
 from remat.cli.common import BROKEN_PIPE, ERROR, INTERRUPTED, OK
+from remat.cli.options import time_option
 from remat.cli.terminal import guarded, say
 from remat.compiled.sets import CompilingRemark
 from remat.errors import FormatRemark, RematError
+from remat.io.limits import read_limits
 
 #: The base of all errors in usage, wherever typer keeps it (a copy of click, or click itself).
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 #: The environment variable that lets what is no error of the user's come out with its traceback.
 TRACEBACK = "REMAT_TRACEBACK"
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose limits of time and memory hold for reading each of its files, too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with read_limits(ctx.params.get("time_limit"), ctx.params.get("memory_limit")):
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="remat", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -55,7 +66,7 @@ for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, traffic, bounds, show, plot, layers,
     trace, generate, capture, convert, rewrite, backends, warm_up, allocate, arenas,
 ):  # fmt: skip
-    app.command(module.__name__.rpartition(".")[2].replace("_", "-"))(module.command)
+    app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=_Command)(module.command)
 
 
 def _version(wanted: bool) -> None:
@@ -66,9 +77,23 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _remat(
+    ctx: typer.Context,
+    read_time: Annotated[
+        float | None, time_option(
+            "Most time for reading each file; default: the time limit of the command, or 2m", "--read-time"
+        )
+    ] = None,
+    read_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--read-memory", metavar="SIZE",
+            help="Most memory for reading each file; default: the memory limit, or a quarter of what is available.",
+        ),
+    ] = None,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
+) -> None:  # fmt: skip
     """Schedule neural computation graphs under a memory budget, and certify every schedule."""
+    ctx.with_resource(read_limits(read_time, read_memory))
 
 
 def run(words: list[str]) -> int:

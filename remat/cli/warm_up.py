@@ -9,10 +9,10 @@ from remat.errors import RematError
 
 def command() -> None:
     """Compile the code of searches and bounds now; otherwise the first solve on a machine does so beside its work."""
-    from remat.backends.resources import available_cpus
     from remat.compiled import KernelSet, begin
     from remat.compiled.places import candidates, writable
     from remat.registry import Registered, load
+    from remat.runtime.resources import available_cpus
     from remat.schedule.simulate import KERNELS as SIMULATION
 
     sets: dict[str, KernelSet] = {}

@@ -21,6 +21,7 @@ from remat.errors import FormatError
 from remat.graphs.io import load_graph
 from remat.graphs.profiles import load_profiled
 from remat.io.files import check_outputs, exists, is_standard_stream
+from remat.io.limits import read_limits
 from remat.io.toml import read_toml
 from remat.problem import Problem
 from remat.schedule.io import SUFFIXES as SCHEDULES
@@ -195,17 +196,22 @@ class Config(Section):
     def solve_options(self, graph: ComputeGraph, solver: Any = None, log: Any = None) -> SolveOptions:
         """What the ``[solve]`` table says to whatever solves `graph`; the time limit is not among it."""
         chosen = self.solve
-        start: Any = chosen.start if chosen.start in ("auto", "none") else read_schedule(chosen.start, graph)
+        start: Any = chosen.start if chosen.start in ("auto", "none") else self._schedule(chosen.start, graph)
         return SolveOptions(
             threads=None if chosen.threads == "all" else chosen.threads,
             seed=chosen.seed, relative_gap=chosen.gap, log=log, solver=solver or {},
             isolate=chosen.isolate, memory_limit=chosen.memory_limit, start=start,
         )  # fmt: skip
 
+    def _schedule(self, path: str, graph: ComputeGraph) -> Schedule:
+        with read_limits(self.solve.time_limit, self.solve.memory_limit):
+            return read_schedule(path, graph)
+
     def make_problem(self) -> Problem:
         """The graph, read, with budget and rules."""
         p = self.problem
-        graph = load_profiled(load_graph(p.graph), p.costs, p.device)
+        with read_limits(self.solve.time_limit, self.solve.memory_limit):
+            graph = load_profiled(load_graph(p.graph), p.costs, p.device)
         return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory, p.objective)
 
     def run(
@@ -241,7 +247,7 @@ class Config(Section):
         check_outputs((output.schedule, SCHEDULES), (output.plot, SUFFIXES), inputs=inputs)
         problem = problem or self.make_problem()
         if warm_start is None and chosen.warm_start is not None:
-            warm_start = read_schedule(chosen.warm_start, problem.graph)
+            warm_start = self._schedule(chosen.warm_start, problem.graph)
         given = self.options_of(chosen.method)
         method, backend = self.named(chosen.method, "methods"), self.named(chosen.backend, "backends")
         solver = self.solver_options_of(chosen.backend) if make_method(method, given).needs_backend else {}

@@ -21,7 +21,7 @@ from typing import Any
 from remat.errors import FormatError, GraphError
 from remat.graphs.graph import COST_UNITS, MAX_TOTAL, ComputeGraph
 from remat.io.files import parse_json, read_text
-from remat.io.limits import MAX_STEPS
+from remat.io.limits import CELL_MEMORY, MAX_STEPS, draw
 from remat.io.text import LISTED, short
 
 NAME = "remat-costs"
@@ -156,8 +156,10 @@ def _some(names: list[str]) -> str:
 
 
 def _from_csv(text: str, name: str) -> Profile:
-    if text.count(",") + text.count("\n") > MAX_STEPS:
+    cells = text.count(",") + text.count("\n")
+    if cells > MAX_STEPS:
         raise FormatError(f"{name}: more than the {MAX_STEPS:,} cells that are read")
+    draw(CELL_MEMORY * cells)
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [cell.strip() for cell in next(rows, [])]

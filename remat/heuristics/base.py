@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat.backends.base import Backend, SolveOptions
-from remat.backends.resources import available_cpus
 from remat.compiled.algorithm import Algorithm
 from remat.deadline import Deadline
 from remat.problem import Problem
+from remat.runtime.resources import available_cpus
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
 from remat.scope import Scope

@@ -11,7 +11,6 @@ import numpy as np
 
 from remat.backends.base import StopReason
 from remat.backends.highs import Highs
-from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import ProblemError
 from remat.formulations.base import Values
@@ -23,6 +22,7 @@ from remat.heuristics.greedy import Greedy, mended
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.runtime.options import Options, Range
+from remat.runtime.resources import available_memory
 from remat.schedule import Schedule
 
 #: A share below 1.

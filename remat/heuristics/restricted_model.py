@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from remat.backends.resources import available_memory
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Part, Preliminary
@@ -19,6 +18,7 @@ from remat.modeling import Model
 from remat.modeling.restriction import Restricted, restrict
 from remat.modeling.size import BUILT_BYTES
 from remat.problem import Problem
+from remat.runtime.resources import available_memory
 from remat.schedule import OrderRule, Schedule
 
 

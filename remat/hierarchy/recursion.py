@@ -11,7 +11,6 @@ from functools import cached_property
 from itertools import groupby
 
 from remat.backends.processes.workers import WorkerPool
-from remat.backends.resources import available_cpus
 from remat.deadline import Deadline
 from remat.errors import ProblemError
 from remat.formulations.hierarchical import Composite, Option
@@ -31,6 +30,7 @@ from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.hierarchy.tasks import Answer, Task, run_elsewhere, run_here
 from remat.hierarchy.tree import Group, Hierarchy
 from remat.problem import Problem
+from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 
 #: Seconds of work from which on processes pay: starting one, with its imports and compiled code, takes about two.

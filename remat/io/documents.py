@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, V
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from remat.errors import FormatError, RematError
+from remat.io.limits import draw
 from remat.io.text import LISTED, clipped, one_line, short, together
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ _KINDS = {
     "bool_type": "true or false", "list_type": "a list", "tuple_type": "a list", "dict_type": "an object",
     "model_type": "an object", "model_attributes_type": "an object", "dataclass_type": "an object",
 }  # fmt: skip
+#: Bytes for a fault that pydantic lists.
+_FAULT_MEMORY = 1500
 _FINER = "pick a finer unit instead of a fraction"
 
 
@@ -126,6 +129,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 def _told(error: ValidationError, at: str) -> str:
     """All faults on one line; the first :data:`LISTED` in words."""
+    draw(_FAULT_MEMORY * error.error_count())
     faults = error.errors(include_url=False)
     said = together([_fault(fault, at) for fault in faults[: LISTED + 1]], len(faults))
     if any(fault["type"].startswith("int") and type(fault["input"]) is float for fault in faults):

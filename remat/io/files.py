@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import selectors
 import stat
 import sys
 from collections.abc import Callable, Iterable
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from remat.errors import FormatError
-from remat.io.limits import MAX_BYTES, check_json_size
+from remat.interruption import interrupted
+from remat.io.limits import MAX_BYTES, ReadLimitError, draw_json, pipe_deadline
 
 #: The paths that stand for standard input, or output.
 STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")
@@ -63,13 +65,35 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
             mode = _mode(path)
             if mode is None or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
                 raise FormatError(f"{path}: {'no such file' if mode is None else 'not a plain file'}", "no-file")
-            with Path(path).open("rb") as file:
-                data = file.read(max_bytes + 1)
+            if stat.S_ISFIFO(mode):
+                data = _read_pipe(path, max_bytes + 1)
+            else:
+                with Path(path).open("rb") as file:
+                    data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(data) > max_bytes:
         raise FormatError(f"{path}: larger than {max_bytes:,} bytes", "too-large")
     return data
+
+
+def _read_pipe(path: str | os.PathLike[str], most: int) -> bytes:
+    """Read a named pipe to its end; opening one in blocking mode would wait for a writer beyond any deadline."""
+    deadline, parts = pipe_deadline(), bytearray()
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb", buffering=0) as pipe, selectors.DefaultSelector() as ready:
+        ready.register(pipe, selectors.EVENT_READ)
+        while len(parts) < most:
+            if interrupted():
+                raise KeyboardInterrupt
+            if deadline.expired:
+                raise FormatError(f"{path}: nothing was written to this pipe within {deadline.seconds:g} s", "pipe")
+            if ready.select(0.1):
+                part = pipe.read(most - len(parts))
+                if part == b"":
+                    break
+                parts += part or b""
+    return bytes(parts)
 
 
 def size_of_file(path: str | os.PathLike[str]) -> int:
@@ -125,7 +149,10 @@ def parse_json(text: str, name: str) -> Any:
     FormatError
         Naming `name`, and the line and column where there is one; also for what would fill the memory.
     """
-    check_json_size(text, name)
+    try:
+        draw_json(text)
+    except ReadLimitError as error:
+        raise ReadLimitError(f"{name}: {error}", error.kind.rpartition(".")[2]) from None
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)

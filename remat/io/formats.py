@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from remat.errors import FormatError, RematError
 from remat.io.files import decode_text, parse_json, read_bytes
+from remat.io.limits import budgeted
 from remat.io.text import short
 from remat.registry import attempt, load_entry, others, own
 
@@ -48,10 +49,14 @@ _COLLECTOR = _Collector()
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """No search for garbage in cycles meanwhile: there is none, and it would take most of the time of a large file."""
+    """Read one file within its budget, without garbage collection.
+
+    There is no garbage in cycles, and the search for it would take most of the time of a large file.
+    """
     _COLLECTOR.pause()
     try:
-        yield
+        with budgeted():
+            yield
     finally:
         _COLLECTOR.resume()
 

@@ -1,47 +1,168 @@
-"""How much a file may expand to: what is refused before it fills the memory or takes minutes.
+"""Limits of what a file may expand to, so that readers refuse it before it fills the memory or takes minutes.
 
-The limits are far above what graphs and schedules need: a graph file of 300,000 ops, a schedule of a million steps.
+Readers draw the memory that they are about to fill from one :class:`Budget` of bytes and seconds for each file. The
+limits are far above what graphs and schedules need: a graph file of 300,000 ops, a schedule of a million steps.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
+from remat.deadline import Deadline
 from remat.errors import FormatError
+from remat.interruption import interrupted
+from remat.io.sizes import memory_bytes
+from remat.runtime.resources import available_memory
 
 #: Largest file that is read, in bytes, unless a caller says otherwise.
 MAX_BYTES = 128 * 1024 * 1024
-#: Most bytes that the values of a JSON text may take up, estimated from its punctuation before it is read.
-MAX_JSON_MEMORY = 800 * 1024 * 1024
+#: Memory that reading one file may take, unless a caller says otherwise: a share of what is available, or bytes
+#: where the system does not say what is.
+MEMORY_SHARE, UNKNOWN_MEMORY = 0.25, 4 * 1024**3
+#: Seconds that reading one file may take, unless a caller says otherwise: three times what 300,000 ONNX nodes take.
+SECONDS = 120.0
+#: Least seconds under a time limit: short limits are meant for searches, and this is less than their tolerance.
+LEAST_SECONDS = 1.0
 #: What each mark of a JSON text stands for, in bytes of Python objects; above what was measured for any mixture.
 _JSON_WEIGHTS = {"{": 160, "[": 80, ":": 130, ",": 80}
 #: Most steps, statements or lines of a schedule, and most cells of a table.
 MAX_STEPS = 4_000_000
+#: Bytes for one of them, or for a cell of a table.
+CELL_MEMORY = 100
 #: Most parts of a dotted key of TOML; reading takes memory by the square of their number.
 MAX_KEY_PARTS = 32
 _KEY = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_KEY}(?:[ \t]*+\.[ \t]*+{_KEY}){{{MAX_KEY_PARTS}}}")
 
 
-def check_json_size(text: str, name: str) -> None:
-    """Refuse a JSON text whose values would take up too much memory; marks inside strings count, too.
+class ReadLimitError(FormatError):
+    """Reading a file takes more than its budget: no fault of the place where that shows."""
+
+
+class Budget:
+    """Bytes and seconds that reading one file may still take.
+
+    Parameters
+    ----------
+    memory : float
+        Bytes.
+    deadline : Deadline
+    """
+
+    def __init__(self, memory: float, deadline: Deadline) -> None:
+        self._memory, self._left, self._deadline = memory, memory, deadline
+
+    def draw(self, memory: float, seconds: float) -> None:
+        """Take `memory` and check that `seconds` are left; see :func:`draw`."""
+        self._left -= memory
+        if self._left < 0:
+            raise ReadLimitError(
+                f"reading it would take more than {max(1, int(self._memory) >> 20):,} MiB of memory; allow more with "
+                "remat --read-memory SIZE, or remat.io.limits.read_limits in Python",
+                "read-memory",
+            )
+        if interrupted():
+            raise KeyboardInterrupt
+        if self._deadline.remaining <= seconds:
+            raise ReadLimitError(
+                f"reading it takes more than {self._deadline.seconds:g} s; allow more with "
+                "remat --read-time SECONDS, or remat.io.limits.read_limits in Python",
+                "read-time",
+            )
+
+
+_memory: ContextVar[int | None] = ContextVar("memory", default=None)
+_seconds: ContextVar[float | None] = ContextVar("seconds", default=None)
+_budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def read_limits(seconds: float | None = None, memory: int | str | None = None) -> Iterator[None]:
+    """Set what reading files may take within the ``with`` block; limits of a block around it stay.
+
+    Parameters
+    ----------
+    seconds : float, optional
+        For each file, at least :data:`LEAST_SECONDS`. Default: :data:`SECONDS`, and no limit to waiting for a pipe.
+    memory : int or str, optional
+        For each file, in bytes or as ``"4GiB"``. Default: :data:`MEMORY_SHARE` of what is available.
 
     Raises
     ------
-    FormatError
-        Naming `name` and both sizes.
+    ProblemError
+        If `memory` is no number of bytes.
+
+    Examples
+    --------
+    >>> with read_limits(memory=1000):
+    ...     draw(2000)
+    Traceback (most recent call last):
+    remat.io.limits.ReadLimitError: reading it would take more than 1 MiB of memory; allow more with ...
     """
-    estimate = sum(weight * text.count(mark) for mark, weight in _JSON_WEIGHTS.items())
-    if estimate > MAX_JSON_MEMORY:
-        raise FormatError(
-            f"{name}: its values would take up about {estimate >> 20:,} MiB, more than the {MAX_JSON_MEMORY >> 20} MiB "
-            f"that are allowed for a JSON file",
-            "json-size",
-        )
+    size = None if memory is None else memory_bytes(memory)
+    least = None if seconds is None else max(LEAST_SECONDS, seconds)
+    tokens = _memory.set(_memory.get() or size), _seconds.set(_seconds.get() or least)
+    try:
+        yield
+    finally:
+        _memory.reset(tokens[0])
+        _seconds.reset(tokens[1])
 
 
-def check_count(count: int, what: str) -> None:
-    """Refuse more than :data:`MAX_STEPS` of something, such as ``"steps"``.
+@contextmanager
+def budgeted() -> Iterator[None]:
+    """Let what is read within the ``with`` block draw from one budget; that of a block around it stays."""
+    token = _budget.set(_budget.get() or _new_budget())
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def _new_budget() -> Budget:
+    memory: float | None = _memory.get()
+    if memory is None:
+        available = available_memory()
+        memory = UNKNOWN_MEMORY if math.isinf(available) else MEMORY_SHARE * available
+    return Budget(memory, Deadline.after(_seconds.get() or SECONDS))
+
+
+def draw(memory: float = 0, seconds: float = 0) -> None:
+    """Draw from the budget of the file that is being read.
+
+    Parameters
+    ----------
+    memory : float
+        Bytes that the caller is about to fill, estimated.
+    seconds : float
+        Time that the next piece of work takes, if it cannot be stopped before its end.
+
+    Raises
+    ------
+    ReadLimitError
+        If the budget is exceeded; the caller adds the name of the file.
+    KeyboardInterrupt
+        If the calls of this process are asked to end.
+    """
+    (_budget.get() or _new_budget()).draw(memory, seconds)
+
+
+def pipe_deadline() -> Deadline:
+    """Return the deadline for the program at the other end of a pipe; without :func:`read_limits` it has all time."""
+    return Deadline.after(_seconds.get())
+
+
+def draw_json(text: str) -> None:
+    """Draw what the values of a JSON text take up, estimated from its punctuation; marks inside strings count, too."""
+    draw(sum(weight * text.count(mark) for mark, weight in _JSON_WEIGHTS.items()))
+
+
+def check_count(count: int, what: str, memory: int = CELL_MEMORY) -> None:
+    """Refuse more than :data:`MAX_STEPS` of something, such as ``"steps"``, and draw `memory` for each.
 
     Raises
     ------
@@ -49,6 +170,7 @@ def check_count(count: int, what: str) -> None:
     """
     if count > MAX_STEPS:
         raise FormatError(f"{count:,} {what}, more than the {MAX_STEPS:,} that are read")
+    draw(memory * count)
 
 
 def check_toml_keys(text: str, name: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, zip_longest
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
+from remat.io.limits import draw
 from remat.schedule.early_frees import running
 from remat.schedule.schedule import Schedule, StepKind
 from remat.schedule.simulate import graph_positions
@@ -121,7 +122,12 @@ class ExecutionPlan:
         >>> print(*plan.statements[:4], sep="; ")
         %0 = allocate "a" 4; compute "a" () -> (%0); %1 = allocate "b" 2; compute "b" (%0) -> (%1)
         """
-        written = running(graph, schedule, keep=keep)
+        inputs, statements = cls._parts(graph, running(graph, schedule, keep=keep))
+        return cls(inputs, tuple(statements), graph.name, graph.digest, schedule.source)
+
+    @classmethod
+    def _parts(cls, graph: ComputeGraph, written: Schedule) -> tuple[tuple[Allocate, ...], Iterator[Statement]]:
+        """Return the registers of the inputs, and the statements one by one: together they can take gigabytes."""
         given_back: list[int] = []  # a heap
         fresh = count()
         held: dict[str, int] = {}
@@ -131,19 +137,21 @@ class ExecutionPlan:
             return Allocate(held[tensor], tensor, graph.tensors[graph.tensor_index[tensor]].size)
 
         inputs = tuple(taken(name) for name in graph.inputs)
-        statements: list[Statement] = []
-        for kind, target in zip(written.kinds.tolist(), graph_positions(graph, written).tolist(), strict=True):
-            if kind == StepKind.FREE:
-                register = held.pop(graph.tensor_names[target])
-                heapq.heappush(given_back, register)
-                statements.append(Deallocate(register))
-                continue
-            op = graph.ops[target]
-            statements += [taken(name) for name in op.outputs if name not in held]
-            statements.append(
-                Compute(op.name, tuple(held[name] for name in op.inputs), tuple(held[name] for name in op.outputs))
-            )
-        return cls(inputs, tuple(statements), graph.name, graph.digest, schedule.source)
+
+        def statements() -> Iterator[Statement]:
+            for kind, target in zip(written.kinds.tolist(), graph_positions(graph, written).tolist(), strict=True):
+                if kind == StepKind.FREE:
+                    register = held.pop(graph.tensor_names[target])
+                    heapq.heappush(given_back, register)
+                    yield Deallocate(register)
+                    continue
+                op = graph.ops[target]
+                for name in op.outputs:
+                    if name not in held:
+                        yield taken(name)
+                yield Compute(op.name, *(tuple(held[name] for name in some) for some in (op.inputs, op.outputs)))
+
+        return inputs, statements()
 
     def schedule(self, graph: ComputeGraph) -> Schedule:
         """The schedule that the plan carries out; its own plan is this one, if registers are numbered as here.
@@ -173,17 +181,18 @@ class ExecutionPlan:
             else:
                 steps.append(("free", str(holds)))
         found = Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source=self.source)
-        due = ExecutionPlan.of_schedule(graph, found)
+        inputs, due = self._parts(graph, running(graph, found))
         numbers: dict[int, int] = {}
-        mine, right = (sorted(plan.inputs, key=lambda given: given.tensor) for plan in (self, due))
+        mine, right = (sorted(some, key=lambda given: given.tensor) for some in (self.inputs, inputs))
         _compare("input", mine, right, numbers)
-        _compare("statement", self.statements, due.statements, numbers)
+        _compare("statement", self.statements, due, numbers)
         return found
 
 
-def _compare(what: str, given: Sequence[Statement], due: Sequence[Statement], numbers: dict[int, int]) -> None:
+def _compare(what: str, given: Iterable[Statement], due: Iterable[Statement], numbers: dict[int, int]) -> None:
     """Refuse the first statement that is not the one due; `numbers` maps live registers to those of the plan due."""
     for place, (mine, right) in enumerate(zip_longest(given, due)):
+        draw()
         if isinstance(mine, Allocate) and isinstance(right, Allocate) and mine.register not in numbers:
             numbers[mine.register] = right.register
         if mine is None or _renumbered(mine, numbers) != right:

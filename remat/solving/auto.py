@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from remat.backends.base import Backend
-from remat.backends.resources import available_cpus
 from remat.compiled import COMPILING, begin
 from remat.deadline import Deadline
 from remat.errors import BackendError, ProblemError
@@ -18,6 +17,7 @@ from remat.heuristics.drops.interpreted import InterpretedDrops
 from remat.heuristics.turns import Turns
 from remat.ordering.best_first import Aim, explore
 from remat.registry import backends, formulations, heuristics, load, make_backend
+from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
 from remat.scope import covers, own_scope

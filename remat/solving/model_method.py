@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from remat.backends.base import Backend, RawResult, SolveOptions, Status, StopReason, Values
-from remat.backends.resources import available_memory
 from remat.deadline import OverdueError
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Preliminary
 from remat.modeling import Model
+from remat.runtime.resources import available_memory
 from remat.schedule import Schedule
 from remat.scope import EVERY_SCHEDULE, restrictions_hold
 from remat.solving.backend_call import SolverFailedError, call_backend

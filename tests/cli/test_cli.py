@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from refusals import check_text
 from shell import facts, ok, program, start
 
 import remat
@@ -23,6 +24,18 @@ def test_solve_writes_a_schedule_that_validates() -> None:
     assert Path("s.png").read_bytes().startswith(b"\x89PNG")
     assert ok("validate chain.json s.json --budget 5 --order fixed").out.startswith("verdict       valid\n")
     assert "over budget" in ok("validate chain.json s.json --budget 4", code=1).out
+
+
+def test_limits_hold_for_reading_too() -> None:
+    Path("large.json").write_text('{"ops": [' + "[]," * 50_000 + "1]}")
+    for words in ("--read-memory 2MiB show large.json", "solve large.json -b 5 --memory-limit 2MiB"):
+        check_text("format.read-memory", ok(words, code=2).err)
+    os.mkfifo("pipe")
+    Path("run.toml").write_text(
+        "[problem]\ngraph = 'chain.json'\nbudget = 5\n[solve]\ntime_limit = 0.1\nwarm_start = 'pipe'"
+    )
+    for words in ("--read-time 1 show pipe", "solve -c run.toml", "solve chain.json -b 5 --warm-start pipe -t 1"):
+        check_text("format.pipe", ok(words, code=2).err)
 
 
 def test_quantities_have_units() -> None:

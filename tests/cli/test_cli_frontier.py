@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from shell import facts, interrupt, ok, shell, start
 
-import remat.backends.resources
 import remat.experiments.frontier
+import remat.runtime.resources
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.io import read_graph, write_graph
@@ -110,7 +110,7 @@ def test_threads_are_shared_with_a_configuration_too(monkeypatch: pytest.MonkeyP
         asked.append(named["options"].threads)  # type: ignore[attr-defined]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(remat.backends.resources, "available_cpus", lambda: 8)
+    monkeypatch.setattr(remat.runtime.resources, "available_cpus", lambda: 8)
     monkeypatch.setattr(remat.experiments.frontier, "frontier", spy)
     for words in ((), ("--threads", "3")):
         assert shell("frontier", "--config", "run.toml", "-b", "5", "--workers", "2", "-q", *words).code == 130

@@ -4,7 +4,6 @@ import pytest
 from helpers import ONE
 
 from remat import Problem, solve
-from remat.backends import resources
 from remat.backends.base import SolveOptions, StopReason
 from remat.bounds.lp import lp_relaxation
 from remat.errors import ProblemError
@@ -18,6 +17,7 @@ from remat.graphs.layered import layered
 from remat.graphs.zoo import unet
 from remat.modeling import Linear
 from remat.modeling.size import BUILT_BYTES, ModelSize
+from remat.runtime import resources
 from remat.solving import model_method
 
 GRAPHS = {"layered": layered(120, seed=1), "unet": unet(), "chain": unit_chain(60)}

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from remat.cli import main  # noqa: E402
 from remat.errors import FormatError  # noqa: E402
 from remat.graphs.formats.onnx import graph_from_onnx  # noqa: E402
 from remat.graphs.formats.onnx.wire import without_weights  # noqa: E402
+from remat.io.limits import read_limits  # noqa: E402
 
 
 def costs(graph):
@@ -194,6 +196,74 @@ def test_functions_are_expanded_unless_they_explode() -> None:
     bomb = [function(f"f{i}", *[f"f{i + 1}"] * 10) for i in range(30)]
     with refused("format.expansion"):
         graph_from_onnx(calling(*bomb, function("f30", "Relu")))
+
+
+def long_attributes(calls: int, length: int) -> bytes:
+    """Calls of a function with a long text in its body."""
+    body = [node("Neg", ["a"], ["b"], doc_string="d" * length)]
+    own = helper.make_function("own", "f0", ["a"], ["b"], body, [helper.make_opsetid("", 21)])
+    names = ["x", *(f"v{number}" for number in range(calls - 1)), "y"]
+    nodes = [node("f0", [names[number]], [names[number + 1]], domain="own") for number in range(calls)]
+    return model(nodes, [value("x", [4])], ["y"], functions=[own], domains=["own"])
+
+
+def doubled_attributes(depth: int, length: int) -> bytes:
+    """A long attribute that each function passes twice to the next."""
+    opset = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    functions = []
+    for level in range(depth):
+        kind, domain, name = (f"f{level + 1}", "own", "text") if level + 1 < depth else ("Gelu", "", "approximate")
+        body = []
+        for output in ("b", "c"):
+            call = node(kind, ["a"], [output], domain=domain)
+            attribute = onnx.AttributeProto(name=name, ref_attr_name="text", type=onnx.AttributeProto.STRING)
+            call.attribute.append(attribute)
+            body.append(call)
+        functions.append(helper.make_function("own", f"f{level}", ["a"], ["b"], body, opset, ["text"]))
+    call = node("f0", ["x"], ["y"], domain="own", text="t" * length)
+    return model([call], [value("x", [4])], ["y"], functions=functions, domains=["own"])
+
+
+def nested_ifs(width: int, depth: int = 0) -> bytes:
+    """An `If`, in whose branch there are many of them, each of which is given all names before it."""
+
+    def branching(output: str, yes, no):
+        return node("If", ["c"], [output], output, then_branch=yes, else_branch=no)
+
+    def graph(output: str, nodes=()):
+        return helper.make_graph([*nodes, node("Identity", ["x"], [output])], "g", [], [value(output, [1])])
+
+    def inner(name: str) -> list:
+        return [
+            branching(f"{name}{number}", graph(f"t{name}{number}"), graph(f"e{name}{number}"))
+            for number in range(width)
+        ]
+
+    nodes = inner("n")
+    for level in range(depth):
+        nodes = [*inner(f"l{level}"), branching(f"d{level}", graph(f"td{level}", nodes), graph(f"ed{level}"))]
+    outer = branching("y", graph("then", nodes), graph("else"))
+    return model([outer], [value("x", [1]), value("c", [], TensorProto.BOOL)], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("made", "bomb", "fine", "limits"),
+    [
+        (long_attributes, (500, 20_000), (500, 20), {"memory": "16MiB"}),
+        (doubled_attributes, (12, 20_000), (2, 20_000), {"memory": "16MiB"}),
+        (nested_ifs, (4000,), (10,), {"seconds": 1}),
+        (nested_ifs, (100, 20), (2, 20), {"seconds": 1}),
+    ],
+)
+def test_models_that_expand(made, bomb: tuple, fine: tuple, limits: dict) -> None:
+    data, kind = made(*bomb), "read-memory" if "memory" in limits else "read-time"
+    assert len(data) < 2_000_000
+    begun = time.process_time()
+    with read_limits(**limits), refused(f"format.{kind}"):
+        graph_from_onnx(data, control_flow="op")
+    assert time.process_time() - begun < 5
+    with read_limits(**limits):
+        assert graph_from_onnx(made(*fine), control_flow="op").ops
 
 
 def test_ops_of_others_need_shapes_in_the_file() -> None:

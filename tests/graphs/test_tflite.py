@@ -2,6 +2,7 @@
 
 import random
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tflite_models import OPS, G, O, T, keyword_spotting, model  # noqa: E402
 
 from remat import read_graph  # noqa: E402
 from remat.errors import RematError  # noqa: E402
+from remat.graphs import ComputeGraph  # noqa: E402
 from remat.graphs.formats.tflite import graph_from_tflite  # noqa: E402
+from remat.io.limits import read_limits  # noqa: E402
 
 TYPES = tflite.TensorType
 
@@ -150,6 +153,19 @@ def test_offsets_that_lead_anywhere_are_refused_quickly() -> None:
         except RematError as error:
             faults.append(str(error))
     assert len(faults) > 50 and "\n" not in "".join(faults)
+
+
+def test_entries_that_share_their_names() -> None:
+    def graph(length: int) -> ComputeGraph:
+        same = [T("n" * length, (1, 4)) for _ in range(2000)]
+        return graph_from_tflite(small([O(OPS.ADD, (0, 0), (1,))], same))
+
+    begun = time.process_time()
+    with read_limits(memory="24MiB"):
+        with refused("format.read-memory"):
+            graph(4096)
+        assert graph(10).ops
+    assert time.process_time() - begun < 5
 
 
 def test_files_are_read_by_their_mark(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def model(*graphs: G, new_field_only: bool = False) -> bytes:
             fields = {"ShapeSignature": _ints(b, tensor.signature)} if tensor.signature else {}
             tensors.append(
                 _table(
-                    b, "Tensor", Shape=_ints(b, tensor.shape), Type=tensor.kind, Name=b.CreateString(tensor.name),
+                    b, "Tensor", Shape=_ints(b, tensor.shape), Type=tensor.kind, Name=b.CreateSharedString(tensor.name),
                     Buffer=len(buffers) - 1 if tensor.data else 0, IsVariable=tensor.variable, **fields,
                 )
             )  # fmt: skip

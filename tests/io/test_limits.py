@@ -1,6 +1,7 @@
 """Small files that expand to very much are refused before they do."""
 
 import io
+import os
 import time
 import tracemalloc
 import zipfile
@@ -10,24 +11,23 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from remat.errors import FormatError, RematError, ScheduleError
+from remat.errors import FormatError, FormatRemark, RematError, ScheduleError
 from remat.graphs import ComputeGraph, Op, Tensor, read_graph
 from remat.graphs.families import path, unit_chain
 from remat.graphs.profiles import read_profile
 from remat.io.files import parse_json
-from remat.io.limits import MAX_STEPS, check_json_size
+from remat.io.formats import reading
+from remat.io.limits import MAX_STEPS, draw, draw_json, read_limits
 from remat.io.toml import read_toml
 from remat.schedule import Schedule, read_schedule, simulate
 
 CHAIN = unit_chain(4)
 
 
-def test_five_megabytes_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is a tenth of the real one, for the time of the test."""
-    monkeypatch.setattr("remat.io.limits.MAX_JSON_MEMORY", 80 << 20)
+def test_five_megabytes_of_values() -> None:
     begun = time.process_time()
     for piece in ("[],", "{},", '{"a":1},', '{"a":{}},', "0.1,", "[[[[]]]],", '"a",'):
-        with refused("format.json-size"):
+        with read_limits(memory="80MiB"), refused("format.read-memory", culprit="bomb"):
             parse_json('{"format": "remat-graph", "ops": [' + piece * (5_000_000 // len(piece)) + "1]}", "bomb")
     assert time.process_time() - begun < 5
 
@@ -35,8 +35,9 @@ def test_five_megabytes_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_graphs_and_schedules_need_is_read() -> None:
     """300,000 ops, a million steps: punctuation of such files, without the files."""
     op = '{"name": "op_123456", "type": "t", "cost": 1, "inputs": ["a", "b", "c"], "outputs": ["d"], "workspace": 5},'
-    check_json_size((op + '{"name": "d", "size": 4},') * 300_000, "graph")
-    check_json_size('["compute", "op_123456"],' * 1_000_000, "schedule")
+    with read_limits(memory="800MiB"):
+        draw_json((op + '{"name": "d", "size": 4},') * 300_000)
+        draw_json('["compute", "op_123456"],' * 1_000_000)
     assert MAX_STEPS >= 1_000_000
 
 
@@ -136,6 +137,81 @@ def test_a_file_without_end(tmp_path: Path) -> None:
         file.truncate(200 * 1024 * 1024)
     with refused("format.too-large"):
         read_graph(tmp_path / "sparse")
+
+
+def test_limits_of_an_outer_block_stay() -> None:
+    with read_limits(memory=100), read_limits(memory="1GiB", seconds=60), refused("format.read-memory"):
+        draw(101)
+    with read_limits(seconds=0):
+        draw(seconds=0.5)  # limits of searches may be very short; a second is always there
+        with read_limits(seconds=60), refused("format.read-time"):
+            draw(seconds=1)
+    draw(100 << 20)
+    with read_limits(memory="1GiB"), reading():
+        draw(1 << 29)
+        draw(1 << 29)
+        with reading(), refused("format.read-memory"):  # one budget for what a reader reads inside
+            draw(1)
+
+
+def many_faults() -> str:
+    return '{"format": "remat-plan", "version": 1, "statements": [' + '["x"],' * 20_000 + "[]]}"
+
+
+def long_names(length: int, arrays: int) -> str:
+    """An op of many results, whose name each of them repeats."""
+    name, shape = "n" * length, "s4[]," * arrays
+    return (
+        f"HloModule m\nENTRY e {{\n x = s4[] parameter(0)\n {name} = ({shape}s4[]) custom-call(x)\n"
+        f" ROOT r = s4[] get-tuple-element({name}), index=0\n}}\n"
+    )
+
+
+def tuple_parameters(count: int, arrays: int) -> str:
+    lines = "".join(f" p{number} = ({'s4[],' * arrays}s4[]) parameter({number})\n" for number in range(count))
+    return f"HloModule m\nENTRY e {{\n{lines} x = f32[] parameter({count})\n ROOT r = f32[] negate(x)\n}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        (many_faults(), None),
+        (long_names(20_000, 2000), long_names(10, 2000)),
+        (tuple_parameters(100, 2000), tuple_parameters(100, 2)),
+    ],
+    ids=["plan", "long names of HLO", "tuples of HLO"],
+)
+def test_texts_that_expand(text: str, fine: str | None, tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb"
+    bomb.write_text(text)
+    begun = time.process_time()
+    with read_limits(memory="16MiB"):
+        with refused("format.read-memory", culprit=str(bomb)):
+            read_schedule(bomb, CHAIN) if fine is None else read_graph(bomb)
+        if fine is not None:
+            bomb.write_text(fine)
+            with pytest.warns(FormatRemark, match="not scheduled"):
+                assert read_graph(bomb).ops
+    assert time.process_time() - begun < 5
+
+
+def test_a_reader_ends_in_time(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.hlo"
+    slow.write_text(tuple_parameters(100, 20_000))  # 2 million arrays: many seconds
+    begun = time.monotonic()
+    with read_limits(seconds=1), refused("format.read-time", culprit=str(slow)):
+        read_graph(slow)
+    assert time.monotonic() - begun < 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes of that kind here")
+def test_a_pipe_without_a_writer(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    begun = time.monotonic()
+    with read_limits(seconds=1), refused("format.pipe", culprit=str(pipe)):
+        read_graph(pipe)
+    assert time.monotonic() - begun < 2
 
 
 def test_steps_that_touch_very_much_are_refused(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from remat.backends.base import Availability, Backend, Run, SolveOptions, Status, StopReason, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.resources import available_cpus
 from remat.errors import BackendError
 from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir
+from remat.runtime.resources import available_cpus
 
 if TYPE_CHECKING:
     from remat.backends.cp_sat.translation import CpSatModel

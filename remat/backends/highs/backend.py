@@ -22,11 +22,11 @@ from remat.backends.base import (
 )
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.highs.threads import SCHEDULER
-from remat.backends.resources import available_cpus
 from remat.backends.rounding import rounded
 from remat.errors import BackendError
 from remat.modeling import Kind, Lowered, Model, PlainLinear, lower
 from remat.modeling.matrix import Matrix, to_matrix
+from remat.runtime.resources import available_cpus
 
 if TYPE_CHECKING:
     from remat.backends.highs.relaxation import Relaxation

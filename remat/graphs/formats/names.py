@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remat.graphs.graph import MAX_NAME_LENGTH
+from remat.io.limits import draw
 from remat.io.text import printable
 
 
@@ -22,6 +23,7 @@ class UniqueNames:
 
     def name(self, wanted: str) -> str:
         """`wanted`, or what is nearest to it and still free."""
+        draw(4 * min(len(wanted), MAX_NAME_LENGTH))
         base = printable(wanted)[: MAX_NAME_LENGTH - 20] or "unnamed"
         result = base
         while result in self._taken:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from remat.backends.resources import available_memory
 from remat.deadline import Deadline, OverdueError
 from remat.errors import FormatError, ProblemError
 from remat.graphs.arrays import Bool
@@ -15,6 +14,7 @@ from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.retention import recomputation_for, schedule_for
 from remat.problem import Problem
 from remat.runtime.options import Options, Positive
+from remat.runtime.resources import available_memory
 from remat.schedule import Schedule
 from remat.schedule.formats.checkmate import schedule_from_matrices
 

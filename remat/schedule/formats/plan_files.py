@@ -16,6 +16,7 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
 from remat.io.formats import Source
+from remat.io.limits import draw
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
 from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
 from remat.schedule.schedule import Schedule
@@ -25,6 +26,8 @@ VERSION = 1
 #: First line of the text.
 TITLE = f"{NAME} {VERSION}"
 
+#: Bytes for a statement that is checked.
+_STATEMENT_MEMORY = 400
 _HEADER = ("graph", "graph_digest", "source")
 Count = Annotated[int, Field(ge=0)]
 Registers = Annotated[tuple[Count, ...], Field(strict=False)]
@@ -76,6 +79,7 @@ def plan_from_document(document: Any) -> ExecutionPlan:
         For another format or version, or with all missing or unknown keys and wrong types; each with its place.
     """
     check_header(document, NAME, VERSION)
+    draw(_STATEMENT_MEMORY * sum(len(part) for part in document.values() if isinstance(part, list)))
     found = decoded(PlanDocument, document)
     return ExecutionPlan(
         tuple(Allocate(*given) for given in found.inputs),

@@ -17,7 +17,7 @@ from remat.graphs.formats.hlo.lowering import Lowered, ModuleLowering
 from remat.graphs.formats.hlo.scopes import module_path
 from remat.graphs.formats.hlo.text import Module, read_module
 from remat.graphs.graph import ComputeGraph
-from remat.io.formats import Source
+from remat.io.formats import Source, reading
 from remat.io.text import together
 
 _ALIASES = "input_output_alias="
@@ -44,6 +44,7 @@ class HloProgram:
     remarks: tuple[str, ...]
 
 
+@reading()
 def program_from_text(text: str) -> HloProgram:
     """The program that the entry computation of an HLO module is.
 

@@ -10,13 +10,17 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from remat.graphs.formats.hlo.costs import Costs
 from remat.graphs.formats.hlo.shapes import HOST, ArrayShape, Shape, arrays
 from remat.graphs.formats.hlo.text import CALLS, Computation, Instruction, Module
 from remat.graphs.graph import MAX_TOTAL
-from remat.io.limits import check_count
+from remat.io.limits import check_count, draw
+
+#: Bytes for an array that is a value, and for one that an op makes, besides its name.
+_LEAF_MEMORY, _ARRAY_MEMORY = 100, 700
 
 Value: TypeAlias = "int | tuple[Value, ...]"
 
@@ -53,7 +57,8 @@ class Lowered:
         The op of each step; one that stands there again is computed again.
     leaves : list of tuple of int
         The tensors of each leaf.
-    parameters, results : tuple of int
+    parameters : list of int
+    results : tuple of int
         Leaves.
     constant_bytes : dict of str to int
         Bytes of parameters and of constants.
@@ -67,7 +72,7 @@ class Lowered:
     ops: list[LoweredOp] = field(default_factory=list)
     tensors: list[tuple[str, int]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
-    parameters: tuple[int, ...] = ()
+    parameters: list[int] = field(default_factory=list)
     results: tuple[int, ...] = ()
     leaves: list[tuple[int, ...]] = field(default_factory=list)
     constant_bytes: dict[str, int] = field(default_factory=lambda: {"parameter": 0, "constant": 0})
@@ -79,6 +84,7 @@ class Lowered:
         """The tensors of some leaves, each once."""
         return tuple(dict.fromkeys(tensor for leaf in leaves for tensor in self.leaves[leaf]))
 
+    @cached_property
     def workspace(self) -> int:
         """Most bytes held at once besides parameters and results, each freed after its last use."""
         size = [size for _, size in self.tensors]
@@ -234,10 +240,11 @@ class _Lowering:
 
     def _parameter(self, instruction: Instruction) -> Value:
         self.done.constant_bytes["parameter"] += self._bytes(instruction)
+        draw(_LEAF_MEMORY * instruction.shape.leaves)
         first = len(self.done.leaves)
         self.done.leaves += [()] * instruction.shape.leaves
         leaves = range(first, len(self.done.leaves))
-        self.done.parameters += tuple(leaves)
+        self.done.parameters += leaves
         return formed(instruction.shape, iter(leaves))
 
     def _constant(self, instruction: Instruction) -> Value:
@@ -245,6 +252,7 @@ class _Lowering:
         said = base_name(instruction.name) if "..." in instruction.literal else instruction.literal
         key = ("constant", (), (self.all.signature(instruction), said))
         if key not in self.known:
+            draw(_LEAF_MEMORY * instruction.shape.leaves)
             self.done.constant_bytes["constant"] += self._bytes(instruction)
             leaves = [self._new_leaf(()) for _ in range(instruction.shape.leaves)]
             self.known[key] = (-1, formed(instruction.shape, iter(leaves)))
@@ -268,7 +276,8 @@ class _Lowering:
     def _op(self, instruction: Instruction) -> Value:
         read = tuple(leaf for operand in instruction.operands for leaf in flat(self.values[operand.name]))
         self.all.reads += len(read)
-        check_count(self.all.reads, "arrays read by instructions")
+        draw(8 * len(read) + (_ARRAY_MEMORY + len(instruction.name)) * instruction.shape.leaves)
+        check_count(self.all.reads, "arrays read by instructions", memory=0)
         base = base_name(instruction.name)
         key = (base, read, self.all.signature(instruction))
         if key in self.known:
@@ -303,7 +312,7 @@ class _Lowering:
         called = [self.all.called(c) for c in self._run_inside(instruction)]
         op = LoweredOp(
             name, instruction, inputs, tuple(made), self.all.costs.of_instruction(instruction),
-            max((c.workspace() for c in called), default=0), self._recomputable(instruction),
+            max((c.workspace for c in called), default=0), self._recomputable(instruction),
         )  # fmt: skip
         self._note(instruction, len(self.done.ops))
         value = formed(instruction.shape, iter(leaves))

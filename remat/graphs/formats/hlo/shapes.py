@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remat.errors import FormatError
+from remat.io.limits import draw
 from remat.io.text import short
 
 #: Bytes of one element in memory; types of less than a byte take one unless the layout packs them (``E(4)``).
@@ -24,6 +25,8 @@ HOST = 5
 MAX_DIGITS = 18
 MAX_RANK = 64
 MAX_DEPTH = 32
+#: Bytes for a part of a tuple.
+_PART_MEMORY = 20
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\[\]()\n]*)\](\{[^{}\n]*\})?")
 _BLANK = re.compile(r"(?:\s|/\*[^*]*\*/)*")
@@ -127,6 +130,7 @@ class ShapeReader:
         position = self._blank(position + 1)
         while parts or not self._text.startswith(")", position):
             shape, position = self.read(position, depth + 1)
+            draw(_PART_MEMORY)
             parts.append(shape)
             position = self._blank(position)
             if not self._text.startswith(",", position):

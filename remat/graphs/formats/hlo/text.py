@@ -14,7 +14,7 @@ from functools import cached_property
 
 from remat.errors import FormatError
 from remat.graphs.formats.hlo.shapes import MAX_DIGITS, Shape, ShapeReader
-from remat.io.limits import check_count
+from remat.io.limits import ReadLimitError, check_count, draw
 from remat.io.text import clipped, short
 
 _HEADER = re.compile(r"HloModule\s+([^\s,]+)")
@@ -31,6 +31,8 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TRIPS = re.compile(rf'"known_trip_count":\{{"n":"([0-9]{{1,{MAX_DIGITS}}})"\}}')
 #: Most levels of calls.
 MAX_CALLS = 64
+#: Bytes for what is known of an instruction, besides its text.
+_INSTRUCTION_MEMORY = 2500
 #: Attributes that name computations.
 CALLS = (
     "calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation",
@@ -238,6 +240,8 @@ class _Reader:
             raise self.fault(position, f"two instructions of {short(here.name)} are named {short(name)}")
         try:
             shape, end = self.shapes.read(position)
+        except ReadLimitError:
+            raise
         except FormatError as error:
             raise self.fault(position, f"{clipped(name, 80)}: {error}") from None
         opcode = _OPCODE.match(self.text, end)
@@ -246,6 +250,7 @@ class _Reader:
         pieces, end = self._pieces(opcode.end(), name, "operands")
         attributes, stop = self._pieces(end, name, "attributes")
         line = self.line(position)
+        draw(_INSTRUCTION_MEMORY + 2 * (stop - position))
         literal = ""
         operands: tuple[Instruction, ...] = ()
         if opcode[1] in ("constant", "parameter"):

@@ -13,10 +13,12 @@ from remat.errors import FormatError
 from remat.graphs.formats.base import GraphFormat, check_model_options
 from remat.graphs.formats.onnx.wire import looks_like_model, without_weights
 from remat.graphs.graph import MAX_NAME_LENGTH, ComputeGraph
-from remat.io.formats import Source
+from remat.io.formats import Source, reading
+from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
 
 
+@reading()
 def graph_from_onnx(
     data: bytes,
     *,
@@ -84,6 +86,7 @@ def graph_from_onnx(
 
 def _check_text(message: Any, where: str) -> None:
     """Refuse names that are no text: the library gives bytes for them, and nobody else expects that."""
+    draw()
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.inference import MAX_NODES, inner_graphs
+from remat.io.limits import draw
 from remat.io.text import clipped, one_line, short
 
 _Key = tuple[str, str, str]
+
+
+class _Size(NamedTuple):
+    """Nodes and bytes that a call of a function expands to, and places that repeat names and attributes of the call."""
+
+    nodes: int = 1
+    bytes: int = 0
+    places: int = 0
+
+
+_OP = _Size()
+#: Bytes of memory for each byte and node of the expanded model, and seconds: the library copies it several times.
+_MEMORY, _NODE_MEMORY, _SECONDS, _NODE_SECONDS = 4, 500, 1e-8, 1e-5
+#: Sizes stop growing here: chains of calls double them many times.
+_MOST = 2**62
 
 
 def expanded(model: Any) -> Any:
@@ -19,23 +35,29 @@ def expanded(model: Any) -> Any:
     Raises
     ------
     FormatError
-        If a function calls itself, or so many nodes would come of it that somebody must have meant harm.
+        If a function calls itself, or the expansion exceeds a safety limit or the budget of the file.
     """
     if not model.functions:
         return model
-    bodies = {(each.domain, each.name, each.overload): list(_called(each.node)) for each in model.functions}
-    sizes: dict[_Key, int] = {}
+    bodies = {(each.domain, each.name, each.overload): each for each in model.functions}
+    calls = {key: bodies.keys() & {_key(node) for node in _all_nodes(each.node)} for key, each in bodies.items()}
+    sizes: dict[_Key, _Size] = {}
     try:
-        for key in TopologicalSorter({key: bodies.keys() & body for key, body in bodies.items()}).static_order():
+        for key in TopologicalSorter(calls).static_order():
+            body = _size(bodies[key].node, sizes)
+            defaults = sum(each.ByteSize() for each in bodies[key].attribute_proto)
             # even an empty body costs work, so that calls of it count
-            sizes[key] = min(1 + _size(bodies[key], sizes), 2**62)
+            sizes[key] = _Size(
+                min(1 + body.nodes, _MOST), min(body.bytes + defaults * body.places, _MOST), min(body.places, _MOST)
+            )
     except CycleError as error:
         raise FormatError(f"function {short(error.args[1][0][1])} calls itself", "recursion") from None
-    total = _size(_called(model.graph.node), sizes)
-    if total > MAX_NODES:
+    total = _size(model.graph.node, sizes)
+    if total.nodes > MAX_NODES:
         raise FormatError(
-            f"its functions expand to {total:,} nodes, more than the {MAX_NODES:,} that are read", "expansion"
+            f"its functions expand to {total.nodes:,} nodes, more than the {MAX_NODES:,} that are read", "expansion"
         )
+    draw(_MEMORY * total.bytes + _NODE_MEMORY * total.nodes, _SECONDS * total.bytes + _NODE_SECONDS * total.nodes)
     from onnx.inliner import inline_local_functions
 
     try:
@@ -44,14 +66,27 @@ def expanded(model: Any) -> Any:
         raise FormatError(f"its functions cannot be expanded: {clipped(one_line(str(error)), 300)}") from None
 
 
-def _called(nodes: Iterable[Any]) -> Iterator[_Key]:
-    """Yield what each node calls, a function or an op, those of the graphs inside nodes too."""
+def _key(node: Any) -> _Key:
+    """Return what a node calls, a function or an op."""
+    return node.domain, node.op_type, node.overload
+
+
+def _all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes and those of the graphs inside them."""
     for node in nodes:
-        yield node.domain, node.op_type, node.overload
+        draw()
+        yield node
         for graph in inner_graphs(node):
-            yield from _called(graph.node)
+            yield from _all_nodes(graph.node)
 
 
-def _size(called: Iterable[_Key], sizes: dict[_Key, int]) -> int:
-    """Return how many nodes come of calls of functions, whose sizes are known, and of ops, one of each."""
-    return sum(sizes.get(key, 1) for key in called)
+def _size(nodes: Iterable[Any], sizes: dict[_Key, _Size]) -> _Size:
+    """Return what the nodes expand to; each name and attribute of a call is repeated in all places of its body."""
+    count = size = places = 0
+    for node in _all_nodes(nodes):
+        called = sizes.get(_key(node), _OP)
+        passed = 1 + len(node.input) + len(node.output) + sum(bool(each.ref_attr_name) for each in node.attribute)
+        count += called.nodes
+        size += called.bytes + node.ByteSize() * (1 + called.places)
+        places += passed * (1 + called.places)
+    return _Size(count, size, places)

@@ -8,12 +8,13 @@ stays bounded, faults have a name, and more is known: what small tensors contain
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from remat.errors import FormatError
 from remat.graphs.formats.onnx.values import Dimensions, Value, value_of
+from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
 
 #: Largest tensor whose content is worked out, in elements.
@@ -22,6 +23,8 @@ MAX_CONTENT = 4096
 MAX_TOTAL_CONTENT = 10_000_000
 #: Most nodes of a model, functions expanded.
 MAX_NODES = 300_000
+#: Bytes for all that is known of a node; seconds in which ONNX copies a name of the graphs around into one inside.
+_NODE_MEMORY, _COPY_SECONDS = 2000, 2e-7
 #: Ops whose results are worked out where what they read is known: the arithmetic of shapes.
 ARITHMETIC = frozenset({
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand",
@@ -134,6 +137,7 @@ class Inference:
             self._declared.setdefault(info.name, info.type)
         later = {name for node in self._graph.node for name in node.output}
         for position, proto in enumerate(self._graph.node):
+            draw(_NODE_MEMORY)
             node = self._node(proto, position)
             for name in filter(None, (*node.inputs, *node.captured)):
                 if name not in self.network.values:
@@ -227,8 +231,8 @@ class Inference:
                     "control-flow",
                 )
             inner: set[str] = set()
-            for graph in graphs:
-                _free_names(graph, frozenset(), inner)
+            copies = sum(_free_names(graph, set(), inner) for graph in graphs)
+            draw(seconds=_COPY_SECONDS * copies)
             node.captured = sorted(inner - set(node.inputs))
         return node
 
@@ -373,15 +377,29 @@ def is_training_dropout(node: Node, network: Network) -> bool:
     return not node.attributes.get("is_test", 1)
 
 
-def _free_names(graph: Any, outer: frozenset[str], found: set[str]) -> None:
-    """Names that a graph inside a node reads and does not define."""
-    bound = set(outer) | {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+def _free_names(graph: Any, bound: set[str], found: set[str]) -> int:
+    """Add the names that a graph inside a node reads and does not define to `found`.
+
+    `bound` holds the names of the graphs around it, and is the same afterwards. Returns how many names ONNX copies:
+    into each graph inside all names that are defined around it.
+    """
+    mine: set[str] = set()
+
+    def bind(names: Iterable[str]) -> None:
+        new = {name for name in names if name not in bound}
+        mine.update(new)
+        bound.update(new)
+
+    copies = len(bound)
+    bind([*(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)])
     for node in graph.node:
+        draw()
         found.update(name for name in node.input if name and name not in bound)
-        for inner in inner_graphs(node):
-            _free_names(inner, frozenset(bound), found)
-        bound.update(node.output)
+        copies += sum(_free_names(inner, bound, found) for inner in inner_graphs(node))
+        bind(node.output)
     found.update(info.name for info in graph.output if info.name not in bound)
+    bound -= mine
+    return copies
 
 
 def inner_graphs(node: Any) -> Iterator[Any]:

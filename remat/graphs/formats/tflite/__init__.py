@@ -14,7 +14,7 @@ from remat.graphs.formats.names import UniqueNames
 from remat.graphs.formats.tflite.macs import cost, products
 from remat.graphs.formats.tflite.tables import ModelTables, OperatorEntry, model_tables
 from remat.graphs.graph import ComputeGraph, Op, Tensor
-from remat.io.formats import Source
+from remat.io.formats import Source, reading
 from remat.io.text import clipped, together
 
 #: Ops whose output is their first input by another shape.
@@ -25,6 +25,7 @@ RANDOM = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "
 _FROM_SHAPES = frozenset({"SHAPE", "RANK"})
 
 
+@reading()
 def graph_from_tflite(
     data: bytes,
     *,

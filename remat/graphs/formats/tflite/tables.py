@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from remat.errors import FormatError
+from remat.io.limits import draw
 from remat.io.text import clipped, one_line, printable, short
 
 #: Bits of an element by the names of ``TensorType``; text, resources and variants have no size.
@@ -21,6 +22,8 @@ MAX_COUNT = 300_000
 #: Most inputs and outputs of all ops together, and most axes of all tensors.
 MAX_ENTRIES = 4_000_000
 MAX_NAME = 4096
+#: Bytes for what is known of an entry, and of a table.
+_ENTRY_MEMORY, _TABLE_MEMORY = 40, 1500
 #: Where the table of an operator code has the place of its new field.
 _BUILTIN_CODE = 10
 _TROUBLE = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError)
@@ -134,8 +137,8 @@ class _Reader:
             names,
             tuple(self._tensor(tensor, position, buffers) for position, tensor in enumerate(tensors)),
             tuple(self._operator(each, position, codes, count) for position, each in enumerate(operators)),
-            self._positions(graph.InputsLength(), graph.Inputs, count, "the inputs of the graph"),
-            self._positions(graph.OutputsLength(), graph.Outputs, count, "the outputs of the graph"),
+            self._positions(graph.InputsLength(), graph.InputsAsNumpy, count, "the inputs of the graph"),
+            self._positions(graph.OutputsLength(), graph.OutputsAsNumpy, count, "the outputs of the graph"),
         )
 
     def _chosen(self, subgraph: int | str, names: tuple[str, ...]) -> int:
@@ -151,18 +154,24 @@ class _Reader:
         """All entries of a vector of tables, four bytes each."""
         if count > MAX_COUNT or 4 * count > self._size:
             raise FormatError(f"{count:,} {what}, more than the file can have or the {MAX_COUNT:,} that are read")
+        draw(_TABLE_MEMORY * count)
         return [entry(position) for position in range(count)]
 
-    def _positions(self, count: int, entry: Callable[[int], int], limit: int, of: str) -> tuple[int, ...]:
-        """A vector of positions of tensors; -1 stands for none."""
-        self._count(count, of)
-        result = tuple(int(entry(position)) for position in range(count))
+    def _positions(self, count: int, entries: Callable[[], Any], limit: int, of: str) -> tuple[int, ...]:
+        """Return a vector of positions of tensors; -1 stands for none."""
+        result = self._numbers(count, entries, of)
         wrong = [position for position in result if not -1 <= position < limit]
         if wrong:
             raise FormatError(f"{of}: there is no tensor {wrong[0]:,}")
         return result
 
+    def _numbers(self, count: int, entries: Callable[[], Any], of: str) -> tuple[int, ...]:
+        """Return the `count` numbers of a vector; it may be shared, so that few bytes stand for many."""
+        self._count(count, of)
+        return tuple(entries().tolist()) if count else ()
+
     def _count(self, count: int, of: str) -> None:
+        draw(_ENTRY_MEMORY * count)
         self._entries += count
         if 4 * count > self._size or self._entries > MAX_ENTRIES:
             raise FormatError(
@@ -172,6 +181,7 @@ class _Reader:
     def _text(self, text: bytes | None) -> str:
         if text is not None and len(text) > MAX_NAME:
             raise FormatError(f"a name of {len(text):,} bytes, more than {MAX_NAME:,}")
+        draw(4 * len(text or b""))
         return printable((text or b"").decode("utf-8", "replace"))
 
     def _code(self, code: Any) -> str:
@@ -197,15 +207,14 @@ class _Reader:
         name = self._text(tensor.Name())
         label = f"tensor {position}" + (f" ({short(name)})" if name else "")
         axes, signature = tensor.ShapeLength(), tensor.ShapeSignatureLength()
-        self._count(axes + signature, label)
         if tensor.Buffer() >= len(buffers):
             raise FormatError(f"{label}: there is no buffer {tensor.Buffer():,}")
         return TensorEntry(
             name,
             label,
             self._types.get(tensor.Type(), f"type {tensor.Type()}"),
-            tuple(int(tensor.Shape(axis)) for axis in range(axes)),
-            any(tensor.ShapeSignature(axis) < 0 for axis in range(signature)),
+            self._numbers(axes, tensor.ShapeAsNumpy, label),
+            min(self._numbers(signature, tensor.ShapeSignatureAsNumpy, label), default=0) < 0,
             bool(tensor.IsVariable()),
             buffers[tensor.Buffer()],
         )
@@ -227,8 +236,8 @@ class _Reader:
         of = f"op {position} ({kind})"
         return OperatorEntry(
             kind,
-            self._positions(operator.InputsLength(), operator.Inputs, tensors, of),
-            self._positions(operator.OutputsLength(), operator.Outputs, tensors, of),
+            self._positions(operator.InputsLength(), operator.InputsAsNumpy, tensors, of),
+            self._positions(operator.OutputsLength(), operator.OutputsAsNumpy, tensors, of),
             window,
             transposes,
         )

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from remat.backends import resources
 from remat.backends.base import SolveOptions
 from remat.backends.cp_sat import CpSat
 from remat.modeling import Linear, Model
+from remat.runtime import resources
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_groups_of_version_1(machine):
 
 def test_the_limit_of_address_space():
     code = (
-        "import resource; from remat.backends.resources import available_memory\n"
+        "import resource; from remat.runtime.resources import available_memory\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({2**31}, {2**31})); print(0 < available_memory() < {2**31})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
