@@ -32,18 +32,6 @@ def test_only_better_ones_are_taken():
     assert (kept.best.objective, kept.bound) == (3, 2.0)
 
 
-def test_a_callback_stops_the_solver_and_its_exception_is_raised_at_the_end():
-    kept, asked = books(lambda _: True)
-    kept.found(np.array([5.0]))
-    assert asked == [1]
-    kept, asked = books(lambda _: 1 / 0)
-    kept.found(np.array([5.0]))
-    kept.found(np.array([4.0]))
-    assert asked == [1]
-    with pytest.raises(ZeroDivisionError):
-        kept.conclude(Status.OPTIMAL, StopReason.OTHER, relative_gap=0)
-
-
 @pytest.mark.parametrize(
     ("said", "bound", "gap", "expected"),
     [

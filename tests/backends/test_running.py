@@ -8,22 +8,9 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
-from remat.backends.base import Availability, AvailabilityState, Backend, SolveOptions, Status, StopReason
 from remat.backends.processes import wire
 from remat.backends.processes.running import GRACE, left_behind, run_interruptible
 from remat.deadline import Deadline, OverdueError
-from remat.modeling import Linear, Model
-
-
-def test_work_that_ends_in_time():
-    done = []
-    assert run_interruptible(lambda: done.append(1), lambda: None, Deadline.after(10)) is False
-    assert done == [1]
-
-
-def test_work_that_fails():
-    with pytest.raises(ZeroDivisionError):
-        run_interruptible(lambda: 1 // 0, lambda: None)
 
 
 def test_at_the_deadline_it_is_asked_to_stop():
@@ -46,34 +33,6 @@ def test_work_that_does_not_listen_is_left_behind():
             break
         time.sleep(0.01)
     assert left_behind() == 0
-
-
-def test_a_hint_is_kept_where_the_model_is_not_built_in_time():
-    model = Model("small")
-    x = model.integers("x", 2, 0, 3)
-    model.add(Linear.rows("sum", [0, 0], x.index, 1, lower=[4]))
-    model.minimize(x.index, 1)
-    seen = []
-
-    class Late(Backend):
-        name = "late"
-        native = frozenset()
-
-        @classmethod
-        def availability(cls):
-            return Availability(AvailabilityState.READY)
-
-        def prepare(self, model, options, books):
-            options.deadline.check()
-
-    late = SolveOptions(deadline=Deadline.after(0))
-    raw = Late().solve(model, late, np.array([2.0, 3.0]), seen.append)
-    assert (raw.status, raw.stop, raw.objective, raw.bound) == (Status.FEASIBLE, StopReason.DEADLINE, 5.0, None)
-    assert [i.objective for i in seen] == [5.0]
-    for hint in (None, np.array([1.0, 1.0])):
-        raw = Late().solve(model, late, hint, seen.append)
-        assert (raw.status, raw.values) == (Status.UNKNOWN, None)
-    assert len(seen) == 1
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
