@@ -48,6 +48,13 @@ class Trained:
     peak_op: str = ""
     allocator: Any = None
 
+    def step(self, args: tuple[Any, ...], seed: int) -> None:
+        """Run forward and backward once, and note the loss."""
+        torch.manual_seed(seed)
+        loss = self.call(*args)
+        loss.backward()
+        self.losses.append(loss.detach())
+
     @property
     def median(self) -> float:
         """Seconds of a step, the first one left out."""
@@ -61,32 +68,23 @@ def train(each: Sequence[Trained], args: tuple[Any, ...], chosen: argparse.Names
     """
     clock = time.perf_counter if chosen.clock == "wall" else time.process_time
     optimizers = [torch.optim.SGD(one.module.parameters(), lr=1e-3) for one in each]
-    for number in range(chosen.steps + 1 + chosen.allocator):
+    for number in range(chosen.steps):
         for one, optimizer in zip(each, optimizers, strict=True):
+            begun = clock()
+            one.step(args, number)
+            one.seconds.append(clock() - begun)
+            optimizer.step()
+            optimizer.zero_grad()  # gradients of one are not held while the other runs
+    for one, optimizer in zip(each, optimizers, strict=True):
+        with track_storages(constants=(args, one.module)) as tracker:
+            one.step(args, chosen.steps)
+        one.peak, one.peak_op = tracker.peak, tracker.peak_op
+        if chosen.allocator:
             optimizer.zero_grad()
-            torch.manual_seed(number)
-            if number >= chosen.steps:
-                tracker = track_storages(constants=(args, one.module))
-                with tracker if number == chosen.steps else profiled_memory() as found:
-                    loss = one.call(*args)
-                    loss.backward()
-                if number == chosen.steps:
-                    one.peak, one.peak_op = tracker.peak, tracker.peak_op
-                else:
-                    one.allocator = found
-            else:
-                begun = clock()
-                loss = one.call(*args)
-                loss.backward()
-                one.seconds.append(clock() - begun)
-            one.losses.append(loss.detach())
-            del loss
-            if number < chosen.steps:
-                optimizer.step()
-            if number < chosen.steps + chosen.allocator:
-                optimizer.zero_grad()  # gradients of one are not held while the other runs
-            else:
-                one.record = record(one.module, *one.losses)
+            with profiled_memory() as one.allocator:
+                one.step(args, chosen.steps + 1)
+        one.record = record(one.module, *one.losses)
+        optimizer.zero_grad()
 
 
 def main() -> None:
