@@ -82,7 +82,7 @@ def command(
     from remat.backends.base import SolveOptions
     from remat.schedule import check_addresses
     from remat.schedule.address_files import format_for, read_addresses
-    from remat.schedule.address_plots import SUFFIXES
+    from remat.schedule.plots import SUFFIXES
 
     names = (None if source == "-" else source, schedule, check)
     check_outputs((output, ()), (plot, SUFFIXES), inputs=names)

@@ -8,13 +8,11 @@ import numpy as np
 
 from remat.io.sizes import size_unit
 from remat.schedule.addresses import Addresses, check_addresses
-from remat.schedule.plots import SUFFIXES, empty_figure, figure_saver, plain_text
+from remat.schedule.plots import draw_boxes, empty_figure, figure_saver, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["SUFFIXES", "plot_addresses", "save_address_plot"]
 
 _TENSOR, _AGAIN, _OTHER, _LINE = "#56B4E9", "#D55E00", "#BBBBBB", "#222222"
 #: Most buffers whose names stand in their rectangles; parts of the picture's width and height that a letter takes.
@@ -38,7 +36,6 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     -------
     matplotlib Axes
     """
-    from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
 
     axes = ax if ax is not None else empty_figure((10, 5)).subplots()
@@ -50,22 +47,16 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
     left, right = b.lower[here].astype(float), b.upper[here].astype(float)
     bottom = addresses.offset[here] / scale
     top = bottom + b.size[here] / scale
-    boxes = np.stack(
-        [np.stack(corner, axis=1) for corner in ((left, bottom), (right, bottom), (right, top), (left, top))], axis=1
-    )
     again = np.array(["#" in b.names[k] and b.tensor[k] >= 0 for k in here.tolist()], dtype=np.bool_)
     bare = bool((b.tensor < 0).all())  # a table knows no tensors
     other = (b.tensor[here] < 0) & (not bare)
-    edge = 0.5 if len(here) <= 500 else 0.15
-    for label, colour, chosen in (
+    groups = (
         ("buffer" if bare else "tensor", _TENSOR, ~again & ~other),
         ("recomputed", _AGAIN, again),
         ("workspace", _OTHER, other),
-    ):
-        if chosen.any():
-            axes.add_collection(
-                PolyCollection(list(boxes[chosen]), facecolors=colour, edgecolors=_LINE, linewidths=edge, label=label)
-            )
+    )
+    edge = 0.5 if len(here) <= 500 else 0.15
+    draw_boxes(axes, (left, right, bottom, top), groups, edgecolors=_LINE, linewidths=edge)
     steps, height = max(b.steps, 1), max(arena, capacity or 0, 1) / scale
     if len(here) <= _NAMED:
         for k, (x0, x1, y0, y1) in zip(here.tolist(), zip(left, right, bottom, top, strict=True), strict=True):

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -296,37 +296,27 @@ def _draw_memory(axes: Axes, timeline: _Timeline, budget: int | None) -> None:
 
 
 def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend: bool) -> None:
-    from matplotlib.collections import PolyCollection
-
     graph = timeline.graph
     sizes = graph.arrays.size
     tensors = np.unique(timeline.tensor)
     shown = np.zeros(len(sizes), dtype=np.bool_)
     shown[tensors[np.argsort(-sizes[tensors], kind="stable")[:max_tensors]]] = True
-    drawn = np.flatnonzero(shown[timeline.tensor])
+    visible = shown[timeline.tensor]
+    drawn = np.flatnonzero(visible)
     by_start = drawn[np.lexsort([timeline.tensor[drawn], timeline.start[drawn]])]
     order = list(dict.fromkeys(timeline.tensor[by_start].tolist()))
     row = np.zeros(len(sizes), dtype=np.int64)
     row[order] = np.arange(len(order))
 
     top = row[timeline.tensor] + 0.1
-    bottom = top + 0.8
-    boxes = np.stack([
-        np.stack([timeline.start, top], axis=1), np.stack([timeline.end, top], axis=1),
-        np.stack([timeline.end, bottom], axis=1), np.stack([timeline.start, bottom], axis=1),
-    ], axis=1)  # fmt: skip
     given = graph.arrays.is_input[timeline.tensor]
-    for label, colour, which in (
-        ("graph input", _GIVEN, given),
-        ("first computation", _FIRST, ~given & ~timeline.later),
-        ("recomputation", _AGAIN, timeline.later),
-    ):
-        chosen = drawn[which[drawn]]
-        if len(chosen):
-            # The thin edge keeps a bar visible that is narrower than a pixel.
-            axes.add_collection(
-                PolyCollection(list(boxes[chosen]), facecolors=colour, edgecolors=colour, linewidths=0.4, label=label)
-            )
+    groups = (
+        ("graph input", _GIVEN, given & visible),
+        ("first computation", _FIRST, ~given & ~timeline.later & visible),
+        ("recomputation", _AGAIN, timeline.later & visible),
+    )
+    # The thin edge keeps a bar visible that is narrower than a pixel.
+    draw_boxes(axes, (timeline.start, timeline.end, top, top + 0.8), groups, linewidths=0.4)
     axes.set(xlim=(0, max(len(timeline.memory), 1)), ylim=(max(len(order), 1), 0))
     if len(order) <= _NAMED_ROWS:
         axes.set_yticks(np.arange(len(order)) + 0.5, [_label(graph.tensors[t].name) for t in order], fontsize="small")
@@ -337,6 +327,24 @@ def _draw_intervals(axes: Axes, timeline: _Timeline, max_tensors: int, *, legend
         axes.set_ylabel(f"the {len(order):,} largest of {len(tensors):,} tensors")
     if legend or given.any():  # the corner below the staircase of first allocations is free
         axes.legend(loc="lower left", frameon=False, fontsize="small")
+
+
+def draw_boxes(
+    axes: Axes,
+    edges: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]],
+    groups: Iterable[tuple[str, str, NDArray[np.bool_]]],
+    **style: Any,
+) -> None:
+    """Draw rectangles given by their left, right, lower and upper edges, in groups with a label and a colour."""
+    from matplotlib.collections import PolyCollection
+
+    left, right, low, high = edges
+    corners = ((left, low), (right, low), (right, high), (left, high))
+    boxes = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
+    for label, colour, chosen in groups:
+        if chosen.any():
+            look = {"edgecolors": colour, **style}
+            axes.add_collection(PolyCollection(list(boxes[chosen]), facecolors=colour, label=label, **look))
 
 
 def plain_text(text: str) -> str:

@@ -136,18 +136,6 @@ def test_ctrl_c_keeps_what_is_done(chain, faulty, variant):
     assert json.loads(done.to_json())["interrupted"] is True
 
 
-def test_ctrl_c_with_nothing_found_keeps_the_runs_before(chain):
-    @contextmanager
-    def watch(line):
-        if "[2/" in line:
-            raise KeyboardInterrupt
-        yield None
-
-    done = compare(chain, [5, 6], ["greedy"], watch=watch)
-    assert done.interrupted
-    assert [run.budget for run in done.runs] == ["5"]
-
-
 def test_options_of_a_method(chain):
     methods = [
         Contestant("retention-intervals", "cp-sat", RetentionIntervalsOptions(copies=c), label=f"C = {c}")
@@ -159,17 +147,21 @@ def test_options_of_a_method(chain):
     assert [run.method.label for run in done.runs] == ["C = 1", "C = 2"]
 
 
-def test_the_watch_is_told(chain):
+def test_the_watch_is_told_and_ctrl_c_in_it_keeps_the_runs_before(chain):
     lines = []
 
     @contextmanager
     def watch(line):
+        if "[3/" in line:
+            raise KeyboardInterrupt
         moments = []
         yield moments.append
         lines.append((line, len(moments) > 0))
 
-    compare(chain, [5, None], ["greedy"], watch=watch)
-    assert lines == [("[1/2] budget 5, greedy", True), ("[2/2] no budget, greedy", True)]
+    done = compare(chain, [5, None, 6], ["greedy"], watch=watch)
+    assert lines == [("[1/3] budget 5, greedy", True), ("[2/3] no budget, greedy", True)]
+    assert done.interrupted
+    assert [run.budget for run in done.runs] == ["5", "no budget"]
 
 
 # -- the picture -----------------------------------------------------------------------------------------------------
